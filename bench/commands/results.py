@@ -305,10 +305,9 @@ def report(
     from rich.console import Console
 
     from ..report.frame import collect, write_metrics
-    from ..report.judged import Judged
     from ..report.page.page import write_page
     from ..report.terminal import print_tables
-    from ..report.write import write_report
+    from ..report.write import Judged, write_report
     from .extra_tables import check_extras, write_extras
 
     check_extras(names(also))
@@ -366,8 +365,8 @@ def _open_for_page(results: Path, out: Path | None) -> Store:
 def _page_with(drawn: Iterable[Path], results: Path, out: Path | None) -> Path:
     """Write the page of a results folder with figures in it."""
     from ..report.frame import collect
-    from ..report.judged import Judged
     from ..report.page.page import write_page
+    from ..report.write import Judged
 
     store = open_results(results)
     damaged: list[Damage] = []

@@ -530,9 +530,8 @@ def _summarise(outcome: Outcome, site: Site, results: Path, console: Console) ->
     from rich.console import Console as Terminal
 
     from ..report.frame import collect, write_metrics
-    from ..report.judged import Judged
     from ..report.terminal import print_tables
-    from ..report.write import write_report
+    from ..report.write import Judged, write_report
     from ..store.folder import Store
     from .results import say_what_is_not_drawn, say_what_was_left_out
 

@@ -67,9 +67,7 @@ def score_files(
     from ..report.frame import plain_rows
     from ..report.scored import print_scored, worth, write_scored
     from ..resources import pick_device
-    from ..scoring.compare import compare
-    from ..scoring.requests import wanted_metrics
-    from ..scoring.score import score_set, tidy
+    from ..scoring.score import compare, score_set, tidy, wanted_metrics
 
     wanted_metrics(metrics)  # a wrong name is not the fault of a file
     where = pick_device(device)

@@ -10,8 +10,7 @@ from rich.console import Console
 
 from ..errors import printable
 from ..protocols.metrics import title_of
-from ..report.escape import markdown_text
-from ..report.render import files_of
+from ..report.render import files_of, markdown_text
 from ..report.table import GAP, Cell, Document, Table, cells_table, headings, interval, number, percent
 from ..site import Site
 from ..store.files import write_atomic

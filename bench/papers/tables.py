@@ -16,8 +16,8 @@ from rich.console import Console
 from ..errors import printable
 from ..report import render
 from ..report.contender import CONTENDER_KEYS, Contender, distinct_labels
-from ..report.escape import markdown_text
 from ..report.frame import Results
+from ..report.render import markdown_text
 from ..report.seeds import SeedGroup, SeedStatistics, divided, seed_groups
 from ..report.table import GAP, Document, cells_table, headings
 from ..report.verdicts import QUESTIONS, Verdict, verdicts

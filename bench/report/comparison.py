@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import NamedTuple
 
 import pandas as pd
 
 from ..protocols.confidence_kinds import kind_of
-from .budgets import Budget, budget_texts, by_budget, method_names, unequal_budgets, unequal_text
-from .contender import Contender
+from .contender import Budget, Contender, budget_texts, by_budget, method_names, unequal_budgets, unequal_text
 from .ranks import Rank, ranks, unranked_text
-from .seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics, divided
+from .seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics
 from .table import EVERYWHERE, Cell, Column, Document, frame_of, held, label, table_of
 
 _MAP_AT_R = [column.metric for column in COMPARED].index("map_at_r")
@@ -41,9 +40,9 @@ class ComparisonRow:
     trainings: int
     confidence: str
     values: tuple[SeedStatistics, ...]
-    marks: tuple[Mark, ...] = ()
-    rank: Rank = field(default_factory=Rank)
-    unequal: str = ""
+    marks: tuple[Mark, ...]
+    rank: Rank
+    unequal: str
     budget: str = ""
 
     @property
@@ -56,18 +55,6 @@ Comparison = Mapping[str, Sequence[ComparisonRow]]
 """Rows by data set."""
 
 
-def comparison(groups: Iterable[SeedGroup]) -> dict[str, list[ComparisonRow]]:
-    """Rows of the comparison by data set, budget and MAP@R.
-
-    Ranks and marks are among the rows of one budget (:func:`~bench.report.budgets.ranked_together`). The rows of the
-    leading budget come first; in each budget, that of the highest mean MAP@R does. The best mean of each metric is
-    marked. The mean of a probabilistic method is also marked if it beats that of every deterministic method; in metrics
-    that judge a confidence, it has to beat every image confidence of every deterministic method.
-    """
-    by_dataset = divided(groups, ["dataset"])
-    return {dataset: compare(own, rows_by_budget(own)) for (dataset,), own in by_dataset.items()}
-
-
 def rows_by_budget(groups: Sequence[SeedGroup]) -> dict[Budget, list[ComparisonRow]]:
     """Rows of the contenders of a data set by their budgets, the leading one first."""
     held = {group.contender: group for group in groups}
@@ -75,7 +62,13 @@ def rows_by_budget(groups: Sequence[SeedGroup]) -> dict[Budget, list[ComparisonR
 
 
 def compare(groups: Sequence[SeedGroup], budgets: Mapping[Budget, Sequence[ComparisonRow]]) -> list[ComparisonRow]:
-    """Rows of the comparison of the contenders of a data set: those of its budgets, or of all of them at once."""
+    """Rows of the comparison of the contenders of a data set: those of its budgets, or of all of them at once.
+
+    Ranks and marks are among the rows of one budget (:func:`~bench.report.contender.ranked_together`). The rows of the
+    leading budget come first; in each budget, that of the highest mean MAP@R does. The best mean of each metric is
+    marked. The mean of a probabilistic method is also marked if it beats that of every deterministic method; in metrics
+    that judge a confidence, it has to beat every image confidence of every deterministic method.
+    """
     if len(budgets) == 1:
         return [row for rows in budgets.values() for row in rows]
     if len(method_names(group.contender for group in groups)) == 1:
@@ -86,23 +79,15 @@ def compare(groups: Sequence[SeedGroup], budgets: Mapping[Budget, Sequence[Compa
 
 def compare_within(groups: Sequence[SeedGroup]) -> list[ComparisonRow]:
     """Rows of the comparison of the contenders of one budget of a data set."""
-    rows = [_row(group) for group in groups]
-    by_column = [
-        _marks(
-            column,
-            [row.values[index] for row in rows],
-            [group.probabilistic for group in groups],
-            [mean for group in groups if not group.probabilistic for mean in _rival_means(group, column)],
-        )
-        for index, column in enumerate(COMPARED)
-    ]
+    values = [tuple(SeedStatistics.of(group.column(column)) for column in COMPARED) for group in groups]
+    marks = zip(*(_marks(column, groups, of_column) for column, of_column in zip(COMPARED, zip(*values))))
     ranked = ranks(groups, COMPARED[_MAP_AT_R])
-    unequal = unequal_budgets([row.contender for row in rows], [row.seeds for row in rows])
-    marked = [
-        replace(row, marks=marks, rank=rank, unequal=text)
-        for row, marks, rank, text in zip(rows, zip(*by_column), ranked, unequal)
+    unequal = unequal_budgets([group.contender for group in groups], [group.seeds for group in groups])
+    rows = [
+        ComparisonRow(group.contender, group.seeds, group.trainings, group.confidence, *judged)
+        for group, judged in zip(groups, zip(values, marks, ranked, unequal))
     ]
-    return sorted(marked, key=_order)
+    return sorted(rows, key=_order)
 
 
 ALONE = "budgets of one method each"
@@ -121,6 +106,16 @@ class Part(NamedTuple):
         """Name of the data set, with the budget if there is one."""
         return f"{self.dataset}, {self.budget}" if self.budget else self.dataset
 
+    @property
+    def unranked(self) -> str:
+        """Rows without a rank and the reasons, as text; nothing for a single row."""
+        return unranked_text((row.label, row.rank) for row in self.rows) if len(self.rows) > 1 else ""
+
+    @property
+    def unequal(self) -> str:
+        """Rows with unequal budgets, as text."""
+        return unequal_text([row.label for row in self.rows], [row.unequal for row in self.rows])
+
 
 def parts(rows: Comparison) -> Iterator[Part]:
     """Divide the rows of each data set into tables: one for each budget of several methods, one for all other rows."""
@@ -137,11 +132,6 @@ def parts(rows: Comparison) -> Iterator[Part]:
         yield from (*tables, *rest)
 
 
-def _row(group: SeedGroup) -> ComparisonRow:
-    values = tuple(SeedStatistics.of(group.column(column)) for column in COMPARED)
-    return ComparisonRow(group.contender, group.seeds, group.trainings, group.confidence, values)
-
-
 def _rival_means(group: SeedGroup, column: ComparedColumn) -> list[float]:
     """Means of a deterministic method that a probabilistic one has to beat."""
     names = {group.confidence}
@@ -151,21 +141,23 @@ def _rival_means(group: SeedGroup, column: ComparedColumn) -> list[float]:
     return [mean for mean in means if mean == mean]
 
 
-def _marks(
-    column: ComparedColumn, values: list[SeedStatistics], probabilistic: list[bool], rivals: list[float]
-) -> list[Mark]:
+def _marks(column: ComparedColumn, groups: Sequence[SeedGroup], values: Sequence[SeedStatistics]) -> list[Mark]:
     """Marks of one column."""
     # A mean over the seeds that happen to have a value is shown, but it does not compete.
     means = [column.sign * value.mean for value in values if value.complete]
     # A single row is not the best of anything.
     top = max(means) if means and len(values) > 1 else None
+    rivals = [mean for group in groups if not group.probabilistic for mean in _rival_means(group, column)]
     bar = max((column.sign * rival for rival in rivals), default=None)
     return [
         Mark(
             best=value.complete and column.sign * value.mean == top,
-            beats_deterministic=value.complete and own and bar is not None and column.sign * value.mean > bar,
+            beats_deterministic=value.complete
+            and group.probabilistic
+            and bar is not None
+            and column.sign * value.mean > bar,
         )
-        for value, own in zip(values, probabilistic)
+        for value, group in zip(values, groups)
     ]
 
 
@@ -176,8 +168,8 @@ def _order(row: ComparisonRow) -> tuple[float, str]:
 
 def _ranked(row: ComparisonRow) -> dict[str, object]:
     interval = row.rank.interval
-    ends = {"rank_low": interval.low, "rank_high": interval.high} if interval else {"rank_low": None, "rank_high": None}
-    return {"rank": row.rank.text, **ends}
+    low, high = (interval.low, interval.high) if interval else (None, None)
+    return {"rank": row.rank.text, "rank_low": low, "rank_high": high}
 
 
 def _dataset_first(row: ComparisonRow) -> dict[str, object]:
@@ -201,13 +193,15 @@ def metric_column(place: int, brief: bool = False) -> Column[ComparisonRow]:
         mark = row.marks[place]
         return row.values[place].cell(column.percent, brief, mark.best, mark.beats_deterministic)
 
-    def fields(row: ComparisonRow) -> dict[str, object]:
-        value = row.values[place]
-        return {f"{name}_mean": value.mean, f"{name}_sd": value.sd, f"{name}_n": value.defined}
-
     arrow = " \N{DOWNWARDS ARROW}" if brief and column.sign < 0 else ""
     places = EVERYWHERE if brief else ("text", "page") if column.metric in ON_PAGE else ("text",)
-    return Column(f"{column.title}{arrow}", cell, fields, note="mean ± SD over seeds", places=places)
+    return Column(
+        f"{column.title}{arrow}",
+        cell,
+        lambda row: row.values[place].fields(name),
+        note="mean ± SD over seeds",
+        places=places,
+    )
 
 
 ON_PAGE = ("recall_at_1", "map_at_r", "spearman_crop")
@@ -231,8 +225,6 @@ PLACED: tuple[Column[ComparisonRow], ...] = (
 )
 """Columns of the ranks."""
 
-METRICS = tuple(metric_column(place) for place in range(len(COMPARED)))
-
 COLUMNS: tuple[Column[ComparisonRow], ...] = (
     Column("", fields=_dataset_first),
     # The name of a row with an unequal budget has a star.
@@ -250,7 +242,7 @@ COLUMNS: tuple[Column[ComparisonRow], ...] = (
     label("confidence", lambda row: row.confidence, fields=held("confidence"), places=("text", "terminal")),
     *PLACED,
     Column("", fields=lambda row: {"not_ranked": row.rank.reason, "unequal_budget": row.unequal}),
-    *METRICS,
+    *(metric_column(place) for place in range(len(COMPARED))),
 )
 """Columns of the comparison: one that is added here is in every format."""
 
@@ -276,10 +268,13 @@ SEVERAL_BUDGETS = (
 """Rest of the introduction if a data set has several tables."""
 
 
+TYPES = {"rank_low": "Int64", "rank_high": "Int64"}
+"""Columns of the numbers that are whole or empty."""
+
+
 def comparison_frame(rows: Iterable[ComparisonRow]) -> pd.DataFrame:
     """Numbers of the comparison, one row per data set and contender."""
-    table = frame_of(COLUMNS, rows)
-    return table if table.empty else table.astype({"rank_low": "Int64", "rank_high": "Int64"})
+    return frame_of(COLUMNS, rows, **TYPES)
 
 
 def comparison_document(rows: Comparison, untested: Mapping[str, Sequence[str]] | None = None) -> Document:
@@ -289,16 +284,10 @@ def comparison_document(rows: Comparison, untested: Mapping[str, Sequence[str]] 
     left = dict(untested or {})
     tables = []
     for part in parts(rows):
-        lost = left.pop(part.dataset, ())  # below the first table of the data set
-        notes = (*_notes(part.rows), *([f"No finished test: {', '.join(lost)}."] if lost else []))
+        lost = ", ".join(left.pop(part.dataset, ()))  # below the first table of the data set
+        said = {"No rank": part.unranked, "* Unequal budget": part.unequal, "No finished test": lost}
+        notes = tuple(f"{name}: {text}." for name, text in said.items() if text)
         tables.append(table_of(COLUMNS, part.rows, part.title, notes=notes, caption=CAPTION))
-    numbers = comparison_frame(row for own in rows.values() for row in own)
+    numbers = frame_of(COLUMNS, (row for own in rows.values() for row in own), **TYPES)
     always = ("method", "rank", "ties")
     return Document("comparison", "Comparison", introduction, tuple(tables), numbers, always)
-
-
-def _notes(rows: Sequence[ComparisonRow]) -> tuple[str, ...]:
-    """Paragraphs that name the rows without a rank, nothing for a single row, and those with unequal budgets."""
-    text = unranked_text((row.label, row.rank) for row in rows) if len(rows) > 1 else ""
-    unequal = unequal_text([row.label for row in rows], [row.unequal for row in rows])
-    return (*([f"No rank: {text}."] if text else []), *([f"* Unequal budget: {unequal}."] if unequal else []))

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from ..engine.choice import choose
 from ..store.folder import Store
-from ..store.records import Cost, StudyRecord, TestRecord, TrainRecord, TrialRecord
+from ..store.records import StudyRecord, TestRecord, TrainRecord, TrialRecord
 from ..store.specs import Cell, TrainSpec
-from .contender import CONTENDER, LABELS, Contender, by_dataset, distinct_labels
+from .contender import CONTENDER, LABELS, Contender, distinct_labels
 from .seeds import seeds_text
-from .table import Column, Document, frame_of, held, number, table_of
+from .table import Column, Document, frame_of, grouped, held, number, table_of
 
 Studies = Mapping[Cell, Sequence[tuple[StudyRecord, list[TrialRecord]]]]
 """Tuning studies with their trials, by protocol, data set and method."""
+
+Trainings = dict[str, TrainRecord | None]
+"""Records of trainings by id, None for one without a record."""
 
 
 @dataclass(frozen=True)
@@ -47,91 +50,76 @@ class CostRow:
         return self.tuning + self.base + self.own
 
 
-@dataclass
-class _Trainings:
-    """Trainings behind a contender: their records by id, None for one without a record."""
-
-    own: dict[str, TrainRecord | None] = field(default_factory=dict)
-    base: dict[str, TrainRecord | None] = field(default_factory=dict)
-    tuning: dict[str, TrainRecord | None] = field(default_factory=dict)
-
-    @property
-    def all(self) -> dict[str, TrainRecord | None]:
-        return {**self.tuning, **self.base, **self.own}
-
-
 def costs(store: Store, tests: Iterable[TestRecord]) -> list[CostRow]:
     """Cost of every contender, sorted by contender.
 
     What several contenders share, such as the base of two heads, counts in full for each: it is what a user pays who
     wants one of them.
     """
-    groups: dict[Contender, list[TestRecord]] = {}
-    for record in tests:
-        groups.setdefault(Contender(*(getattr(record.columns, key) for key in Contender._fields)), []).append(record)
-    studies: dict[Cell, list[tuple[StudyRecord, list[TrialRecord]]]] = {}
+    groups = grouped(tests, lambda record: Contender.of_columns(record.columns))
+    studies: Studies = {}
     if any(contender.trials for contender in groups):
-        for study, trials in store.studies():
-            studies.setdefault(study.cell, []).append((study, trials))
-    return [_row(store, contender, groups[contender], studies) for contender in sorted(groups)]
+        studies = grouped(store.studies(), lambda study: study[0].cell)
+    return [_row(store, contender, own, studies) for contender, own in sorted(groups.items())]
 
 
 def _row(store: Store, contender: Contender, tests: list[TestRecord], studies: Studies) -> CostRow:
-    trainings = _Trainings()
-    for test in tests:
-        _add_trainings(store, test, trainings, studies)
+    own, base, tuned = _trainings(store, tests, studies)
+    every = {**tuned, **base, **own}
     joint = contender.ensemble == "seeds"  # its members are among the trainings that its tests count
     tuning = max(test.role.trainings - len(test.spec.train) * joint for test in tests)
-    every = trainings.all
-    gaps = [*_gaps_of_trainings(every), *_gaps_of_tests(tests)]
+    gaps = [*_gaps_of_trainings(every.values()), *_gaps_of_tests(tests)]
     # Records of trials may be missing altogether, those of failed ones above all.
-    lost = max(tuning - len(trainings.tuning), 0)
+    lost = max(tuning - len(tuned), 0)
     if lost:
         gaps.insert(0, f"{lost} of {tuning} tuning trainings without a record")
     records = [None] * lost + list(every.values())
     measured = [record.environment.cost if record else None for record in records]
-    cpu, memory, gpu_memory = (
-        [getattr(cost, name) if cost else None for cost in measured]
-        for name in ("cpu_seconds", "peak_memory_mib", "peak_gpu_memory_mib")
-    )
-    walls = [_wall(record) for record in trainings.own.values()]
+    memory = [cost.peak_memory_mib if cost else None for cost in measured]
+    on_gpu = [cost.peak_gpu_memory_mib for cost in measured if cost and cost.peak_gpu_memory_mib is not None]
     return CostRow(
         contender=contender,
         seeds=len(tests),
         tuning=tuning,
-        base=len(trainings.base),
-        own=len(trainings.own),
-        wall_seconds=_mean(walls),
-        cpu_seconds=_sum(cpu),
+        base=len(base),
+        own=len(own),
+        wall_seconds=_mean([_wall(record) for record in own.values()]),
+        cpu_seconds=_sum([cost.cpu_seconds if cost else None for cost in measured]),
         gpu_seconds=_sum([_on_gpu(record) for record in records]),
-        peak_memory_mib=max((value for value in memory if value is not None), default=None) if all(memory) else None,
-        peak_gpu_memory_mib=max((value for value in gpu_memory if value is not None), default=None),
+        peak_memory_mib=max((value for value in memory if value), default=None) if all(memory) else None,
+        peak_gpu_memory_mib=max(on_gpu, default=None),
         ms_per_image=_mean([_ms_per_image(test) for test in tests]),
         gaps="; ".join(gaps),
     )
 
 
-def _add_trainings(store: Store, test: TestRecord, found: _Trainings, studies: Studies) -> None:
-    for unit in test.spec.train:
-        if unit in found.own:
-            continue
-        record = found.own[unit] = store.trained(test.trained_cell, unit)
-        if record is None:
-            continue
-        found.tuning |= _tuned_by(store, record.spec, test.spec.trials, studies)
-        reference = record.spec.base
-        if reference is not None and reference.unit not in found.base:
-            base = store.trained(test.trained_cell._replace(method=reference.method), reference.unit)
-            found.base[reference.unit] = base
-            if base is not None:
-                found.tuning |= _tuned_by(store, base.spec, test.spec.trials, studies)
+def _trainings(store: Store, tests: Iterable[TestRecord], studies: Studies) -> tuple[Trainings, Trainings, Trainings]:
+    """Trainings behind a contender: its own, those of its bases, and those of the studies that tuned them."""
+    own: Trainings = {}
+    bases: Trainings = {}
+    tuned: Trainings = {}
+    for test in tests:
+        for unit in test.spec.train:
+            if unit in own:
+                continue
+            record = own[unit] = store.trained(test.trained_cell, unit)
+            if record is None:
+                continue
+            tuned |= _tuned_by(store, record.spec, test.spec.trials, studies)
+            reference = record.spec.base
+            if reference is not None and reference.unit not in bases:
+                base = store.trained(test.trained_cell._replace(method=reference.method), reference.unit)
+                bases[reference.unit] = base
+                if base is not None:
+                    tuned |= _tuned_by(store, base.spec, test.spec.trials, studies)
+    return own, bases, tuned
 
 
-def _tuned_by(store: Store, spec: TrainSpec, trials: int, studies: Studies) -> dict[str, TrainRecord | None]:
+def _tuned_by(store: Store, spec: TrainSpec, trials: int, studies: Studies) -> Trainings:
     """Trainings of the study that chose the setting of a training, if there was one."""
     if not trials:
         return {}
-    found: dict[str, TrainRecord | None] = {}
+    found: Trainings = {}
     for study, every in studies.get(spec.cell, ()):
         # A study may have gone on for another command, and one without ranges has one trial.
         counted = [trial for trial in every if trial.number < trials]
@@ -157,14 +145,14 @@ def _has(spec: TrainSpec, trial: TrialRecord) -> bool:
     return all(groups[group].get(key) == trial.params[name] for name, group, key in names)
 
 
-def _gaps_of_trainings(records: Mapping[str, TrainRecord | None]) -> Iterator[str]:
-    found = [record for record in records.values() if record is not None]
-    measured = [record.environment.cost for record in found]
+def _gaps_of_trainings(records: Collection[TrainRecord | None]) -> Iterator[str]:
+    found = [record for record in records if record is not None]
+    costs = [record.environment.cost for record in found]
     counts = {
         "without a record": len(records) - len(found),
-        "made before cost was recorded": sum(cost is None for cost in measured),
-        "resumed, whose time is that of the last process": sum(bool(cost and cost.resumed) for cost in measured),
-        "whose memory the system does not tell": sum(bool(cost and not cost.peak_memory_mib) for cost in measured),
+        "made before cost was recorded": costs.count(None),
+        "resumed, whose time is that of the last process": sum(bool(cost and cost.resumed) for cost in costs),
+        "whose memory the system does not tell": sum(bool(cost and not cost.peak_memory_mib) for cost in costs),
     }
     yield from (f"{count} of {len(records)} trainings {what}" for what, count in counts.items() if count)
 
@@ -180,12 +168,10 @@ def _gaps_of_tests(tests: Sequence[TestRecord]) -> Iterator[str]:
     yield from (f"{what}: {seeds_text(those)}" for what, those in seeds.items())
 
 
-def _resumed(cost: Cost | None) -> bool:
-    return cost is not None and cost.resumed
-
-
 def _wall(record: TrainRecord | None) -> float | None:
-    return None if record is None or _resumed(record.environment.cost) else record.environment.seconds
+    if record is None or (record.environment.cost and record.environment.cost.resumed):
+        return None
+    return record.environment.seconds
 
 
 def _on_gpu(record: TrainRecord | None) -> float | None:
@@ -219,6 +205,17 @@ ABOUT = (
 """Legend of the tables of costs."""
 
 
+MEASURED = (
+    ("s per training", "wall_seconds", 1),
+    ("CPU s", "cpu_seconds", 1),
+    ("GPU s", "gpu_seconds", 1),
+    ("MiB", "peak_memory_mib", 0),
+    ("GPU MiB", "peak_gpu_memory_mib", 0),
+    ("ms per image", "ms_per_image", 2),
+)
+"""What was measured: heading, name in CSV files, and decimals."""
+
+
 def _measured(title: str, name: str, digits: int) -> Column[CostRow]:
     return Column(title, lambda row: number(getattr(row, name), digits), held(name))
 
@@ -233,33 +230,22 @@ COLUMNS: tuple[Column[CostRow], ...] = (
         lambda row: f"{row.tuning} + {row.base} + {row.own}",
         lambda row: {"tuning_trainings": row.tuning, "base_trainings": row.base, "own_trainings": row.own},
     ),
-    _measured("s per training", "wall_seconds", 1),
-    _measured("CPU s", "cpu_seconds", 1),
-    _measured("GPU s", "gpu_seconds", 1),
-    _measured("MiB", "peak_memory_mib", 0),
-    _measured("GPU MiB", "peak_gpu_memory_mib", 0),
-    _measured("ms per image", "ms_per_image", 2),
+    *(_measured(*each) for each in MEASURED),
     Column("", fields=held("gaps")),
 )
 """Columns of the tables of costs."""
 
-_MEASURED = ("wall_seconds", "cpu_seconds", "gpu_seconds", "peak_memory_mib", "peak_gpu_memory_mib", "ms_per_image")
-
 
 def cost_document(rows: Sequence[CostRow]) -> Document:
     """Tables of costs, one per data set."""
-    numbers = frame_of(COLUMNS, rows)
-    if not numbers.empty:
-        numbers = numbers.astype(dict.fromkeys(_MEASURED, float)).astype(dict.fromkeys(_MEASURED[3:5], "Int64"))
-    tables = [
-        table_of(COLUMNS, own, dataset, notes=_notes(own), caption=ABOUT) for dataset, own in by_dataset(rows).items()
-    ]
-    return Document("cost", "Cost", ABOUT, tuple(tables), numbers, always=("method",))
+    types = {name: float if digits else "Int64" for _, name, digits in MEASURED}
+    by_dataset = grouped(rows, lambda row: row.contender.dataset)
+    tables = [table_of(COLUMNS, own, dataset, notes=_notes(own), caption=ABOUT) for dataset, own in by_dataset.items()]
+    return Document("cost", "Cost", ABOUT, tuple(tables), frame_of(COLUMNS, rows, **types), always=("method",))
 
 
 def _notes(rows: Sequence[CostRow]) -> tuple[str, ...]:
     names = distinct_labels([row.contender for row in rows])
-    gaps: dict[str, list[str]] = {}
-    for row in rows:
-        gaps.setdefault(row.gaps, []).append(names[row.contender])
-    return tuple(f"Gaps of {', '.join(methods)}: {reason}." for reason, methods in gaps.items() if reason)
+    gaps = grouped(rows, lambda row: row.gaps)
+    texts = {reason: ", ".join(names[row.contender] for row in own) for reason, own in gaps.items()}
+    return tuple(f"Gaps of {methods}: {reason}." for reason, methods in texts.items() if reason)

@@ -1,20 +1,24 @@
-"""The tidy table: one value per row, a pure function of the test records."""
+"""The tidy table: one value per row, a pure function of the test records, and the tables that regroup its rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
 
+from ..protocols.confidence_kinds import kind_of
 from ..protocols.rows import SplitRow
 from ..store.files import write_atomic
 from ..store.folder import Store
 from ..store.pinned import Pinned
 from ..store.records import COLUMNS, KEYS, ROW_KEYS, RescoreRecord, Role, TestRecord
-from .escape import csv_text
+from ..store.specs import versions_text
+from .contender import CONTENDER_KEYS
+from .render import to_csv
 
 ROLE_COLUMNS = ("unit", *Role.model_fields)
 
@@ -52,31 +56,22 @@ class Results:
         frozen: tuple[TestRecord, ...] = (),
     ) -> Results:
         """Tabulate test records: one table with one measured value per row, one with the role of each test."""
-        tables = [_Values.of(record, rescorings) for record in tests]
-        return cls(tests, superseded, _tidy(tables), _roles(tests, rescorings), rescorings, frozen)
+        return cls(tests, superseded, _tidy(tests, rescorings), _roles(tests, rescorings), rescorings, frozen)
 
 
-@dataclass(frozen=True)
-class _Values:
+def _measured(record: TestRecord, rescorings: Iterable[RescoreRecord]) -> list[tuple[SplitRow, str]]:
     """Values of a test, its rescorings included, each with the unit that measured it."""
-
-    record: TestRecord
-    rows: list[SplitRow]
-    units: list[str]
-
-    @classmethod
-    def of(cls, record: TestRecord, rescorings: Iterable[RescoreRecord]) -> _Values:
-        own = [each for each in rescorings if each.spec.test == record.unit]
-        if not own:
-            return cls(record, list(record.rows), [record.unit] * len(record.rows))
-        held = {_key(row): (row, record.unit) for row in record.rows}
-        for each in own:
-            for row in each.rows:
-                known = held.get(_key(row))
-                # Values of a copy in float16 never replace those of the originals, and equal ones stay as they are.
-                if known is None or (not each.spec.float16 and known[0]["value"] != row["value"]):
-                    held[_key(row)] = row, each.unit
-        return cls(record, [row for row, _ in held.values()], [unit for _, unit in held.values()])
+    own = [each for each in rescorings if each.spec.test == record.unit]
+    if not own:
+        return [(row, record.unit) for row in record.rows]
+    held = {_key(row): (row, record.unit) for row in record.rows}
+    for each in own:
+        for row in each.rows:
+            known = held.get(_key(row))
+            # Values of a copy in float16 never replace those of the originals, and equal ones stay as they are.
+            if known is None or (not each.spec.float16 and known[0]["value"] != row["value"]):
+                held[_key(row)] = row, each.unit
+    return list(held.values())
 
 
 def _key(row: SplitRow) -> tuple[object, ...]:
@@ -104,14 +99,15 @@ def collect(*stores: Store) -> Results:
     return Results.of(tests, count - len(latest), tuple(ordered), frozen)
 
 
-def _tidy(tests: list[_Values]) -> pd.DataFrame:
+def _tidy(tests: tuple[TestRecord, ...], rescorings: tuple[RescoreRecord, ...]) -> pd.DataFrame:
+    measured = [(record.columns, _measured(record, rescorings)) for record in tests]
     # By column: a dictionary per row takes several times the memory of the table.
     table: dict[str, list[object]] = {
-        name: [getattr(values.record.columns, name) for values in tests for _ in values.rows] for name in KEYS
+        name: [getattr(columns, name) for columns, values in measured for _ in values] for name in KEYS
     }
     for name in (*ROW_KEYS, "value", "n_queries", "n_lone"):
-        table[name] = [row.get(name) for values in tests for row in values.rows]
-    table["unit"] = [unit for values in tests for unit in values.units]
+        table[name] = [row.get(name) for _, values in measured for row, _ in values]
+    table["unit"] = [unit for _, values in measured for _, unit in values]
     frame = pd.DataFrame(table, columns=list(COLUMNS)).astype({"value": float, "fraction": float})
     return frame.sort_values([*KEYS, *ROW_KEYS], kind="stable", ignore_index=True)
 
@@ -133,6 +129,59 @@ def tested_splits(splits: Iterable[str]) -> list[str]:
     return sorted(split for split in set(splits) if split == "test" or split.startswith("test_"))
 
 
+def _over_seeds(rows: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """Mean, SD and number of seeds of every contender by these columns."""
+    grouped = rows.groupby([*CONTENDER_KEYS, *columns], sort=True, dropna=False)["value"]
+    return grouped.agg(mean="mean", sd="std", seeds="count").reset_index()
+
+
+def scorers(frame: pd.DataFrame) -> pd.DataFrame:
+    """Table of retrieval and verification metrics by contender and scorer, over the seeds that have a value."""
+    rows = frame[(frame["scorer"] != "") & (frame["confidence"] == "") & frame["fraction"].isna()]
+    return _over_seeds(rows, "split", "scorer", "variant", "metric")
+
+
+def confidences(frame: pd.DataFrame) -> pd.DataFrame:
+    """Table of the metrics that judge a confidence, for every confidence of every contender, with its kind."""
+    tested = frame["split"].isin(tested_splits(frame["split"]))
+    rows = frame[tested & (frame["confidence"] != "") & frame["fraction"].isna()]
+    rows = rows.assign(kind=rows["confidence"].map(kind_of))
+    return _over_seeds(rows, "split", "scorer", "confidence", "kind", "variant", "metric")
+
+
+def provenance(results: Results) -> pd.DataFrame:
+    """Table with where, when, and with which code and data each test was made, and each rescoring of it."""
+    tests = {test.unit: test for test in results.tests}
+    rows = [_origin(test, test, " ".join(test.files[name] for name in sorted(test.files))) for test in tests.values()]
+    for each in results.rescorings:
+        arrays = "float16" if each.spec.float16 else " ".join(each.spec.arrays.values())
+        rows.append(_origin(tests[each.spec.test], each, arrays))
+    frame = pd.DataFrame(rows)
+    return frame.sort_values([*KEYS, "rescored", "unit"], kind="stable", ignore_index=True) if rows else frame
+
+
+def _origin(test: TestRecord, made: TestRecord | RescoreRecord, embeddings: str) -> dict[str, object]:
+    """Row of a test, or of a rescoring of it: ``rescored`` is then the id of the test."""
+    environment = made.environment
+    rescoring = made if isinstance(made, RescoreRecord) else None
+    return {
+        **dict(test.columns),
+        "unit": made.unit,
+        "rescored": rescoring.spec.test if rescoring else "",
+        "where": environment.processor,
+        "commit": environment.commit,
+        "code": versions_text(made.spec.versions),
+        "bench": environment.bench,
+        "torch": environment.torch,
+        "python": environment.python,
+        "device": environment.device,
+        "finished": datetime.fromtimestamp(int(made.finished), UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "data": test.manifests.get("test", ""),
+        "embeddings": embeddings,
+        "largest_difference": rescoring.largest_difference if rescoring else None,
+    }
+
+
 def plain_rows(frame: pd.DataFrame) -> list[dict[str, object]]:
     """Rows of a table as dictionaries for JSON, with None in place of nan."""
     return [{str(key): _plain(value) for key, value in line.items()} for line in frame.to_dict("records")]
@@ -149,5 +198,5 @@ def write_metrics(results: Results, root: Path) -> Path | None:
     if results.frame.empty:
         return None
     path = root / "metrics.csv"
-    write_atomic(path, csv_text(results.frame).encode())
+    write_atomic(path, to_csv(results.frame).encode())
     return path

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,11 +12,11 @@ from ..protocols.metrics import title_of
 from ..protocols.query_metrics import per_query
 from ..protocols.ranking import full_depth, rank
 from ..protocols.statistics import NestedInterval, nested_bootstrap
-from .contender import CONTENDER, Contender, by_dataset, distinct_labels
+from .contender import CONTENDER, Contender, distinct_labels
 from .figures.source import Missing, Source
 from .figures.tested import TestedModel, read_model
 from .seeds import SeedGroup
-from .table import GAP, Column, Document, Table, cells_table, frame_of, headings, held, interval, percent
+from .table import GAP, Column, Document, Table, cells_table, frame_of, grouped, headings, held, interval, percent
 
 METRICS = ("recall_at_1", "map_at_r")
 """Metrics with a value for every query."""
@@ -50,7 +50,7 @@ def query_intervals(source: Source) -> list[QueryInterval]:
     found = []
     for dataset in source.datasets:
         for _, _, tests in source.contenders(dataset):
-            contender = Contender(*(getattr(tests[0].columns, key) for key in Contender._fields))
+            contender = Contender.of_columns(tests[0].columns)
             units = {test.unit for test in tests}
             group = SeedGroup.of(source.merged[source.merged["unit"].isin(units)])
             try:
@@ -105,30 +105,30 @@ NUMBERS: tuple[Column[QueryInterval], ...] = (
 
 def interval_document(found: Sequence[QueryInterval], name: str) -> Document:
     """Tables of intervals, one per data set."""
-    tables = tuple(_table(dataset, rows) for dataset, rows in by_dataset(found).items())
+    parts = grouped(found, lambda each: each.contender.dataset)
+    tables = tuple(_table(dataset, rows) for dataset, rows in parts.items())
     heading = "Intervals over seeds, classes and queries"
     return Document(name, heading, f"{ABOUT} Percent.", tables, frame_of(NUMBERS, found))
 
 
 def _table(dataset: str, rows: Sequence[QueryInterval]) -> Table:
-    names = distinct_labels(list(dict.fromkeys(row.contender for row in rows)))
-    by_name: dict[str, dict[str, QueryInterval]] = {}
-    for row in rows:
-        by_name.setdefault(names[row.contender], {})[row.metric] = row
+    by_contender = grouped(rows, lambda row: row.contender)
+    names = distinct_labels(list(by_contender))
     first = next((row.interval for row in rows if row.interval), None)
     sizes = f"{first.classes} classes, {first.queries} queries" if first else ""
-    level = "" if first and first.classes >= SIMULATED else "Not simulated with so few classes."
-    gaps = {name: text for name, of in by_name.items() for text in [next(iter(of.values())).reason] if text}
+    level = [] if first and first.classes >= SIMULATED else ["Not simulated with so few classes."]
+    gaps = [f"{names[each]}: {own[0].reason}." for each, own in by_contender.items() if own[0].reason]
     return cells_table(
         ", ".join(filter(None, [dataset, sizes])),
         headings("method", "seeds", *(title_of(name, short=True) for name in METRICS)),
-        [_cells(name, of) for name, of in by_name.items()],
-        notes=(*filter(None, [level]), *(f"{name}: {text}." for name, text in gaps.items())),
+        [(names[each], *_cells(own)) for each, own in by_contender.items()],
+        notes=(*level, *gaps),
         caption=ABOUT,
     )
 
 
-def _cells(name: str, of: Mapping[str, QueryInterval]) -> tuple[str, ...]:
-    found = [of[metric].interval if metric in of else None for metric in METRICS]
+def _cells(rows: Sequence[QueryInterval]) -> tuple[str, ...]:
+    """Seeds of a contender, and its interval by each metric."""
+    found = [row.interval for row in rows]
     texts = [interval(*map(percent, (each.mean, each.ci_low, each.ci_high))) if each else GAP for each in found]
-    return name, next((str(each.seeds) for each in found if each), GAP), *texts
+    return next((str(each.seeds) for each in found if each), GAP), *texts

@@ -1,16 +1,28 @@
-"""Ranks of contenders by a metric, over paired seeds, and why a row has none."""
+"""Ranks of contenders by a metric: over the paired seeds of a data set, and over data sets, with profiles."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
-from ..protocols.statistics import RankInterval, rank_intervals
-from .contender import COMMON
-from .seeds import ComparedColumn, SeedGroup, defined_values, seeds_text
+from ..protocols.statistics import (
+    PROFILED,
+    RANKED,
+    RankInterval,
+    critical_difference,
+    friedman,
+    mean_ranks,
+    performance_profile,
+    rank_intervals,
+    tie_groups,
+)
+from .contender import COMMON, Contender
+from .seeds import COMPARED, ComparedColumn, SeedGroup, defined_values, divided, seeds_text
+from .table import GAP, Document, Table, cells_table, grouped, headings
 
 
 @dataclass(frozen=True)
@@ -24,12 +36,12 @@ class Rank:
     @property
     def text(self) -> str:
         """Interval such as ``1-3``, or a dash."""
-        return self.interval.text if self.interval else "-"
+        return self.interval.text if self.interval else GAP
 
     @property
     def ties(self) -> str:
         """Letters of the tie groups, or a dash."""
-        return self.interval.ties if self.interval else "-"
+        return self.interval.ties if self.interval else GAP
 
 
 def ranks(groups: Sequence[SeedGroup], column: ComparedColumn) -> list[Rank]:
@@ -39,14 +51,10 @@ def ranks(groups: Sequence[SeedGroup], column: ComparedColumn) -> list[Rank]:
     a value at any of these seeds has no rank, because differences are paired and a smaller number of seeds for one
     method is a smaller number for all.
     """
-    found = [Rank()] * len(groups)
-    rivals: dict[tuple[object, ...], list[int]] = {}
-    for index, group in enumerate(groups):
-        rivals.setdefault(tuple(getattr(group.contender, key) for key in COMMON), []).append(index)
-    for places in rivals.values():
-        for place, rank in zip(places, _ranks([groups[place] for place in places], column)):
-            found[place] = rank
-    return found
+    found: dict[Contender, Rank] = {}
+    for own in divided(groups, COMMON).values():
+        found |= zip((group.contender for group in own), _ranks(own, column))
+    return [found[group.contender] for group in groups]
 
 
 @dataclass(frozen=True)
@@ -109,9 +117,189 @@ def unranked_text(labels: Iterable[tuple[str, Rank]]) -> str:
         >>> unranked_text([("a", alone), ("b", Rank(reason="no seed 3")), ("c", alone)])
         'a, c (one seed); b (no seed 3)'
     """
-    reasons: dict[str, list[str]] = {}
-    for label, rank in labels:
-        reasons.setdefault(rank.reason, []).append(label)
+    reasons = grouped(labels, lambda each: each[1].reason)
     if len(reasons) == 1:
         return next(iter(reasons))
-    return "; ".join(f"{', '.join(names)} ({reason})" for reason, names in reasons.items() if reason)
+    return "; ".join(f"{', '.join(label for label, _ in own)} ({reason})" for reason, own in reasons.items() if reason)
+
+
+SHARED = tuple(key for key in COMMON if key != "dataset")
+"""Columns in which methods agree if they are compared over data sets."""
+
+THRESHOLDS = np.round(np.linspace(0.0, 1.2, 121), 2)
+"""Thresholds of performance profiles, as parts of the best mean on a data set."""
+
+Method = tuple[str, str]
+"""A method and its tuning; its base, network and size may differ from data set to data set."""
+
+
+@dataclass(frozen=True)
+class OverDatasets:
+    """One metric over all data sets that a group of methods has in common.
+
+    ``shared`` is their protocol, preset and ensemble. ``scores`` has, for each data set, the values at the seeds
+    ``[S_d, K]``, with the sign that makes higher better. ``left_out`` are methods that lack a data set, and the reason.
+    """
+
+    shared: tuple[str, ...]
+    column: ComparedColumn
+    datasets: tuple[str, ...]
+    methods: tuple[Method, ...]
+    scores: tuple[np.ndarray, ...]
+    left_out: Mapping[Method, str]
+
+    @property
+    def means(self) -> np.ndarray:
+        """Mean over seeds, ``[D, K]``."""
+        return np.array([values.mean(0) for values in self.scores])
+
+    @property
+    def ranks(self) -> np.ndarray:
+        """Mean ranks over data sets, ``[K]``."""
+        return mean_ranks(self.means)
+
+    @property
+    def p(self) -> float:
+        """P-value of the Friedman test; nan with fewer than five data sets or three methods."""
+        enough = len(self.datasets) >= RANKED and len(self.methods) > 2
+        return friedman(self.means) if enough else float("nan")
+
+    @property
+    def critical_difference(self) -> float:
+        """Critical difference of mean ranks; nan with fewer than five data sets."""
+        return critical_difference(len(self.methods), len(self.datasets)) if len(self.datasets) >= RANKED else np.nan
+
+    @property
+    def ties(self) -> list[str]:
+        """Letters of the methods; two without a common one differ by the critical difference. Dashes if there is none.
+
+        Nothing differs unless the Friedman test says that something does.
+        """
+        if np.isnan(self.critical_difference):
+            return [GAP] * len(self.methods)
+        ranks = self.ranks
+        different = np.abs(ranks[:, None] - ranks) >= self.critical_difference
+        return tie_groups(different & (self.p <= 0.05), np.argsort(ranks, kind="stable"))
+
+    @property
+    def places(self) -> list[tuple[Method, float, str]]:
+        """Methods with mean rank and letters, the best first."""
+        return sorted(zip(self.methods, self.ranks.tolist(), self.ties), key=lambda place: (place[1], place[0]))
+
+
+def over_datasets(groups: Iterable[SeedGroup]) -> list[OverDatasets]:
+    """Values of all methods on the data sets that they have in common, for every column of the comparison.
+
+    A method counts if it has, on every data set, a value at the seeds that most methods have there. The others are left
+    out by name. A data set on which fewer than two methods have values is not among them; two data sets or more must
+    be.
+    """
+    found = []
+    for shared, own in divided(groups, SHARED).items():
+        by_dataset = {name: part for (name,), part in divided(own, ["dataset"]).items()}
+        every = (_over(shared, column, by_dataset) for column in COMPARED)
+        found += [one for one in every if one is not None]
+    return found
+
+
+def _over(
+    shared: tuple[str, ...], column: ComparedColumn, by_dataset: Mapping[str, list[SeedGroup]]
+) -> OverDatasets | None:
+    names = {
+        dataset: [(group.contender._replace(base="").label, group.contender.tuning) for group in groups]
+        for dataset, groups in by_dataset.items()
+    }
+    fields = {dataset: competition(groups, column) for dataset, groups in by_dataset.items()}
+    fields = {dataset: field for dataset, field in fields.items() if len(field.able) > 1}
+    reasons: dict[Method, list[str]] = {name: [] for own in names.values() for name in own}
+    for dataset, field in fields.items():
+        for name, reason in zip(names[dataset], field.reasons):
+            why = "several settings" if names[dataset].count(name) > 1 else reason
+            reasons[name] += [f"{dataset}: {why}"] if why else []
+    for name, own in reasons.items():
+        own += [f"not on {dataset}" for dataset in fields if name not in names[dataset]]
+    methods = tuple(name for name, own in reasons.items() if not own)
+    if len(fields) < 2 or len(methods) < 2:
+        return None
+    scores = []
+    for dataset, field in fields.items():
+        able = [names[dataset][place] for place in field.able]
+        scores.append(np.stack([field.values[:, able.index(name)] for name in methods], 1))
+    left_out = {name: "; ".join(dict.fromkeys(own)) for name, own in reasons.items() if own}
+    return OverDatasets(shared, column, tuple(fields), methods, tuple(scores), left_out)
+
+
+def mean_rank_frame(found: Sequence[OverDatasets]) -> pd.DataFrame:
+    """Table of mean ranks over data sets, one row per metric and method; nan for a method that is left out."""
+    return pd.DataFrame(
+        {
+            **dict(zip(SHARED, one.shared)),
+            "metric": one.column.metric,
+            "split": one.column.split,
+            "method": method,
+            "tuning": tuning,
+            "mean_rank": rank,
+            "ties": ties,
+            "datasets": " ".join(one.datasets),
+            "friedman_p": one.p,
+            "critical_difference": one.critical_difference,
+            "left_out": one.left_out.get((method, tuning), ""),
+        }
+        for one in found
+        for (method, tuning), rank, ties in [*one.places, *((name, np.nan, GAP) for name in one.left_out)]
+    )
+
+
+def profile_frame(found: Sequence[OverDatasets]) -> pd.DataFrame:
+    """Table of performance profiles by MAP@R: share of runs whose value is above a part of the best mean.
+
+    Data sets count alike; with fewer than four it is empty.
+    """
+    lines = []
+    for one in found:
+        if one.column.metric != "map_at_r" or len(one.datasets) < PROFILED:
+            continue
+        relative = [values / values.mean(0).max() for values in one.scores]
+        shares = performance_profile(relative, THRESHOLDS)
+        for place, (method, tuning) in enumerate(one.methods):
+            head = {**dict(zip(SHARED, one.shared)), "metric": one.column.metric, "method": method, "tuning": tuning}
+            lines += [{**head, "threshold": at, "share": share} for at, share in zip(THRESHOLDS, shares[:, place])]
+    return pd.DataFrame(lines)
+
+
+ABOUT = (
+    "Mean over data sets of the rank by the mean over seeds, 1 for the best. Methods with a common letter differ by"
+    " less than Nemenyi's critical difference (95 %), which needs five data sets."
+)
+
+
+def rank_document(found: Sequence[OverDatasets]) -> Document:
+    """Tables of mean ranks, one per protocol, preset and ensemble, with a column per metric."""
+    tables = tuple(_table(*part) for part in grouped(found, lambda one: one.shared).items())
+    return Document(
+        "mean_ranks", "Mean ranks over data sets", ABOUT, tables, mean_rank_frame(found), always=("method",)
+    )
+
+
+def _table(shared: tuple[str, ...], columns: Sequence[OverDatasets]) -> Table:
+    cells: dict[Method, dict[str, str]] = {}
+    order: dict[Method, float] = {}
+    notes = []
+    for one in columns:
+        for name, rank, ties in one.places:
+            cells.setdefault(name, {})[one.column.title] = f"{rank:.2f}" + (f" {ties}" if ties != GAP else "")
+            if one.column.metric == "map_at_r":
+                order[name] = rank
+        test = "" if one.p != one.p else f"; Friedman p {one.p:.3f}, critical difference {one.critical_difference:.2f}"
+        out = ", ".join(f"{method} ({reason})" for (method, _), reason in one.left_out.items())
+        left_out = f"; left out: {out}" if out else ""
+        notes.append(f"{one.column.title}: {len(one.methods)} methods on {', '.join(one.datasets)}{test}{left_out}.")
+    titles = [one.column.title for one in columns]
+    rows = sorted(cells, key=lambda name: (order.get(name, np.inf), name))
+    return cells_table(
+        ", ".join(filter(None, shared)),
+        headings("method", "tuning", *titles, labels=2),
+        [(*name, *(cells[name].get(title, GAP) for title in titles)) for name in rows],
+        notes=tuple(notes),
+        caption=ABOUT,
+    )

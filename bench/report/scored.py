@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -32,52 +32,43 @@ if TYPE_CHECKING:
 COVERAGES = np.linspace(0.01, 1.0, 100)
 
 
-class Worth(TypedDict):
-    """Worth of a confidence: how well it tells right answers, and how much MAP@R rises as queries are removed by it.
-
-    Values that do not exist are nan.
-
-    Attributes:
-        confidence: Name of the confidence. ``random`` is one random draw, which shows the noise; ``oracle`` is the best
-            possible order.
-        kind: Kind of the confidence: ``image`` (known before any gallery), ``retrieval`` (needs the ranking and the
-            gallery's labels), ``combined`` (of both) or ``control``.
-        gain: MAP@R of the remaining queries as the least confident are removed, mean over the removed shares, minus
-            MAP@R of all queries. The gallery stays whole; removal at random has a gain of 0 on average.
-        share: This gain divided by the gain of the oracle.
-        half_removed: MAP@R without the least confident half of the queries.
-        aurc: Area under the risk-coverage curve, with the error of Recall@1 as risk.
-        e_aurc: That area minus the area of the oracle.
-        confidence_auroc: AUROC of telling queries whose nearest neighbour is right from the others by the confidence.
-        spearman: Rank correlation of the confidence with the known quality of the images.
-    """
-
-    method: str
-    scorer: str
-    confidence: str
-    kind: str
-    gain: float
-    share: float
-    half_removed: float
-    aurc: float
-    e_aurc: float
-    confidence_auroc: float
-    spearman: float
+WORTH = {
+    "aurc": ("aurc", "recall_at_1"),
+    "e_aurc": ("e_aurc", "recall_at_1"),
+    "confidence_auroc": ("confidence_auroc", ""),
+    "spearman": ("spearman_crop", "quality"),
+}
+"""Metrics and variants that judge a confidence, by their column in :func:`worth`."""
 
 
 def worth(frame: pd.DataFrame) -> pd.DataFrame:
-    """Table of the worth of confidences (:class:`Worth`), one row per file, scorer and confidence."""
+    """Table of the worth of confidences, one row per file (``method``), scorer and confidence.
+
+    It says how well a confidence tells right answers, and how much MAP@R rises as queries are removed by it. Values
+    that do not exist are nan. Its columns:
+
+    * ``confidence``: its name. ``random`` is one random draw, which shows the noise; ``oracle`` is the best possible
+      order.
+    * ``kind``: ``image`` (known before any gallery), ``retrieval`` (needs the ranking and the gallery's labels),
+      ``combined`` (of both) or ``control``.
+    * ``gain``: MAP@R of the remaining queries as the least confident are removed, mean over the removed shares, minus
+      MAP@R of all queries. The gallery stays whole; removal at random has a gain of 0 on average.
+    * ``share``: this gain divided by the gain of the oracle.
+    * ``half_removed``: MAP@R without the least confident half of the queries.
+    * ``aurc``: area under the risk-coverage curve, with the error of Recall@1 as risk; ``e_aurc``: that area minus the
+      area of the oracle.
+    * ``confidence_auroc``: AUROC of telling queries whose nearest neighbour is right from the others.
+    * ``spearman``: rank correlation with the known quality of the images.
+    """
     judged = frame[frame["metric"] == "confidence_auroc"]
     return pd.DataFrame(
-        [
-            line
-            for (name, scorer), group in judged.groupby(["method", "scorer"], sort=False)
-            for line in _worth(frame, list(group["confidence"]), str(name), str(scorer))
-        ]
+        line
+        for (name, scorer), group in judged.groupby(["method", "scorer"], sort=False)
+        for line in _worth(frame, list(group["confidence"]), str(name), str(scorer))
     )
 
 
-def _worth(frame: pd.DataFrame, names: list[str], name: str, scorer: str) -> Iterator[Worth]:
+def _worth(frame: pd.DataFrame, names: list[str], name: str, scorer: str) -> Iterator[dict[str, object]]:
     of_file = frame[(frame["method"] == name) & frame["confidence"].ne("") & frame["scorer"].isin([scorer, ""])]
     rows = of_file[of_file["fraction"].isna()]
     curves = of_file[(of_file["metric"] == "filter_out_map_at_r") & (of_file["variant"] == "query_only")]
@@ -97,10 +88,7 @@ def _worth(frame: pd.DataFrame, names: list[str], name: str, scorer: str) -> Ite
             "gain": gain,
             "share": gain / oracle if oracle > 0 else np.nan,
             "half_removed": float(half.iloc[0]) if len(half) else np.nan,
-            "aurc": values.get(("aurc", "recall_at_1"), np.nan),
-            "e_aurc": values.get(("e_aurc", "recall_at_1"), np.nan),
-            "confidence_auroc": values.get(("confidence_auroc", ""), np.nan),
-            "spearman": values.get(("spearman_crop", "quality"), np.nan),
+            **{column: values.get(measured, np.nan) for column, measured in WORTH.items()},
         }
 
 
@@ -115,7 +103,7 @@ def _gain(curve: pd.DataFrame) -> float:
 
 
 def print_scored(scored: Mapping[str, Scored], frame: pd.DataFrame, comparison: pd.DataFrame, console: Console) -> None:
-    """Print the metrics of scored files of embeddings, and the worth of each confidence (:class:`Worth`)."""
+    """Print the metrics of scored files of embeddings, and the worth of each confidence (:func:`worth`)."""
     for name, each in scored.items():
         images = each.given
         classes = len(np.unique(images.labels))
@@ -148,8 +136,8 @@ def _print_metrics(names: list[str], frame: pd.DataFrame, comparison: pd.DataFra
     rows = frame[(frame["confidence"] == "") & frame["fraction"].isna()]
     few = len(comparison) and int(comparison["units"].min()) < FEW
     level = "interval" if few else "95 %"
-    columns: list[Column[object]] = [label("metric")]
-    columns += [label("scorer")] if rows["scorer"].nunique() > 1 else []
+    several = rows["scorer"].nunique() > 1
+    columns: list[Column[object]] = [label("metric"), *([label("scorer")] if several else [])]
     columns += [Column(name if len(names) > 1 else "value", whole=len(name) < 12) for name in names]
     columns += [Column(f"{name} - {names[0]} [{level}]") for name in names[1:]]
     columns += [Column("n_queries", whole=False), Column("n_lone", whole=False)]
@@ -158,7 +146,8 @@ def _print_metrics(names: list[str], frame: pd.DataFrame, comparison: pd.DataFra
     for keys, group in rows.groupby(["scorer", "metric", "variant"], sort=False):
         scorer, metric, variant = map(str, keys)
         by_name = dict(zip(group["method"], group["value"]))
-        texts = [_metric_label(metric, variant), *([scorer] if rows["scorer"].nunique() > 1 else [])]
+        kind = f" ({variant.replace('threshold_', 'threshold: ').replace('_', ' ')})" if variant else ""
+        texts = [f"{title_of(metric)}{kind}", *([scorer] if several else [])]
         texts += [_value(metric, by_name[name]) for name in names]
         texts += ["" if variant else differences.get((name, scorer, metric), "") for name in names[1:]]
         lines.append([*texts, *(str(int(group[column].iloc[0])) for column in ("n_queries", "n_lone"))])
@@ -178,11 +167,6 @@ def _title_of_metrics(rows: pd.DataFrame) -> str:
     ranked = f"ranked by {scorers[0]}" if len(scorers) == 1 and scorers[0] else ""
     text = ", ".join(filter(None, [title, ranked]))
     return f"{text[:1].upper()}{text[1:]}"
-
-
-def _metric_label(metric: str, variant: str) -> str:
-    title = title_of(metric)
-    return f"{title} ({variant.replace('threshold_', 'threshold: ').replace('_', ' ')})" if variant else title
 
 
 def _differences(comparison: pd.DataFrame) -> dict[tuple[str, str, str], str]:
@@ -228,7 +212,7 @@ def _print_quality(frame: pd.DataFrame, console: Console) -> None:
     for _, line in frame[frame["metric"] == "spearman_crop"].iterrows():
         value = "none (it is constant)" if line["value"] != line["value"] else f"{line['value']:.3f}"
         text = f"{line['method']}: rank correlation of the {line['confidence']} confidence with quality: {value}"
-        console.print(Text(printable(text)))
+        _say(text, console)
 
 
 def _print_requested(scored: Mapping[str, Scored], frame: pd.DataFrame, console: Console) -> None:
@@ -327,45 +311,43 @@ def write_scored(scored: Mapping[str, Scored], frame: pd.DataFrame, comparison: 
         if not table.empty:
             write_atomic(out / name, to_csv(table).encode())
             written.append(out / name)
-    with figure_style():
-        figures = {
-            "filter_out": _filter_out_figure(scored, frame),
-            "risk_coverage": _risk_figure(scored),
-            "confidence": _confidence_figure(scored),
-        }
-        for name, figure in figures.items():
-            if figure is not None:
-                written += save_figure(figure, out / name)
+    judged = {name: each for name, each in scored.items() if each.primary}
+    if judged:
+        with figure_style():
+            filtered = _filter_out_figure(judged, frame, list(scored))
+            written += save_figure(filtered, out / "filter_out") if filtered is not None else []
+            written += save_figure(_risk_figure(judged), out / "risk_coverage")
+            written += save_figure(_confidence_figure(judged), out / "confidence")
     return written
 
 
-def _filter_out_figure(scored: Mapping[str, Scored], frame: pd.DataFrame) -> Figure | None:
+def _filter_out_figure(judged: Mapping[str, Scored], frame: pd.DataFrame, names: Sequence[str]) -> Figure | None:
     """Curves by the confidences of a single file, or by the primary confidence of each of several files."""
     from .figures.filter_out import CURVES, VARIANTS, Filtered, filtered_figure, images_of
     from .figures.style import looks
 
     found: dict[str, tuple[pd.DataFrame, str]] = {}
-    for name, each in scored.items():
-        if each.primary:
-            rows = frame[(frame["method"] == name) & (frame["scorer"] == next(iter(each.values)))]
-            rows = rows[rows["metric"].isin(CURVES) & rows["variant"].isin(list(VARIANTS))]
-            shown = [own for own in each.confidences if own != "random"] if len(scored) == 1 else [each.primary]
-            found |= {own if len(scored) == 1 else name: (rows, own) for own in shown if len(rows)}
+    for name, each in judged.items():
+        rows = frame[(frame["method"] == name) & (frame["scorer"] == next(iter(each.values)))]
+        rows = rows[rows["metric"].isin(CURVES) & rows["variant"].isin(list(VARIANTS))]
+        if rows.empty:
+            continue
+        if len(names) == 1:
+            found = {own: (rows, own) for own in each.confidences if own != "random"}
+        else:
+            found[name] = rows, each.primary
     if not found:
         return None
     every = [
         Filtered(textwrap.fill(name, 40, max_lines=2, placeholder=" .."), look, *found[name])
         for name, look in zip(sorted(found), looks(sorted(found)))
     ]
-    return filtered_figure(every, f"{', '.join(scored)}, {images_of('test')}")
+    return filtered_figure(every, f"{', '.join(names)}, {images_of('test')}")
 
 
-def _risk_figure(scored: Mapping[str, Scored]) -> Figure | None:
+def _risk_figure(judged: Mapping[str, Scored]) -> Figure:
     from matplotlib.figure import Figure
 
-    judged = {name: each for name, each in scored.items() if each.primary}
-    if not judged:
-        return None
     figure = Figure(figsize=(6.0, 4.2), layout="constrained")
     axis = figure.subplots()
     for index, (name, each) in enumerate(judged.items()):
@@ -384,13 +366,10 @@ def _risk_figure(scored: Mapping[str, Scored]) -> Figure | None:
     return figure
 
 
-def _confidence_figure(scored: Mapping[str, Scored]) -> Figure | None:
+def _confidence_figure(judged: Mapping[str, Scored]) -> Figure:
     """Confidence against quality if it is known, else its histogram for right and wrong queries."""
     from matplotlib.figure import Figure
 
-    judged = {name: each for name, each in scored.items() if each.primary}
-    if not judged:
-        return None
     figure = Figure(figsize=(5.0 * len(judged), 4.0), layout="constrained")
     axes = figure.subplots(1, len(judged), squeeze=False)[0]
     for axis, (name, each) in zip(axes, judged.items()):

@@ -11,9 +11,10 @@ import pandas as pd
 
 from ..protocols.metrics import Metric, declared_metric, title_of
 from ..protocols.rows import RERANKED
-from ..protocols.statistics import summarise
+from ..protocols.statistics import Summary, summarise
 from .contender import Contender, by_contender
-from .table import Cell, number, percent
+from .frame import tested_splits
+from .table import Cell, grouped, number, percent
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,10 @@ class SeedStatistics:
         summary = summarise(list(defined.values()))
         return cls(summary.mean, summary.sd, len(defined), len(values))
 
+    def fields(self, name: str) -> dict[str, object]:
+        """Columns of a CSV file for a metric of this name."""
+        return {f"{name}_mean": self.mean, f"{name}_sd": self.sd, f"{name}_n": self.defined}
+
     @property
     def complete(self) -> bool:
         """True if every seed has a value."""
@@ -117,6 +122,16 @@ class SeedStatistics:
         """Cell of a table, with its marks and a note if some seeds have no value."""
         note = "" if self.complete else f"{self.defined} of {self.seeds} seeds have a value"
         return Cell(self.text(percent, brief), self.mean, bold=best, underlined=beats, note=note)
+
+
+NO_DIFFERENCE = Summary(float("nan"), float("nan"), float("nan"), float("nan"), 0)
+"""Difference of contenders without a common seed."""
+
+
+def difference_fields(found: Summary) -> dict[str, object]:
+    """Columns of a CSV file for a difference over paired seeds."""
+    ends = {"ci95_low": found.ci_low, "ci95_high": found.ci_high}
+    return {"difference_mean": found.mean, "difference_sd": found.sd, **ends}
 
 
 def defined_values(values: Mapping[int, float]) -> dict[int, float]:
@@ -189,15 +204,14 @@ class SeedGroup:
         return {split for of, split, _, _ in self._values if of == metric}
 
     @cached_property
-    def _values(self) -> dict[tuple[str, str, str, str], list[tuple[str, int, float]]]:
-        """Scorer, seed and value of each row, by metric, split, variant and confidence.
+    def _values(self) -> dict[_Measured, list[tuple[str, int, float]]]:
+        """Scorer, seed and value of each row.
 
         Tables ask for hundreds of metrics of a group, and a look through all of its rows takes milliseconds.
         """
         rows = self.rows[self.rows["fraction"].isna()]
-        keys = zip(rows["metric"], rows["split"], rows["variant"], rows["confidence"])
-        found: dict[tuple[str, str, str, str], list[tuple[str, int, float]]] = {}
-        for key, scorer, seed, value in zip(keys, rows["scorer"], rows["seed"], rows["value"]):
+        found: dict[_Measured, list[tuple[str, int, float]]] = {}
+        for key, scorer, seed, value in zip(_keys(rows), rows["scorer"], rows["seed"], rows["value"]):
             found.setdefault(key, []).append((scorer, int(seed), float(value)))
         return found
 
@@ -207,12 +221,11 @@ class SeedGroup:
         return {fraction: SeedStatistics.of(curve[fraction]) for fraction in sorted(curve)}
 
     @cached_property
-    def _curves(self) -> dict[tuple[str, str, str, str], dict[float, dict[int, float]]]:
-        """Value by share removed and seed of each curve, by metric, split, variant and confidence."""
+    def _curves(self) -> dict[_Measured, dict[float, dict[int, float]]]:
+        """Value by share removed and seed of each curve."""
         rows = self.rows[self.rows["fraction"].notna() & (self.rows["scorer"] == self.scorer)]
-        keys = zip(rows["metric"], rows["split"], rows["variant"], rows["confidence"])
-        found: dict[tuple[str, str, str, str], dict[float, dict[int, float]]] = {}
-        for key, fraction, seed, value in zip(keys, rows["fraction"], rows["seed"], rows["value"]):
+        found: dict[_Measured, dict[float, dict[int, float]]] = {}
+        for key, fraction, seed, value in zip(_keys(rows), rows["fraction"], rows["seed"], rows["value"]):
             found.setdefault(key, {}).setdefault(float(fraction), {})[int(seed)] = float(value)
         return found
 
@@ -236,6 +249,14 @@ class SeedGroup:
         return bool((self.rows["variant"] == RERANKED).any())
 
 
+_Measured = tuple[str, str, str, str]
+"""Metric, split, variant and confidence."""
+
+
+def _keys(rows: pd.DataFrame) -> Iterable[_Measured]:
+    return zip(rows["metric"], rows["split"], rows["variant"], rows["confidence"])
+
+
 def seed_groups(merged: pd.DataFrame) -> list[SeedGroup]:
     """Group results by contender, in sorted order."""
     return [SeedGroup.of(rows) for rows in by_contender(merged)]
@@ -243,7 +264,34 @@ def seed_groups(merged: pd.DataFrame) -> list[SeedGroup]:
 
 def divided(groups: Iterable[SeedGroup], keys: Sequence[str]) -> dict[tuple[str, ...], list[SeedGroup]]:
     """Groups by some attributes of their contenders, in sorted order."""
-    found: dict[tuple[str, ...], list[SeedGroup]] = {}
-    for group in groups:
-        found.setdefault(tuple(str(getattr(group.contender, key)) for key in keys), []).append(group)
+    found = grouped(groups, lambda group: tuple(str(getattr(group.contender, key)) for key in keys))
     return dict(sorted(found.items()))
+
+
+def corruptions(groups: Sequence[SeedGroup]) -> pd.DataFrame:
+    """Table of MAP@R and of the quality of the default confidence, a row per contender and corruption.
+
+    ``spearman`` (rank correlation with 1 - severity) and ``paired`` (share of images that are less confident once
+    corrupted) are nan for clean images. The table is empty if the centre crop is the only corruption.
+    """
+    tested = tested_splits(split for group in groups for split in set(group.rows["split"]))
+    names = {"test": "clean", **{split: split.removeprefix("test_") for split in tested if split != "test"}}
+    if not set(names) - {"test", "test_crop"}:
+        return pd.DataFrame()
+    lines = []
+    for group in groups:
+        own, splits = group.confidence, set(group.rows["split"])
+        for split, name in names.items():
+            if split not in splits:
+                continue
+            measured = {
+                "spearman": group.per_seed(f"spearman_{name}", split, confidence=own),
+                "paired": group.per_seed(f"paired_{name}", split, confidence=own),
+                "aurc": group.per_seed("aurc", split, "recall_at_1", own),
+                "map_at_r": group.per_seed("map_at_r", split),
+            }
+            line: dict[str, object] = {**group.contender._asdict(), "corruption": name, "confidence": own}
+            for metric, values in measured.items():
+                line |= SeedStatistics.of(values).fields(metric)
+            lines.append(line)
+    return pd.DataFrame(lines)

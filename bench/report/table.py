@@ -12,6 +12,7 @@ import pandas as pd
 from ..errors import printable
 
 R = TypeVar("R")
+K = TypeVar("K")
 
 GAP = "-"
 """Text of a value that does not exist."""
@@ -80,8 +81,7 @@ class Column(Generic[R]):
     def of(self, row: R) -> Cell:
         """Cell of a row."""
         if self.cell is not None:
-            found = self.cell(row)
-            return _cell(found)
+            return _cell(self.cell(row))
         assert self.fields is not None, self.title
         (value,) = self.fields(row).values()
         return _cell(GAP if value is None or value != value else str(value))
@@ -197,10 +197,24 @@ def cells_table(
     return Table(title, tuple(columns), made, **more)
 
 
-def frame_of(columns: Iterable[Column[R]], rows: Iterable[R]) -> pd.DataFrame:
-    """Numbers of rows, with the columns that CSV files have."""
+def frame_of(columns: Iterable[Column[R]], rows: Iterable[R], **types: Any) -> pd.DataFrame:
+    """Numbers of rows, with the columns that CSV files have; some may have a type of their own."""
     fields = [column.fields for column in columns if column.fields is not None]
-    return pd.DataFrame([{name: value for read in fields for name, value in read(row).items()} for row in rows])
+    frame = pd.DataFrame([{name: value for read in fields for name, value in read(row).items()} for row in rows])
+    return frame if frame.empty else frame.astype(types)
+
+
+def grouped(items: Iterable[R], key: Callable[[R], K]) -> dict[K, list[R]]:
+    """Items by a value that some have in common, such as the rows of each table; everything in the order of the items.
+
+    Example:
+        >>> grouped(["pfe", "cosface", "pce"], len)
+        {3: ['pfe', 'pce'], 7: ['cosface']}
+    """
+    found: dict[K, list[R]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
 
 
 @dataclass(frozen=True)

@@ -1,32 +1,35 @@
-"""Tables on the terminal: the comparison, the verdicts, the scorers, paired differences."""
+"""Tables on the terminal: the comparison, the confidences and their verdicts, the scorers, paired differences."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pandas as pd
 from rich.console import Console
 
 from ..errors import printable
-from ..protocols.confidence_kinds import COMBINED, RETRIEVAL_CONFIDENCES
+from ..protocols.confidence_kinds import COMBINED, OBSERVER, RETRIEVAL_CONFIDENCES, kind_of
 from ..protocols.rows import RERANKED
 from ..store.pinned import split_pinned
-from .ambiguity import REGRET_COLUMNS, Regrets
-from .budgets import unequal_text
 from .comparison import ALONE, COLUMNS, Comparison, ComparisonRow, Part, metric_column, parts
-from .contender import COMMON, distinct_labels
-from .judged import Judged
+from .contender import COMMON, Contender, distinct_labels
 from .pairing import SIDES
-from .ranks import unranked_text
 from .render import fits, print_table
 from .seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics
-from .table import GAP, Cell, Column, Table, cells_table, headings, label, percent, table_of
+from .table import GAP, Cell, Column, Table, cells_table, grouped, headings, label, percent, table_of
 from .verdicts import ABOUT_VERDICTS, IMAGES, JUDGED, METRIC, ON_TEST, QUESTIONS, Verdict
+
+if TYPE_CHECKING:
+    from .write import Judged
 
 NARROW = 100
 """Width of a terminal, in columns, below which wide columns are left out."""
+
+ByDataset = Mapping[str, Sequence[SeedGroup]]
+"""Values over seeds of every contender, by data set."""
 
 
 def print_tables(judged: Judged, console: Console) -> None:
@@ -34,7 +37,7 @@ def print_tables(judged: Judged, console: Console) -> None:
     print_comparison(judged.comparison, console)
     print_confidences(judged.by_dataset, console)
     print_verdicts(judged.verdicts, console)
-    print_regrets(judged.regrets, console)
+    print_regrets(judged.by_dataset, console)
     print_scorers(judged.by_dataset, console)
 
 
@@ -44,7 +47,7 @@ def print_comparison(rows: Comparison, console: Console) -> None:
         table = _comparison_table(part, console)
         fit = fits(table, console)
         shown = table if fit else table.only(lambda column: column.title != "rank")
-        print_table(replace(shown, notes=tuple(_rank_notes(part.rows, fit))), console)
+        print_table(replace(shown, notes=tuple(_notes(part, fit))), console)
 
 
 def _comparison_table(part: Part, console: Console) -> Table:
@@ -56,42 +59,37 @@ def _comparison_table(part: Part, console: Console) -> Table:
     ]
     # What all rows share is said once, in the title: the table has to fit 80 columns.
     common = table_of(COLUMNS, rows, "", place="terminal").shared(("rank",))
-    pinned, own = split_pinned([row.contender.pinned for row in rows])
+    ranked = any(row.rank.interval is not None for row in rows)
+    pinned, texts = split_pinned([row.contender.pinned for row in rows])
+    own_pinned = {row.contender: text for row, text in zip(rows, texts)}
     backbones = {row.contender.backbone for row in rows}
     backbone = backbones.pop() if len(backbones) == 1 and "network" not in common else ""
-    own_pinned = {row.contender: text for row, text in zip(rows, own)}
-    changed: dict[str, Column[ComparisonRow]] = {
-        "pinned": label("pinned", lambda row: own_pinned[row.contender], places=("terminal",))
-    }
+    changed: dict[str, Column[ComparisonRow]] = {"pinned": _shown("pinned", lambda row: own_pinned[row.contender])}
     if backbone:
-        dim: Column[ComparisonRow] = label(
-            "dim", lambda row: row.contender.network.removeprefix(f"{backbone}/"), places=("terminal",)
-        )
-        changed["network"] = dim
-    ranked = any(row.rank.interval is not None for row in rows)
+        changed["network"] = _shown("dim", lambda row: row.contender.network.removeprefix(f"{backbone}/"))
     labels = [
         changed.get(column.title, column)
         for column in COLUMNS
         if column.label and column.title not in common and (ranked or column.title != "rank")
     ]
-    method: Column[ComparisonRow] = label("method", lambda row: row.label, places=("terminal",))
-    return table_of(
-        [method, *labels, *values], rows, _comparison_title(part, common, backbone, pinned), place="terminal"
-    )
+    columns = [_shown("method", lambda row: row.label), *labels, *values]
+    return table_of(columns, rows, _title(part, common, backbone, pinned), place="terminal")
 
 
-def _rank_notes(rows: Sequence[ComparisonRow], shown: bool) -> list[str]:
-    if len(rows) < 2:
+def _shown(title: str, text: Callable[[ComparisonRow], str]) -> Column[ComparisonRow]:
+    return label(title, text, places=("terminal",))
+
+
+def _notes(part: Part, fit: bool) -> list[str]:
+    if len(part.rows) < 2:
         return []
-    meaning = "by MAP@R, 95 % interval over paired seeds" if shown else "in comparison.md, this terminal is too narrow"
-    ranked = any(row.rank.interval is not None for row in rows)
-    unranked = unranked_text((row.label, row.rank) for row in rows)
-    unequal = unequal_text([row.label for row in rows], [row.unequal for row in rows])
-    notes = {"rank": meaning if ranked else "", "no rank": unranked, "unequal budget": unequal}
+    ranked = any(row.rank.interval is not None for row in part.rows)
+    meaning = "by MAP@R, 95 % interval over paired seeds" if fit else "in comparison.md, this terminal is too narrow"
+    notes = {"rank": meaning if ranked else "", "no rank": part.unranked, "unequal budget": part.unequal}
     return [f"{name}: {text}" for name, text in notes.items() if text]
 
 
-def _comparison_title(part: Part, common: Mapping[str, str], backbone: str, pinned: str) -> str:
+def _title(part: Part, common: Mapping[str, str], backbone: str, pinned: str) -> str:
     seeds = "seeds" if "seeds" not in common else f"{common['seeds']} seed{'s' * (common['seeds'] != '1')}"
     title = f"{printable(part.title)}: mean ± SD over {seeds}"
     title += f", {common['tuning']}" if "tuning" in common and part.budget in ("", ALONE) else ""
@@ -99,12 +97,23 @@ def _comparison_title(part: Part, common: Mapping[str, str], backbone: str, pinn
     return title + (f"\n{printable(pinned)}" if pinned else "")
 
 
-def print_confidences(by_dataset: Mapping[str, Sequence[SeedGroup]], console: Console) -> None:
+def _print_rows(
+    title: str, columns: Iterable[str], rows: Mapping[Contender, Iterable[Cell | str]], console: Console
+) -> None:
+    """Print a table with a row per contender of a data set."""
+    labels = distinct_labels(list(rows))
+    lines = [(labels[contender], *cells) for contender, cells in rows.items()]
+    print_table(cells_table(title, headings("method", *columns), lines), console)
+
+
+def print_confidences(by_dataset: ByDataset, console: Console) -> None:
     """Print the AUROC of the confidences of every method, those of images apart from those of rankings, by data set.
 
     The AUROC is that of telling right from wrong answers (Recall@1) on centre crops, or on clean images if there are no
     crops. Data sets without a value for retrieval confidences, such as those of old records, are skipped.
     """
+    retrieval = (f"retrieval\n{name.replace('_', ' ')}" for name in RETRIEVAL_CONFIDENCES)
+    columns = ("image\ndefault", *retrieval, "combined\ndefault\n+margin")
     for dataset, every in by_dataset.items():
         split = "test_crop" if any("test_crop" in group.splits(METRIC) for group in every) else "test"
         groups = [group for group in every if group.confidences(METRIC, split)]
@@ -112,27 +121,20 @@ def print_confidences(by_dataset: Mapping[str, Sequence[SeedGroup]], console: Co
             continue
         title = f"{printable(dataset)}: AUROC of Recall@1 being right, {IMAGES[split]}, mean over seeds"
         title += "\n(image: known before any gallery; retrieval: needs ranking and labels)"
-        default = ("image", ("default",)), ("combined", ("default\n+margin",))
-        columns = [
-            f"{kind}\n{name.replace('_', ' ')}"
-            for kind, names in (default[0], ("retrieval", RETRIEVAL_CONFIDENCES), default[1])
-            for name in names
-        ]
-        labels = distinct_labels([group.contender for group in groups])
-        lines = []
-        for group in groups:
-            shown = (group.confidence, *RETRIEVAL_CONFIDENCES, f"{group.confidence}{COMBINED}")
-            means = [SeedStatistics.of(group.per_seed(METRIC, split, confidence=name)) for name in shown]
-            lines.append([labels[group.contender], *(percent(value.mean, 1) for value in means)])
-        print_table(cells_table(title, headings("method", *columns), lines), console)
+
+        _print_rows(title, columns, {group.contender: _aurocs(group, split) for group in groups}, console)
 
 
-def print_verdicts(answers: Sequence[Verdict], console: Console) -> None:
+def _aurocs(group: SeedGroup, split: str) -> list[str]:
+    shown = (group.confidence, *RETRIEVAL_CONFIDENCES, f"{group.confidence}{COMBINED}")
+    means = (SeedStatistics.of(group.per_seed(METRIC, split, confidence=name)).mean for name in shown)
+    return [percent(mean, 1) for mean in means]
+
+
+def print_verdicts(answers: Iterable[Verdict], console: Console) -> None:
     """Print the verdicts about learned confidences, a table per data set for clean images and one for centre crops."""
-    tables: dict[tuple[str, str], list[Verdict]] = {}
-    for each in answers:
-        if each.split in IMAGES:
-            tables.setdefault((each.contender.dataset, IMAGES[each.split]), []).append(each)
+    shown = (each for each in answers if each.split in IMAGES)
+    tables = grouped(shown, lambda each: (each.contender.dataset, IMAGES[each.split]))
     for (dataset, images), rows in tables.items():
         print_table(_verdict_table(dataset, images, rows), console)
 
@@ -161,31 +163,50 @@ def _verdict_table(dataset: str, images: str, rows: Sequence[Verdict]) -> Table:
     return Table(title, columns, tuple(parts), narrow=True)
 
 
-def print_regrets(by_dataset: Regrets, console: Console) -> None:
-    """Print how much worse the confidences of every method are than an observer who knows how ambiguous images are."""
-    for dataset, rows in by_dataset.items():
+def print_regrets(by_dataset: ByDataset, console: Console) -> None:
+    """Print how much worse the confidences of every method are than an observer who knows how ambiguous images are.
+
+    The AUGRC of the observer and the regrets of the confidences are in percent, means over seeds. Among the image
+    confidences other than the default one, the one with the lowest regret on these test images is shown: the most that
+    another image confidence would have given. Data sets without a known posterior are skipped.
+    """
+    retrieval = (name.replace("_", "\n") for name in RETRIEVAL_CONFIDENCES)
+    columns = ("observer\nAUGRC", "default", "best other\nimage", *retrieval)
+    for dataset, every in by_dataset.items():
         title = f"{printable(dataset)}: regret in %, AUGRC minus the observer's, clean images, mean over seeds"
         title += "\n(the observer knows P(answer is right): expected regrets are 0 or more)"
-        print_table(cells_table(title, headings("method", *REGRET_COLUMNS), rows), console)
+        groups = [group for group in every if any(map(group.confidences, ("augrc_regret", "observer_augrc")))]
+        if groups:
+            _print_rows(title, columns, {group.contender: _regrets(group) for group in groups}, console)
 
 
-def print_scorers(by_dataset: Mapping[str, Sequence[SeedGroup]], console: Console) -> None:
+def _regrets(group: SeedGroup) -> Iterable[Cell | str]:
+    def mean(metric: str, name: str) -> float:
+        return SeedStatistics.of(group.per_seed(metric, variant="recall_at_1", confidence=name)).mean
+
+    names = sorted(group.confidences("augrc_regret") - {OBSERVER})
+    found = {name: value for name in names if (value := mean("augrc_regret", name)) == value}
+    others = {name: value for name, value in found.items() if kind_of(name) == "image" and name != group.confidence}
+    lowest = min(others, key=others.__getitem__, default="")
+    yield percent(mean("observer_augrc", OBSERVER))
+    yield percent(found.get(group.confidence))
+    yield Cell(f"{percent(others[lowest])}\n{printable(lowest)}") if lowest else GAP
+    yield from (percent(found.get(name)) for name in RETRIEVAL_CONFIDENCES)
+
+
+def print_scorers(by_dataset: ByDataset, console: Console) -> None:
     """Print the mean MAP@R of every method by scorer, if others than their own and the cosine were tested."""
-    for dataset, every in by_dataset.items():
-        tested = {group.contender: _by_scorer(group) for group in every}
-        groups = [group for group in every if tested[group.contender]]
-        names = sorted({name for means in tested.values() for name in means})
-        if not set(names) - {"cosine", *(group.scorer for group in groups)}:
+    for dataset, groups in by_dataset.items():
+        tested = [(group, means) for group in groups if (means := _by_scorer(group))]
+        names = sorted({name for _, means in tested for name in means})
+        if not set(names) - {"cosine", *(group.scorer for group, _ in tested)}:
             continue
-        labels = distinct_labels([group.contender for group in groups])
+        rows = {
+            group.contender: [Cell(percent(means.get(name), 1), bold=name == group.scorer) for name in names]
+            for group, means in tested
+        }
         title = f"{printable(dataset)}: mean MAP@R by scorer (own scorer in bold)"
-        columns = headings("method", *(printable(name).replace("_", "\n") for name in names))
-        lines: list[list[Cell | str]] = []
-        for group in groups:
-            means = tested[group.contender]
-            cells = [Cell(percent(means.get(name), 1), bold=name == group.scorer) for name in names]
-            lines.append([labels[group.contender], *cells])
-        print_table(cells_table(title, columns, lines), console)
+        _print_rows(title, (printable(name).replace("_", "\n") for name in names), rows, console)
 
 
 def _by_scorer(group: SeedGroup) -> dict[str, float]:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..protocols.statistics import VarianceShare, variance_by_source
-from .contender import CONTENDER, Contender, by_contender, distinct_labels
+from .contender import CONTENDER, Contender, distinct_labels
 from .frame import Results
-from .seeds import COMPARED, ComparedColumn, SeedGroup, defined_values, seeds_text
-from .table import GAP, Column, Document, Table, cells_table, frame_of, headings, held, interval, number
+from .seeds import COMPARED, ComparedColumn, SeedGroup, defined_values, seed_groups, seeds_text
+from .table import GAP, Column, Document, Table, cells_table, frame_of, grouped, headings, held, interval, number
 
 ABOUT = (
     "Share of the variance between runs that vanishes when all runs have the same draw of a source [95 % interval]; SD:"
@@ -50,16 +50,12 @@ def shares_of_variance(results: Results) -> list[SourceShare]:
     """Shares of all sources of randomness that were frozen, for every contender and column of the comparison."""
     if not results.frozen:
         return []
-    with_frozen = Results.of(results.frozen)
-    merged = with_frozen.frame.merge(with_frozen.roles, on="unit")
     groups: dict[tuple[Contender, bool], dict[str, SeedGroup]] = {}
-    for rows in by_contender(merged):
-        group = SeedGroup.of(rows)
+    for group in seed_groups(Results.of(results.frozen).merged):
         pinned = group.contender.pinned
         contender = group.contender._replace(pinned=pinned.unfrozen)
         groups.setdefault((contender, pinned.tuned_anew), {})[pinned.frozen_source] = group
-    normal = results.frame.merge(results.roles, on="unit")
-    every = {group.contender: group for group in map(SeedGroup.of, by_contender(normal))} if len(normal) else {}
+    every = {group.contender: group for group in seed_groups(results.merged)} if results.tests else {}
     return [
         share
         for (contender, anew), by_source in groups.items()
@@ -80,28 +76,21 @@ def _of_contender(
         for source, group in frozen.items():
             own = defined_values(group.column(column))
             if own or values:
-                yield _share(contender, anew, column, source, values, own)
+                part, reason = _part_of(source, values, own)
+                yield SourceShare(contender, anew, column, source, values, own, part, reason)
 
 
-def _share(
-    contender: Contender,
-    anew: bool,
-    column: ComparedColumn,
-    source: str,
-    varied: Mapping[int, float],
-    frozen: Mapping[int, float],
-) -> SourceShare:
+def _part_of(source: str, varied: Mapping[int, float], frozen: Mapping[int, float]) -> tuple[VarianceShare | None, str]:
+    """Share of a source in the variance of some values by seed, if there is one, and what is missing."""
     seeds = set(varied) | set(frozen)
-    missing = {"nothing": seeds - set(varied), source: seeds - set(frozen)}
+    missing = {NOTHING: seeds - set(varied), source: seeds - set(frozen)}
     gaps = [f"frozen {name}: no {seeds_text(those)}" for name, those in missing.items() if those]
-    part = None
     if len(varied) < 2 or len(frozen) < 2:
-        gaps.insert(0, "fewer than two runs")
-    elif len(set(varied.values())) == 1:
-        gaps.insert(0, "runs do not vary")
-    else:
-        part = variance_by_source(np.array(list(varied.values())), {source: [np.array(list(frozen.values()))]})[source]
-    return SourceShare(contender, anew, column, source, varied, frozen, part, "; ".join(gaps))
+        return None, "; ".join(["fewer than two runs", *gaps])
+    if len(set(varied.values())) == 1:
+        return None, "; ".join(["runs do not vary", *gaps])
+    found = variance_by_source(np.array(list(varied.values())), {source: [np.array(list(frozen.values()))]})
+    return found[source], "; ".join(gaps)
 
 
 def _part(each: SourceShare) -> dict[str, object]:
@@ -125,11 +114,9 @@ NUMBERS: tuple[Column[SourceShare], ...] = (
 
 def variance_document(found: Sequence[SourceShare]) -> Document:
     """Tables of shares, one per data set and column, with a column per source."""
-    tables: dict[tuple[str, ComparedColumn, bool], list[SourceShare]] = {}
-    for each in found:
-        tables.setdefault((each.contender.dataset, each.column, each.tuned_anew), []).append(each)
-    shown = tuple(_table(*place, rows) for place, rows in tables.items())
-    return Document("variance", "Variance by source", ABOUT, shown, frame_of(NUMBERS, found))
+    parts = grouped(found, lambda each: (each.contender.dataset, each.column, each.tuned_anew))
+    tables = tuple(_table(*place, rows) for place, rows in parts.items())
+    return Document("variance", "Variance by source", ABOUT, tables, frame_of(NUMBERS, found))
 
 
 def _table(dataset: str, column: ComparedColumn, anew: bool, rows: Sequence[SourceShare]) -> Table:

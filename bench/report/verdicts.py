@@ -19,8 +19,8 @@ from ..protocols.confidence_kinds import COMBINED, FITTED, FREE_IMAGE_CONFIDENCE
 from ..protocols.statistics import ROUNDING, Outcome, Summary, paired_difference
 from .contender import CONTENDER, LABELS, Contender
 from .frame import tested_splits
-from .seeds import SeedGroup, SeedStatistics, defined_values, divided
-from .table import GAP, Cell, Column, Document, frame_of, held, label, percent, table_of
+from .seeds import NO_DIFFERENCE, SeedGroup, SeedStatistics, defined_values, difference_fields, divided
+from .table import GAP, Cell, Column, Document, frame_of, grouped, held, interval, label, percent, table_of
 
 METRIC = "confidence_auroc"
 """Metric of the verdicts: AUROC of telling right from wrong answers (Recall@1) by the confidence."""
@@ -61,15 +61,6 @@ SAME_ORDER = 5e-4
 
 A norm that is the concentration of a distribution is one: its AUROC differs from that of the norm by rounding only.
 """
-
-NONE_OWN = "no own confidence"
-CONCATENATED = "no validation classes"
-TRAINED_ON = "validation classes were trained on"
-NO_VALIDATION = "no validation rows"
-NO_CHOICE = "no AUROC on validation"
-NO_VALUE = "no AUROC on test"
-ONE_SEED = "one seed"
-CONSTANT = "AUROC 0.5 at every seed"
 
 
 class Texts(NamedTuple):
@@ -156,13 +147,13 @@ class Verdict:
     @property
     def texts(self) -> Texts:
         """Cells of the verdict in a table."""
-        free = f"{self.rivals.chosen} {percent(self.rival_mean, 1)}" if self.rivals.chosen else "-"
+        free = f"{self.rivals.chosen} {percent(self.rival_mean, 1)}" if self.rivals.chosen else GAP
         if self.on_test:
             free = f"({self.rivals.best_on_test} {percent(self.rivals.best_on_test_mean, 1)})"
         difference = ""
         if self.difference is not None:
-            low, high = (f"{100 * end:+.1f}" for end in (self.difference.ci_low, self.difference.ci_high))
-            difference = f"{100 * self.difference.mean:+.1f}" + (f" [{low}, {high}]" if self.difference.n > 1 else "")
+            numbers = (self.difference.mean, self.difference.ci_low, self.difference.ci_high)
+            difference = interval(*(percent(value, 1, "+") for value in numbers))
         verdict = ": ".join(filter(None, [self.verdict, self.reason]))
         ending = self.challenger.removeprefix(OWN).replace("_", " ")
         return Texts(percent(self.challenger_mean, 1), free, difference, verdict, ending)
@@ -187,16 +178,20 @@ def _of_group(group: SeedGroup, split: str) -> Iterator[Verdict]:
     names = group.confidences(METRIC, split)
     if not names & set(RETRIEVAL_CONFIDENCES):
         return
-    free: dict[Question, tuple[str, ...]] = {
-        "before_gallery": _free_images(names),
-        "at_query_time": RETRIEVAL_CONFIDENCES,
+    images = _free_images(names)
+    known: dict[Question, Rivals] = {
+        "before_gallery": _rivals(group, split, images),
+        "at_query_time": _rivals(group, split, RETRIEVAL_CONFIDENCES),
     }
-    known = {question: _rivals(group, split, rivals) for question, rivals in free.items()}
-    same = _same_order_as(group, split, free["before_gallery"]) if OWN in names else ""
+    same = _same_order_as(group, split, images) if OWN in names else ""
     for question, rivals in known.items():
         for name in CHALLENGERS[question] if OWN in names else ("",):
-            answer = replace(_verdict(group, split, question, name, rivals), same_order_as=same)
-            yield _with_remark(_with_alike(answer, group, known["before_gallery"].chosen))
+            yield _verdict(group, split, question, name, rivals, known["before_gallery"].chosen, same)
+
+
+def _aurocs(group: SeedGroup, split: str, confidence: str) -> dict[int, float]:
+    """AUROC of a confidence by seed, if it has one."""
+    return defined_values(group.per_seed(METRIC, split, confidence=confidence))
 
 
 def _free_images(names: set[str]) -> tuple[str, ...]:
@@ -206,20 +201,16 @@ def _free_images(names: set[str]) -> tuple[str, ...]:
 
 
 def _rivals(group: SeedGroup, split: str, free: Sequence[str]) -> Rivals:
-    best, best_mean = _best({name: group.per_seed(METRIC, split, confidence=name) for name in free})
-    by_seed = {name: group.per_seed(METRIC, _held_out(split), confidence=name) for name in free}
-    chosen, mean = _best(by_seed)
-    reason = ""
-    if not chosen:
-        reason = NO_CHOICE if any(by_seed.values()) else _why_no_validation(group)
-    return Rivals(chosen, mean, best, best_mean, reason)
+    chosen, mean = _best(group, _held_out(split), free)
+    reason = "" if chosen else _why_no_choice(group, split, free)
+    return Rivals(chosen, mean, *_best(group, split, free), reason)
 
 
 def _same_order_as(group: SeedGroup, split: str, free: Sequence[str]) -> str:
     """The first free image confidence with the AUROC of the own one at every seed; empty if there is none."""
-    own = defined_values(group.per_seed(METRIC, split, confidence=OWN))
+    own = _aurocs(group, split, OWN)
     for name in free:
-        other = defined_values(group.per_seed(METRIC, split, confidence=name))
+        other = _aurocs(group, split, name)
         if own and set(own) == set(other) and all(abs(own[seed] - other[seed]) <= SAME_ORDER for seed in own):
             return name
     return ""
@@ -230,12 +221,12 @@ def _held_out(split: str) -> str:
     return f"val{split.removeprefix('test')}"
 
 
-def _best(by_name: Mapping[str, Mapping[int, float]]) -> tuple[str, float]:
+def _best(group: SeedGroup, split: str, names: Sequence[str]) -> tuple[str, float]:
     """The confidence with the highest mean and this mean; the first of equal ones, nothing if none has a value.
 
     A confidence that lacks the value of a seed does not compete: its mean would be that of other models.
     """
-    defined = {name: defined_values(values) for name, values in by_name.items()}
+    defined = {name: _aurocs(group, split, name) for name in names}
     seeds = {seed for values in defined.values() for seed in values}
     means = {name: SeedStatistics.of(values).mean for name, values in defined.items() if seeds and set(values) == seeds}
     if not means:
@@ -244,18 +235,21 @@ def _best(by_name: Mapping[str, Mapping[int, float]]) -> tuple[str, float]:
     return best, means[best]
 
 
-def _why_no_validation(group: SeedGroup) -> str:
+def _why_no_choice(group: SeedGroup, split: str, free: Sequence[str]) -> str:
+    if any(group.per_seed(METRIC, _held_out(split), confidence=name) for name in free):
+        return "no AUROC on validation"
     if group.contender.ensemble == "concatenated":
-        return CONCATENATED
-    trained_on = any(split.startswith("train") for split in group.splits(METRIC))
-    return TRAINED_ON if trained_on else NO_VALIDATION
+        return "no validation classes"
+    trained_on = any(each.startswith("train") for each in group.splits(METRIC))
+    return "validation classes were trained on" if trained_on else "no validation rows"
 
 
-def _verdict(group: SeedGroup, split: str, question: Question, challenger: str, rivals: Rivals) -> Verdict:
-    own = defined_values(group.per_seed(METRIC, split, confidence=challenger)) if challenger else {}
-    free = defined_values(group.per_seed(METRIC, split, confidence=rivals.chosen)) if rivals.chosen else {}
-    held_out = defined_values(group.per_seed(METRIC, _held_out(split), confidence=challenger)) if challenger else {}
+def _verdict(
+    group: SeedGroup, split: str, question: Question, challenger: str, rivals: Rivals, free_image: str, same: str
+) -> Verdict:
+    own, free = _aurocs(group, split, challenger), _aurocs(group, split, rivals.chosen)
     difference = paired_difference(own, free) if set(own) & set(free) else None
+    outcome, reason = _decide(challenger, own, rivals, difference)
     answer = Verdict(
         contender=group.contender,
         split=split,
@@ -265,20 +259,45 @@ def _verdict(group: SeedGroup, split: str, question: Question, challenger: str, 
         rivals=rivals,
         rival_mean=SeedStatistics.of(free).mean,
         difference=difference,
-        outcome="",
-        reason=rivals.reason,
-        validation_mean=SeedStatistics.of(held_out).mean,
+        outcome=outcome,
+        reason=reason,
+        alike=_compare_alike(group, split, challenger, free_image),
+        same_order_as=same,
+        validation_mean=SeedStatistics.of(_aurocs(group, _held_out(split), challenger)).mean,
     )
-    if not challenger:
-        return replace(answer, reason=NONE_OWN)
-    if rivals.reason:
+    if answer.reason or answer.outcome != "better" or answer.beats_all_free:
         return answer
+    if answer.alike and answer.alike.suffices:
+        # In words, which a narrow column can break.
+        return replace(answer, reason=f"not over {answer.alike.name.replace('_', ', ').replace('+', ' + ')}")
+    return replace(answer, reason=f"orders images as {same}")
+
+
+def _decide(
+    challenger: str, own: Mapping[int, float], rivals: Rivals, difference: Summary | None
+) -> tuple[Outcome | Literal[""], str]:
+    """Outcome of a comparison, and the reason if it is not what the interval says."""
+    if not challenger:
+        return "", "no own confidence"
+    if rivals.reason:
+        return "", rivals.reason
     if difference is None:
-        return replace(answer, reason=NO_VALUE)
+        return "", "no AUROC on test"
     if difference.n < 2:
-        return replace(answer, outcome="undecided", reason=ONE_SEED)
+        return "undecided", "one seed"
     constant = all(value == 0.5 for value in own.values())
-    return replace(answer, outcome=outcome_of(difference), reason=CONSTANT if constant else "")
+    return outcome_of(difference), "AUROC 0.5 at every seed" if constant else ""
+
+
+def _compare_alike(group: SeedGroup, split: str, challenger: str, free: str) -> Alike | None:
+    """How a combination with the margin compares with that of a free image confidence."""
+    ending = challenger.removeprefix(OWN)
+    if not ending or not free:
+        return None
+    own, other = _aurocs(group, split, challenger), _aurocs(group, split, f"{free}{ending}")
+    if not set(own) & set(other):
+        return None
+    return Alike(f"{free}{ending}", SeedStatistics.of(other).mean, paired_difference(own, other))
 
 
 def outcome_of(difference: Summary, region: float = 0.0) -> Outcome:
@@ -290,40 +309,6 @@ def outcome_of(difference: Summary, region: float = 0.0) -> Outcome:
     return "worse" if difference.ci_high < -ROUNDING else "undecided"
 
 
-def _with_alike(answer: Verdict, group: SeedGroup, free: str) -> Verdict:
-    """Add how a combination with the margin compares with that of a free image confidence."""
-    ending = answer.challenger.removeprefix(OWN)
-    if not ending or not free:
-        return answer
-    own, other = (
-        defined_values(group.per_seed(METRIC, answer.split, confidence=name))
-        for name in (answer.challenger, f"{free}{ending}")
-    )
-    if not set(own) & set(other):
-        return answer
-    return replace(answer, alike=Alike(f"{free}{ending}", SeedStatistics.of(other).mean, paired_difference(own, other)))
-
-
-def _with_remark(answer: Verdict) -> Verdict:
-    """Add in words why an answer that is better does not beat all that is free."""
-    if answer.reason or answer.outcome != "better" or answer.beats_all_free:
-        return answer
-    if answer.alike and answer.alike.suffices:
-        # In words, which a narrow column can break.
-        return replace(answer, reason=f"not over {answer.alike.name.replace('_', ', ').replace('+', ' + ')}")
-    return replace(answer, reason=f"orders images as {answer.same_order_as}")
-
-
-_NAN = float("nan")
-_NONE = Summary(_NAN, _NAN, _NAN, _NAN, 0)
-
-
-def _interval(each: Verdict) -> dict[str, object]:
-    found = each.difference or _NONE
-    ends = {"ci95_low": found.ci_low, "ci95_high": found.ci_high}
-    return {"difference_mean": found.mean, "difference_sd": found.sd, **ends}
-
-
 def _free(each: Verdict) -> dict[str, object]:
     best = {"best_on_test": each.rivals.best_on_test, "best_on_test_mean": each.rivals.best_on_test_mean}
     chosen = {"rival": each.rivals.chosen, "rival_validation_mean": each.rivals.validation_mean}
@@ -331,7 +316,7 @@ def _free(each: Verdict) -> dict[str, object]:
 
 
 def _alike(each: Verdict) -> dict[str, object]:
-    found = each.alike or Alike("", _NAN, _NONE)
+    found = each.alike or Alike("", NO_DIFFERENCE.mean, NO_DIFFERENCE)
     ends = {"alike_ci95_low": found.difference.ci_low, "alike_ci95_high": found.difference.ci_high}
     means = {"alike_mean": found.mean, "alike_difference_mean": found.difference.mean}
     return {"alike": found.name, **means, **ends, "same_order_as": each.same_order_as}
@@ -352,14 +337,14 @@ JUDGED: tuple[Column[Verdict], ...] = (
     ),
     Column(
         "own - free",
-        lambda each: Cell(each.texts.difference or GAP, (each.difference or _NONE).mean),
-        _interval,
+        lambda each: Cell(each.texts.difference or GAP, (each.difference or NO_DIFFERENCE).mean),
+        lambda each: difference_fields(each.difference or NO_DIFFERENCE),
         note="mean over paired seeds [95 % t-interval], points",
     ),
     Column(
         "seeds",
         lambda each: str(each.difference.n) if each.difference else GAP,
-        lambda each: {"seeds": (each.difference or _NONE).n},
+        held("seeds", lambda each: (each.difference or NO_DIFFERENCE).n),
         note="paired seeds",
     ),
     Column(
@@ -391,15 +376,15 @@ def verdict_frame(found: Sequence[Verdict]) -> pd.DataFrame:
 def verdict_document(found: Sequence[Verdict]) -> Document:
     """Tables of verdicts, one per data set, split and question."""
     about = ABOUT_VERDICTS.replace("\n", " ")
-    places: dict[tuple[str, str, Question], list[Verdict]] = {}
-    for each in found:
-        places.setdefault((each.contender.dataset, each.split, each.question), []).append(each)
+    places = grouped(found, lambda each: (each.contender.dataset, each.split, each.question))
     tables = tuple(
         table_of(COLUMNS, rows, f"{dataset}, {images_of(split)}, {QUESTIONS[question]}", caption=f"{about}. Percent.")
         for (dataset, split, question), rows in places.items()
     )
     introduction = f"{about} {ON_TEST}. Percent."
-    return Document("verdicts", "Verdicts", introduction, tables, verdict_frame(found), always=("method", "confidence"))
+    return Document(
+        "verdicts", "Verdicts", introduction, tables, frame_of(COLUMNS, found), always=("method", "confidence")
+    )
 
 
 def images_of(split: str) -> str:

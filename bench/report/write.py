@@ -1,62 +1,137 @@
-"""Files of a report: tables and figures."""
+"""The report of a results folder: what its records say, each computed once, and the files that show it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+
+import pandas as pd
 
 from ..site import Site
 from ..store.folder import Store
 from ..store.specs import Cell
-from .breakdowns import confidences, corruptions, scorers
-from .comparison import comparison_document
-from .cost import cost_document
-from .decisions import decision_document
-from .fidelity import fidelity_document
+from .comparison import ComparisonRow, compare, comparison_document, rows_by_budget
+from .contender import Budget
+from .cost import CostRow, cost_document, costs
 from .figures.registry import write_automatic
 from .figures.source import Note, Source
-from .frame import Results
-from .judged import Judged
-from .over_datasets import profile_frame, rank_document
-from .pairing import paired_with_base
+from .frame import Results, confidences, provenance, scorers
+from .pairing import (
+    Decision,
+    decision_document,
+    decisions,
+    form_differences,
+    form_document,
+    paired_methods,
+    paired_with_base,
+)
+from .ranks import OverDatasets, over_datasets, profile_frame, rank_document
 from .render import write_documents
-from .table import Document
-from .variance import shares_of_variance, variance_document
-from .verdicts import verdict_document
+from .seeds import SeedGroup, corruptions, divided, seed_groups
+from .table import Document, grouped
+from .variance import SourceShare, shares_of_variance, variance_document
+from .verdicts import Verdict, verdict_document, verdicts
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The finished tests of a results folder, and what follows from them, computed when it is first asked for."""
+
+    store: Store
+    results: Results
+
+    @cached_property
+    def groups(self) -> list[SeedGroup]:
+        """Values over seeds of every contender."""
+        return seed_groups(self.results.merged) if self.results.tests else []
+
+    @cached_property
+    def by_dataset(self) -> dict[str, list[SeedGroup]]:
+        """The same, by data set."""
+        return {name: groups for (name,), groups in divided(self.groups, ["dataset"]).items()}
+
+    @cached_property
+    def budgets(self) -> dict[str, dict[Budget, list[ComparisonRow]]]:
+        """Rows of the comparison by data set and budget, the leading budget first."""
+        return {name: rows_by_budget(groups) for name, groups in self.by_dataset.items()}
+
+    @cached_property
+    def comparison(self) -> dict[str, list[ComparisonRow]]:
+        """Rows of the comparison by data set."""
+        return {name: compare(groups, self.budgets[name]) for name, groups in self.by_dataset.items()}
+
+    @cached_property
+    def verdicts(self) -> list[Verdict]:
+        """Verdicts on the confidences."""
+        return verdicts(self.groups)
+
+    @cached_property
+    def pairs(self) -> pd.DataFrame:
+        """Differences of every two contenders."""
+        return paired_methods(self.groups)
+
+    @cached_property
+    def decisions(self) -> list[Decision]:
+        """Decisions against the best contender."""
+        return decisions(self.groups, self.pairs)
+
+    @cached_property
+    def costs(self) -> list[CostRow]:
+        """Costs of the contenders."""
+        return costs(self.store, self.results.tests)
+
+    @cached_property
+    def forms(self) -> pd.DataFrame:
+        """Differences between the forms of methods."""
+        return form_differences(self.groups)
+
+    @cached_property
+    def over_datasets(self) -> list[OverDatasets]:
+        """Values over all data sets."""
+        return over_datasets(self.groups)
+
+    @cached_property
+    def variance(self) -> list[SourceShare]:
+        """Shares of the sources of randomness."""
+        return shares_of_variance(self.results)
+
+    @cached_property
+    def numbers(self) -> dict[str, pd.DataFrame]:
+        """Tables that are CSV files alone, by name."""
+        return {
+            "confidences": confidences(self.results.frame),
+            "corruptions": corruptions(self.groups),
+            "paired": self.pairs,
+            "paired_with_base": paired_with_base(self.groups),
+            "profiles": profile_frame(self.over_datasets),
+            "provenance": provenance(self.results),
+            "scorers": scorers(self.results.frame),
+        }
+
+    @cached_property
+    def untested(self) -> dict[str, list[str]]:
+        """Methods that were begun and have no finished test, by data set."""
+        tested = {record.cell for record in (*self.results.tests, *self.results.frozen)}
+        tested |= {record.trained_cell for record in self.results.tests}
+        root = self.store.root
+        cells = [Cell(*path.relative_to(root).parts) for path in sorted(root.glob("[!.]*/*/*"))]
+        lost = (cell for cell in cells if cell not in tested and any(root.joinpath(*cell).glob("t*-*")))
+        begun = grouped(lost, lambda cell: cell.dataset)
+        return {dataset: [cell.method for cell in own] for dataset, own in begun.items()}
 
 
 def write_report(judged: Judged, out: Path, note: Note) -> list[Path]:
     """Write tables and figures to ``out``; the same records give the same files."""
-    store, results = judged.store, judged.results
     documents = [
-        comparison_document(judged.comparison, _untested(store, results)),
+        comparison_document(judged.comparison, judged.untested),
         verdict_document(judged.verdicts),
         decision_document(judged.decisions),
         cost_document(judged.costs),
-        fidelity_document(judged.forms),
+        form_document(judged.forms),
         rank_document(judged.over_datasets),
-        variance_document(shares_of_variance(results)),
+        variance_document(judged.variance),
     ]
-    numbers = {
-        "confidences": confidences(results.frame),
-        "corruptions": corruptions(judged.groups),
-        "paired": judged.pairs,
-        "paired_with_base": paired_with_base(judged.groups),
-        "profiles": profile_frame(judged.over_datasets),
-        "provenance": judged.provenance,
-        "scorers": scorers(results.frame),
-    }
-    documents += [Document(name, numbers=table) for name, table in numbers.items()]
-    written = write_documents(documents, out)
-    return written + write_automatic(Source(Site(results=str(store.root)), results), out, note)
-
-
-def _untested(store: Store, results: Results) -> dict[str, list[str]]:
-    """Methods that were begun and have no finished test, by data set."""
-    tested = {record.cell for record in (*results.tests, *results.frozen)}
-    tested |= {record.trained_cell for record in results.tests}
-    found: dict[str, list[str]] = {}
-    for path in sorted(store.root.glob("[!.]*/*/*")):
-        cell = Cell(*path.relative_to(store.root).parts)
-        if cell not in tested and any(path.glob("t*-*")):
-            found.setdefault(cell.dataset, []).append(cell.method)
-    return found
+    documents += [Document(name, numbers=numbers) for name, numbers in judged.numbers.items()]
+    source = Source(Site(results=str(judged.store.root)), judged.results)
+    return write_documents(documents, out) + write_automatic(source, out, note)

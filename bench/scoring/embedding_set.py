@@ -5,15 +5,14 @@ from __future__ import annotations
 import operator
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from ..errors import BadInput, shortened
-from .stored_rows import BLOCK_BYTES, StoredRows
 
 FLOATS = {"confidence": "[N]", "variance": "[N] or [N, D]", "concentration": "[N]", "quality": "[N]"}
 MASKS = ("is_query", "is_gallery")
@@ -22,6 +21,50 @@ MOST_CONCENTRATED = 1e30
 
 KEYS = ("embeddings", "labels", *FLOATS, *MASKS, "ids", "normalize", "class_names")
 """Names of the arrays in a file; ``normalize`` and ``class_names`` are notes of ``bench embed``."""
+
+
+BLOCK_BYTES = 1 << 20
+"""Size of a block of rows in float64."""
+
+
+@dataclass(frozen=True, eq=False)
+class StoredRows:
+    """Rows of a matrix ``[N, D]`` in an order of their own, which become float64 when they are read.
+
+    There is no sorted or float64 copy of the matrix.
+    """
+
+    stored: np.ndarray
+    order: np.ndarray
+
+    @classmethod
+    def of(cls, stored: np.ndarray) -> Self:
+        """The rows of a matrix ``[N, D]`` in their stored order."""
+        return cls(stored, np.arange(len(stored)))
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of rows and columns."""
+        return len(self.order), self.stored.shape[1]
+
+    def __getitem__(self, index: np.ndarray | slice) -> np.ndarray:
+        """Some rows, a new float64 array ``[B, D]`` without negative zeros: equal rows have equal bytes."""
+        rows: np.ndarray = self.stored[self.order[index]].astype(np.float64)
+        rows += 0.0
+        return rows
+
+    def reordered(self, order: np.ndarray) -> Self:
+        """Copy of the rows in another order; ``order`` has the present place of each."""
+        return type(self)(self.stored, self.order[order])
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        """Blocks of consecutive rows, float64."""
+        size = max(1, BLOCK_BYTES // (8 * self.shape[1]))
+        for start in range(0, len(self), size):
+            yield self[start : start + size]
 
 
 @dataclass(frozen=True)

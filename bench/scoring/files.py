@@ -15,7 +15,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -43,10 +43,10 @@ def read_embeddings(path: Path) -> tuple[Arrays, list[str]]:
             raise BadInput("is a folder; give a file")
         if not path.exists():
             raise BadInput("no such file")
-        _check_suffix(path)
+        read = _format_of(path).read
         if path.stat().st_size == 0:
             raise BadInput("is empty")
-        return _READERS[path.suffix.lower()](path)
+        return read(path)
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
     except OSError as error:
@@ -59,22 +59,21 @@ def read_embeddings(path: Path) -> tuple[Arrays, list[str]]:
 
 def write_embeddings(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Write arrays to a file of embeddings, in the format of its suffix; a failure leaves no partial file."""
-    _check_suffix(path)
-    write_atomic(path, _WRITERS[path.suffix.lower()](arrays))
+    write_atomic(path, _format_of(path).write(arrays))
 
 
 def check_writable(path: Path) -> None:
     """Check that :func:`write_embeddings` can write a file, before hours are spent on its content."""
-    _check_suffix(path)
-    if _WRITERS[path.suffix.lower()] is write_parquet:
+    if _format_of(path) is _PARQUET:
         check_pyarrow()
     if path.is_dir():
         raise BadInput(f"{path} is a folder; name a file")
 
 
-def _check_suffix(path: Path) -> None:
-    if path.suffix.lower() not in _READERS:
-        raise BadInput(f"{path.name} has no known suffix; known: {', '.join(_READERS)}")
+def _format_of(path: Path) -> _Format:
+    if path.suffix.lower() not in _FORMATS:
+        raise BadInput(f"{path.name} has no known suffix; known: {', '.join(_FORMATS)}")
+    return _FORMATS[path.suffix.lower()]
 
 
 def _read_npz(path: Path) -> tuple[Arrays, list[str]]:
@@ -192,15 +191,15 @@ def _write_safetensors(arrays: Mapping[str, np.ndarray]) -> bytes:
     return save(numbers, {key: json.dumps(arrays[key].tolist()) for key in _TEXTS if key in arrays})
 
 
-_READERS: dict[str, Callable[[Path], tuple[Arrays, list[str]]]] = {
-    ".npz": _read_npz,
-    ".safetensors": _read_safetensors,
-    ".parquet": read_parquet,
-    ".pq": read_parquet,
-}
-_WRITERS: dict[str, Callable[[Mapping[str, np.ndarray]], bytes]] = {
-    ".npz": _write_npz,
-    ".safetensors": _write_safetensors,
-    ".parquet": write_parquet,
-    ".pq": write_parquet,
+class _Format(NamedTuple):
+    read: Callable[[Path], tuple[Arrays, list[str]]]
+    write: Callable[[Mapping[str, np.ndarray]], bytes]
+
+
+_PARQUET = _Format(read_parquet, write_parquet)
+_FORMATS = {
+    ".npz": _Format(_read_npz, _write_npz),
+    ".safetensors": _Format(_read_safetensors, _write_safetensors),
+    ".parquet": _PARQUET,
+    ".pq": _PARQUET,
 }

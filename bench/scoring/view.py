@@ -22,8 +22,7 @@ from ..methods.scorers.distribution_scorer import DistributionScorer
 from ..protocols.controls import random_confidence
 from ..protocols.embeddings import Embeddings, Options, Quality
 from ..seeds import seed_for
-from .embedding_set import EmbeddingSet
-from .stored_rows import StoredRows
+from .embedding_set import EmbeddingSet, StoredRows
 
 FLAT_NORM, UNIT_NORM = 1e-5, 1e-3
 """Raw embeddings whose norms differ by no more than the first share (float32), or are 1 up to the second (half

@@ -8,8 +8,7 @@ from bench.papers.items import Column, Published, Reads, Row, find_item
 from bench.papers.run import Options, plan_item
 from bench.papers.tables import Pair, build_table, derived, document, read
 from bench.report.contender import Contender
-from bench.report.escape import latex_text
-from bench.report.render import files_of
+from bench.report.render import files_of, latex_text
 from bench.report.seeds import SeedGroup, SeedStatistics
 from bench.site import Site
 from bench.store.pinned import Pinned

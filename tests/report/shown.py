@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bench.report import ambiguity, breakdowns, decisions, fidelity, over_datasets, pairing, terminal, verdicts
 from bench.report import comparison as compared
-from bench.report.judged import Judged
+from bench.report import pairing, ranks, seeds, terminal, verdicts
 from bench.report.page.words import Anchors, dataset_facts
 from bench.report.render import files_of
 from bench.report.seeds import divided, seed_groups
+from bench.report.write import Judged
 from bench.store.folder import Store
 
 
@@ -25,15 +25,24 @@ def _of_groups(function):
     return lambda frame, roles, *others, **named: function(groups(frame, roles), *others, **named)
 
 
-comparison = _of_groups(compared.comparison)
-decisions_of = _of_groups(decisions.decisions)
-fidelity_table = _of_groups(fidelity.fidelity_table)
-over_datasets_of = _of_groups(over_datasets.over_datasets)
+decisions_of = _of_groups(pairing.decisions)
+form_differences = _of_groups(pairing.form_differences)
+over_datasets_of = _of_groups(ranks.over_datasets)
 paired_methods = _of_groups(pairing.paired_methods)
 paired_with_base = _of_groups(pairing.paired_with_base)
-regrets = _of_groups(ambiguity.regrets)
-corruptions = _of_groups(breakdowns.corruptions)
+corruptions = _of_groups(seeds.corruptions)
 verdicts_of = _of_groups(verdicts.verdicts)
+
+
+def comparison(frame, roles):
+    """Rows of the comparison by data set."""
+    every = by_dataset(frame, roles).items()
+    return {name: compared.compare(own, compared.rows_by_budget(own)) for name, own in every}
+
+
+def print_regrets(frame, roles, console):
+    """Print the regrets of the confidences."""
+    terminal.print_regrets(by_dataset(frame, roles), console)
 
 
 def print_confidences(frame, roles, console):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from bench.report.budgets import Budget, budget_texts, by_budget
-from bench.report.contender import Contender
+from bench.report.contender import Budget, Contender, budget_texts, by_budget
 from bench.store.pinned import Pinned
 
 DEFAULT = Contender("reality_check", "strict", "d", "a", "", "corrected", "default", 0, Pinned(), "convnet", 64, "")

@@ -11,9 +11,8 @@ from bench.engine.meter import EMBEDDING, Meter
 from bench.report import write
 from bench.report.cost import cost_document, costs
 from bench.report.frame import collect
-from bench.report.judged import Judged
 from bench.report.render import files_of
-from bench.report.write import write_report
+from bench.report.write import Judged, write_report
 from bench.store.folder import Store
 from bench.store.records import Cost
 from bench.store.specs import TUNING

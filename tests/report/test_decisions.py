@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from bench.protocols.statistics import critical_difference, holm, mean_ranks, p_different, seeds_needed
-from bench.report.decisions import decision_document
-from bench.report.over_datasets import profile_frame, rank_document
+from bench.report.pairing import decision_document
+from bench.report.ranks import profile_frame, rank_document
 
 from tests.report.shown import (
     comparison,

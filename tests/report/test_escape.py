@@ -11,8 +11,7 @@ import pandas as pd
 import pytest
 from bench.errors import printable, shortened
 from bench.report.comparison import NOTE
-from bench.report.escape import csv_text, latex_text, markdown_text
-from bench.report.render import print_table
+from bench.report.render import latex_text, markdown_text, print_table, to_csv
 from bench.report.table import cells_table, headings
 from bench.report.terminal import print_comparison
 from bench.store.pinned import Pinned
@@ -99,7 +98,7 @@ def test_latex_has_no_command_that_the_text_asked_for(text):
 @given(st.lists(TEXTS, min_size=1, max_size=6))
 def test_csv_has_no_formula_and_every_cell(texts):
     frame = pd.DataFrame({"name": texts, "value": np.linspace(-1, 1, len(texts)), texts[0] + "=": texts})
-    head, *rows = csv.reader(io.StringIO(csv_text(frame), newline=""))
+    head, *rows = csv.reader(io.StringIO(to_csv(frame), newline=""))
     assert head[:2] == ["name", "value"]
     assert [row[0].removeprefix("'") for row in rows] == [printable(text).removeprefix("'") for text in texts]
     assert [float(row[1]) for row in rows] == frame["value"].tolist()
@@ -118,8 +117,8 @@ def test_an_ordinary_table_is_the_csv_that_pandas_writes():
             "whole": [True, False, True],
         }
     )
-    assert csv_text(frame) == frame.to_csv(index=False, lineterminator="\n")
-    again = pd.read_csv(io.StringIO(csv_text(frame[["method", "value", "seed"]])))
+    assert to_csv(frame) == frame.to_csv(index=False, lineterminator="\n")
+    again = pd.read_csv(io.StringIO(to_csv(frame[["method", "value", "seed"]])))
     pd.testing.assert_frame_equal(again, frame[["method", "value", "seed"]])
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from bench.protocols.statistics import holm, p_different, paired_difference
-from bench.report.fidelity import fidelity_document
+from bench.report.pairing import form_document
 
-from tests.report.shown import fidelity_table, latex, markdown
+from tests.report.shown import form_differences, latex, markdown
 from tests.report.test_tables import _frame
 
 MAP = {"metric": "map_at_r", "split": "test", "scorer": "cosine"}
@@ -28,7 +28,7 @@ def _form(values, fidelity, auroc=None):
 
 def _both(corrected, released):
     frames, roles = zip(corrected, released)
-    return fidelity_table(pd.concat(frames), pd.concat(roles))
+    return form_differences(pd.concat(frames), pd.concat(roles))
 
 
 def test_corrected_minus_released_is_paired_by_seed():
@@ -48,7 +48,7 @@ def test_means_are_those_of_the_paired_seeds_and_others_are_named():
     assert row["seeds"] == 2
     assert (row["corrected_mean"], row["released_mean"]) == pytest.approx((0.81, 0.715))
     assert row["left_out"] == "a: no seed 9; a [released]: no seeds 2, 3"
-    assert "Left out: a: no seed 9" in markdown(fidelity_document(table))
+    assert "Left out: a: no seed 9" in markdown(form_document(table))
 
 
 def test_p_values_are_adjusted_over_the_methods_and_metrics_stay_apart():
@@ -62,9 +62,9 @@ def test_p_values_are_adjusted_over_the_methods_and_metrics_stay_apart():
     (judged,) = table[table["metric"] == "confidence_auroc"].to_dict("records")
     assert judged["p_holm"] == judged["p"]
     assert judged["difference_mean"] == pytest.approx(0.115)
-    text = markdown(fidelity_document(table))
+    text = markdown(form_document(table))
     assert "| 81.50 | 71.25 | +10.25 [" in text
-    assert "released" in latex(fidelity_document(table))
+    assert "released" in latex(form_document(table))
 
 
 def test_one_form_or_another_setting_is_no_pair():
@@ -76,5 +76,5 @@ def test_one_form_or_another_setting_is_no_pair():
 def test_one_common_seed_has_no_interval():
     table = _both(_form({"a": {0: 0.8}}, "corrected"), _form({"a": {0: 0.7}}, "released_per"))
     assert table["verdict"].tolist() == ["one seed"]
-    assert "| a [released_per] " in markdown(fidelity_document(table))
-    assert "| +10.00 | 1 | one seed |" in markdown(fidelity_document(table))
+    assert "| a [released_per] " in markdown(form_document(table))
+    assert "| +10.00 | 1 | one seed |" in markdown(form_document(table))

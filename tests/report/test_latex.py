@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from bench.report.contender import Contender
 from bench.report.cost import CostRow, cost_document
-from bench.report.decisions import decision_document
+from bench.report.pairing import decision_document
 from bench.report.table import Cell, Document, cells_table, headings
 from bench.report.verdicts import verdict_document
 

@@ -17,15 +17,14 @@ import pytest
 from bench.cli import main
 from bench.protocols.statistics import paired_difference, seeds_needed
 from bench.report.cost import CostRow
-from bench.report.escape import csv_text
 from bench.report.frame import Results, collect
-from bench.report.judged import Judged
 from bench.report.page.curves import HEIGHT, WIDTH, charts_of
 from bench.report.page.page import PAGE, page_html
 from bench.report.page.tables import results_table
 from bench.report.page.words import CONFIDENCE, NEAR_CHANCE, RETRIEVAL, Anchors, Words, difference_of
-from bench.report.render import csv_uri
+from bench.report.render import csv_uri, to_csv
 from bench.report.seeds import SeedGroup
+from bench.report.write import Judged
 from bench.store.folder import Damage, Store
 from bench.store.pinned import Pinned
 
@@ -387,7 +386,7 @@ def test_csv_buttons_hold_the_tables_as_harmless_csv(tree):
     held = {each["download"]: each["href"] for each, _ in tree.all("a") if "download" in each}
     assert {"results-d.csv", "use-d.csv", "verdicts-d.csv", "open-d.csv"} <= set(held)
     text = base64.b64decode(held["results-d.csv"].partition("base64,")[2]).decode()
-    assert text == csv_text(comparison_frame({"d": comparison(*_frame_and_roles(_results(*MADE)))["d"]}))
+    assert text == to_csv(comparison_frame({"d": comparison(*_frame_and_roles(_results(*MADE)))["d"]}))
 
 
 def test_curves_are_means_over_seeds_inside_of_their_chart(facts):

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 from bench.report.frame import Results
-from bench.report.judged import Judged
 from bench.report.page import answer as answers
 from bench.report.page.answer import answer_of
 from bench.report.page.page import page_html
 from bench.report.page.words import Words, named
+from bench.report.write import Judged
 from bench.store.folder import Store
 from bench.store.pinned import Pinned
 

@@ -10,8 +10,8 @@ import subprocess
 
 import pytest
 from bench.report.frame import Results
-from bench.report.judged import Judged
 from bench.report.page.page import write_page
+from bench.report.write import Judged
 from bench.store.folder import Store
 
 from .page_records import ALONE, CLOSE, LEADING, POINT, UNSURE

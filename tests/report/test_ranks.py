@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from bench.protocols.statistics import holm, p_different, p_equivalent, rank_intervals
-from bench.report.escape import csv_text
+from bench.report.render import to_csv
 from bench.report.terminal import print_comparison, print_paired
 from bench.store.pinned import Pinned
 from rich.console import Console
@@ -243,7 +243,7 @@ def test_the_seeds_that_are_needed_are_whole_and_those_of_the_region_at_least():
     from bench.protocols.statistics import seeds_needed
 
     assert table["seeds_needed"].item() == seeds_needed(table["difference_sd"].item(), 0.005)
-    assert f",{table['seeds_needed'].item()}," in csv_text(table)
+    assert f",{table['seeds_needed'].item()}," in to_csv(table)
 
 
 def test_heads_get_verdicts_against_their_base():
@@ -257,7 +257,7 @@ def test_equal_records_give_equal_bytes_in_any_order():
     frame, roles = _results({"a": A, "b": B, "c": C, "d": {0: 0.1, 1: 0.2}})
     shuffled = frame.sample(frac=1, random_state=0), roles.sample(frac=1, random_state=1)
     for table in (lambda f, r: comparison_frame(comparison(f, r)), paired_methods):
-        assert csv_text(table(frame, roles)) == csv_text(table(*shuffled))
+        assert to_csv(table(frame, roles)) == to_csv(table(*shuffled))
     assert to_markdown(comparison(frame, roles)) == to_markdown(comparison(*shuffled))
 
 

@@ -8,9 +8,9 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
-from bench.report.breakdowns import confidences
 from bench.report.comparison import Mark
-from bench.report.terminal import print_comparison, print_regrets
+from bench.report.frame import confidences
+from bench.report.terminal import print_comparison
 from bench.store.pinned import Pinned
 from bench.store.records import COLUMNS
 from rich.console import Console
@@ -20,8 +20,8 @@ from tests.report.shown import (
     comparison_frame,
     paired_with_base,
     print_confidences,
+    print_regrets,
     print_scorers,
-    regrets,
     to_latex,
     to_markdown,
 )
@@ -195,7 +195,7 @@ def test_long_names_are_folded_and_no_number_is_cut(data):
 def test_long_names_are_folded_in_the_other_tables_too():
     tables = {
         "65.0": lambda console: print_confidences(*_long_names(*_judged()), console),
-        "12.00": lambda console: print_regrets(regrets(*_long_names(*_regrets())), console),
+        "12.00": lambda console: print_regrets(*_long_names(*_regrets()), console),
     }
     for number, show in tables.items():
         shown = _printed(show)
@@ -206,7 +206,7 @@ def test_long_names_are_folded_in_the_other_tables_too():
 def test_settings_of_one_method_are_told_apart_in_every_table():
     for show, data in (
         (print_confidences, _judged()),
-        (lambda frame, roles, console: print_regrets(regrets(frame, roles), console), _regrets()),
+        (print_regrets, _regrets()),
         (print_scorers, _scorers()),
     ):
         frame, roles = (pd.concat([part, part.assign(unit=part["unit"] + "'")]) for part in data)
@@ -302,7 +302,7 @@ def _regrets():
 
 def test_regrets_are_shown_next_to_the_observer_and_fit_eighty_columns():
     out = io.StringIO()
-    print_regrets(regrets(*_regrets()), Console(file=out, width=80))
+    print_regrets(*_regrets(), Console(file=out, width=80))
     lines = [line.rstrip() for line in out.getvalue().splitlines()]
     assert max(map(len, lines)) <= 80
     assert lines[0] == "d: regret in %, AUGRC minus the observer's, clean images, mean over seeds"
@@ -314,4 +314,6 @@ def test_regrets_are_shown_next_to_the_observer_and_fit_eighty_columns():
 
 
 def test_data_sets_without_a_known_posterior_have_no_regrets():
-    assert regrets(*_judged()) == {}
+    out = io.StringIO()
+    print_regrets(*_judged(), Console(file=out))
+    assert out.getvalue() == ""

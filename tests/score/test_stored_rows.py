@@ -8,8 +8,7 @@ import pytest
 import torch
 from bench.methods.distributions import PointMass
 from bench.methods.distributions.arrays import in_float64, rows_of
-from bench.scoring.embedding_set import EmbeddingSet
-from bench.scoring.stored_rows import StoredRows
+from bench.scoring.embedding_set import EmbeddingSet, StoredRows
 from bench.scoring.view import distribution_of
 
 LABELS = np.arange(60) % 6

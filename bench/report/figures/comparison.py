@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ...protocols.statistics import summarise
-from ..budgets import ranked_together
-from ..contender import Contender
+from ..contender import Contender, ranked_together
 from ..ranks import Rank, ranks, unranked_text
 from ..seeds import COMPARED, ComparedColumn, SeedGroup, defined_values, seed_groups
 from .curves import MOST_CURVES, REST, legend_below

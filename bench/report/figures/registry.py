@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...errors import UnknownName
 from ...store.files import write_atomic
-from ..escape import csv_text
+from ..render import to_csv
 from .source import Drawing, Note, Source
 from .style import figure_style, save_figure
 
@@ -70,7 +70,7 @@ def write_kinds(kinds: Iterable[str], source: Source, out: Path, note: Note) -> 
             for drawing in draw_kind(kind, source, partial(_noted, note, kind)):
                 table = out / f"{drawing.stem}.csv"
                 numbers = drawing.frame.drop(columns="index", errors="ignore")
-                write_atomic(table, csv_text(numbers).encode())
+                write_atomic(table, to_csv(numbers).encode())
                 written += [*save_figure(drawing.figure, out / drawing.stem), table]
     return written
 

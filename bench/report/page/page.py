@@ -19,9 +19,9 @@ from ...store.files import write_atomic
 from ...store.folder import Damage
 from ..contender import Contender
 from ..cost import CostRow
-from ..judged import Judged
 from ..render import environment, to_html
 from ..table import Table
+from ..write import Judged
 from .answer import answer_of
 from .curves import HEIGHT, WIDTH, Chart, charts_of
 from .sources import (

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import pandas as pd
 
 from ...store.pinned import split_pinned
-from .. import comparison, fidelity
+from .. import comparison, pairing
 from ..comparison import ComparisonRow, comparison_frame
 from ..contender import Contender
 from ..cost import CostRow
@@ -220,7 +220,7 @@ def forms_table(dataset: str, rows: pd.DataFrame, anchor: str) -> Table:
         f"{dataset}: methods as their papers say (corrected) and as public code computes them; the verdict is on the"
         " corrected form, with p-values adjusted over these methods (the intervals are not)"
     )
-    return table_of(fidelity.COLUMNS, fidelity.rows_of(rows)[1], title, place="page", anchor=anchor, csv=rows)
+    return table_of(pairing.FORM_COLUMNS, pairing.form_rows(rows)[1], title, place="page", anchor=anchor, csv=rows)
 
 
 OPEN: tuple[Column[Of[Open]], ...] = (

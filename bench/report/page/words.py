@@ -15,14 +15,13 @@ import numpy as np
 from ...protocols.confidence_kinds import COMBINED, FITTED, OWN
 from ...protocols.statistics import Outcome, Summary, paired_difference, rank_intervals
 from ...store.records import TestRecord
-from ..budgets import Budget, budget_texts, is_untuned, method_names, unequal_text
 from ..comparison import ComparisonRow
-from ..contender import Contender, distinct_labels
-from ..judged import Judged
+from ..contender import Budget, Contender, budget_texts, distinct_labels, is_untuned, method_names, unequal_text
 from ..pairing import pairs_needed
 from ..seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics, defined_values
 from ..table import interval, percent
 from ..verdicts import IMAGES, METRIC, QUESTIONS, Question, Verdict, images_of, outcome_of
+from ..write import Judged
 
 RETRIEVAL = next(column for column in COMPARED if column.metric == "map_at_r")
 """Column of the comparison by which methods are ranked."""
