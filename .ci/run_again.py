@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench.cli import main
 from bench.report.frame import collect
-from bench.store.archive import read_archive
+from bench.store.files import read_archive
 from bench.store.folder import Store
 from bench.store.records import KEYS, ROW_KEYS
 

@@ -409,8 +409,7 @@ class Records(Reader):
 
     def read(self, path: Path) -> None:
         """Read the record, and write it again."""
-        from bench.store.marker import read_marker
-        from bench.store.records import StudyRecord, TestRecord, TrainRecord, TrialRecord
+        from bench.store.records import StudyRecord, TestRecord, TrainRecord, TrialRecord, read_marker
 
         kinds = {kind.kind: kind for kind in (StudyRecord, TestRecord, TrainRecord, TrialRecord)}
         if path.stem == "marker":
@@ -432,9 +431,17 @@ def _records(folder: Path) -> dict[str, bytes]:
     from bench.planning.planner import build_plans
     from bench.protocols.rows import row
     from bench.site import Site
-    from bench.store.marker import Marker
     from bench.store.pinned import Pinned
-    from bench.store.records import Columns, Environment, Role, StudyRecord, TestRecord, TrainRecord, TrialRecord
+    from bench.store.records import (
+        Columns,
+        Environment,
+        Marker,
+        Role,
+        StudyRecord,
+        TestRecord,
+        TrainRecord,
+        TrialRecord,
+    )
 
     request = Experiment(methods=("cosface",), datasets=("ndigit_smoke",))
     plan = build_plans(request, Site(results=str(folder))).plans[0]

@@ -137,8 +137,7 @@ def status(
 
 def _check(results: Path, as_json: bool) -> int:
     """Name every damaged file of a results folder; returns the exit code."""
-    from ..store.check import damages
-    from ..store.consistency import inconsistencies
+    from ..store.check import damages, inconsistencies
 
     store = open_results(results, damaged_marker=True)
     found = damages(store.root) + inconsistencies(store) + _wrong_values(store)
@@ -177,8 +176,8 @@ def archive_results(results: Path, out: Path) -> None:
     Raises:
         UserError: If there is none, one is damaged, or ``out`` has not the name of an archive.
     """
-    from ..store.archive import ARCHIVE, write_archive
     from ..store.check import damages
+    from ..store.files import ARCHIVE, write_archive
 
     if not out.name.endswith(ARCHIVE) or out.is_dir():
         raise UserError(f"--archive {out}: name a file that ends with {ARCHIVE}")
@@ -223,7 +222,8 @@ def upgrade_results(results: Path) -> None:
         UserError: If it is no results folder, of another schema, or another process writes to it.
     """
     from ..store.claims import Claims
-    from ..store.marker import MARKER, read_marker
+    from ..store.files import MARKER
+    from ..store.records import read_marker
     from ..store.upgrade import FORMER, upgrade
 
     held = read_marker(results / MARKER)
@@ -410,9 +410,8 @@ def open_results(results: Path, damaged_marker: bool = False) -> Store:
 
 def status_rows(store: Store) -> list[StatusRow]:
     """Count trials, trained and tested seeds in a results folder, one row per protocol, data set and method."""
-    from ..store.claims import CLAIM, holder
+    from ..store.claims import CLAIM, holder, nodes_of_units
     from ..store.folder import CHECKPOINT
-    from ..store.roster import nodes_of_units
     from ..store.specs import TUNING, Cell
 
     nodes = nodes_of_units(store.root)

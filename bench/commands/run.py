@@ -36,8 +36,8 @@ from .sections import HelpAll, SectionedCommand
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ..engine.failures import Outcome
     from ..engine.launch import Launch, Launched
-    from ..engine.outcome import Outcome
     from ..planning.experiment import Experiment
     from ..planning.plan import Plan
     from ..site import Site
@@ -427,7 +427,7 @@ def _launched(
 ) -> Iterator[Launched]:
     """The workers of a run, with a list of the nodes of their units if they are on several machines."""
     from ..engine.launch import local, on_ray
-    from ..store.roster import Roster
+    from ..store.claims import Roster
 
     if launch.launcher == "local":
         yield local(launch, site)
@@ -458,7 +458,7 @@ def _entered(store: Store, alone: bool) -> Iterator[Claims]:
 
 def _mark(store: Store, protocol: str, version: int, console: Console) -> None:
     """Write into the marker of the folder what it is going to have; a damaged marker is named and made again."""
-    from ..store.marker import MARKER
+    from ..store.files import MARKER
 
     def set_aside(damage: Damage) -> None:
         if damage.path.name == MARKER:
@@ -491,7 +491,7 @@ def _execute(batches: Sequence[tuple[Plan, ...]], launched: Launched, console: C
     import asyncio
     import importlib
 
-    from ..engine.outcome import Outcome
+    from ..engine.failures import Outcome
     from ..engine.scheduler import Scheduler
     from ..progress import Display
 

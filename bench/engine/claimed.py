@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Container, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..site import Site
 from ..store.claims import CLAIM, Claims, holder
 from ..store.specs import Cell, Kind
 from .failures import JobFailed, SettingFailed
-from .interfaces import Display, Workers
 from .jobs import TestJob, TrainJob
 from .needs import visible
+from .pool import Pool
+
+if TYPE_CHECKING:
+    from ..progress import Display
 
 POLL = 1.0
 """Seconds between two looks at a unit that another scheduler has claimed."""
@@ -24,7 +28,7 @@ class ClaimedUnits:
     def __init__(
         self,
         site: Site,
-        workers: Workers,
+        workers: Pool,
         display: Display,
         claims: Claims,
         order: Mapping[Cell, int],

@@ -23,8 +23,7 @@ from ..site import Site
 from ..store.files import file_sha256
 from ..store.folder import RECORD, WEIGHTS
 from ..store.records import DamagedRecord, TestRecord, TrainRecord
-from .default_confidence import default_confidence
-from .networks import backbone_features, embed, restored
+from .networks import backbone_features, default_confidence, embed, restored
 
 Load = Callable[[Tensor], Tensor]
 

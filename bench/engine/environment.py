@@ -1,22 +1,94 @@
-"""Record of the machine and software that a unit ran on, and of its run time."""
+"""What a unit ran on, and what it cost: machine, software, run time and memory."""
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import resource
 import subprocess
 import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from statistics import median
+from typing import Self
 
 import torch
 
 from .._version import __version__
 from ..site import Site
-from ..store.records import Environment
-from .meter import Meter
+from ..store.records import Cost, Environment
+from .networks import CHUNK
 from .running import Running
+
+EMBEDDING = "embedding of split test"
+"""Step of a test that embeds a chunk of clean test images."""
+
+
+@dataclass
+class Meter(Running):
+    """Progress of a training or test that measures its cost, from when it is made.
+
+    It is no part of what is computed: a training without one gives the same numbers.
+    """
+
+    resumed: bool = False
+    _peaks: bool = False
+    _cpu: float = field(default_factory=time.process_time)
+    _chunks: list[float] = field(default_factory=list)
+    _last: tuple[str, float, int | None] | None = None
+
+    @classmethod
+    def of(cls, alive: Callable[[str], None], resumed: bool) -> Self:
+        """Make a meter that starts now; ``resumed`` is whether an earlier process did part of the training."""
+        meter = cls(resumed=resumed, _peaks=_forget_peaks())
+
+        def timed(step: str) -> None:
+            meter.time(step)
+            alive(step)
+
+        meter.alive = timed
+        return meter
+
+    def time(self, step: str) -> None:
+        """Note that a step begins; a chunk of test images is timed by the beginning of the next one.
+
+        The last chunk of a split is not timed: it may be short. Nor is one that ran out of memory.
+        """
+        now = time.perf_counter()
+        if step == EMBEDDING and self._last is not None and self._last[0] == step and self._last[2] == self.chunk:
+            self._chunks.append(1000 * (now - self._last[1]) / (self.chunk or CHUNK))
+        self._last = (step, now, self.chunk)
+
+    def cost(self) -> Cost:
+        """Cost up to now."""
+        gpu = torch.cuda.max_memory_allocated() >> 20 if torch.cuda.is_available() else 0
+        return Cost(
+            cpu_seconds=None if self.resumed else round(time.process_time() - self._cpu, 3),
+            peak_memory_mib=_peak_memory() if self._peaks else None,
+            peak_gpu_memory_mib=gpu or None,
+            ms_per_image=round(median(self._chunks), 4) if self._chunks else None,
+            resumed=self.resumed,
+        )
+
+
+def _forget_peaks() -> bool:
+    """Let the largest memory count from now, since a worker does many jobs; False if the system does not."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:  # not Linux, or a container without the right
+        return False
+    return True
+
+
+def _peak_memory() -> int | None:
+    """Largest resident memory since it was forgotten, MiB."""
+    found = re.search(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return int(found[1]) >> 10 if found else None
 
 
 def environment(site: Site, started: float, running: Running) -> Environment:

@@ -18,7 +18,7 @@ from ..methods._model import EmbeddingModel
 from ..planning.plan import Plan
 from ..site import Site
 from ..store.specs import TrainSpec
-from .draws import generator
+from .inputs import generator
 from .networks import CHUNK, build_model
 from .optim import Optimisation
 from .training import steps_per_epoch

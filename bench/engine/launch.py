@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 from ..errors import UserError
 from ..resources import cores, gpu_names, pick_device, worker_count
 from ..site import Site
-from ..store.roster import Roster
+from ..store.claims import Roster
 from .jobs import Job, TestJob, TrainJob
-from .local_worker import LocalWorker
 from .needs import needs_of
-from .pool import Pool
+from .pool import LocalWorker, Pool
 from .ray_cluster import HIDDEN, RayWorkers, Shares
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ class Launch:
 class Launched:
     """Workers of a run that are ready to be started, the site they work in, and their number and place for people."""
 
-    pool: Pool | RayWorkers
+    pool: Pool
     site: Site
     text: str
 

@@ -1,8 +1,8 @@
-"""Building, saving and loading the networks of a unit, and embedding images with them."""
+"""Networks of a unit: building, saving and loading them, embedding images, and their default confidence."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from ..methods._base import Method
 from ..methods._ensemble import EnsembleMethod, EnsembleModel
 from ..methods._model import EmbeddingModel, NonFiniteEmbeddings
 from ..methods.backbones.registry import build_backbone, find_weights
@@ -174,3 +175,14 @@ def check_finite(distribution: Distribution, confidences: Mapping[str, Tensor]) 
     for what, rows in bad.items():
         if bool(rows.any()):
             raise NonFiniteEmbeddings(f"{int(rows.sum())} of {len(rows)} {what} are not finite")
+
+
+def default_confidence(method: Method, names: Container[str], of_deterministic: str = "") -> str:
+    """Name of the confidence that speaks for a method if only one is shown.
+
+    It is the default one of the method, or for a deterministic method the one that a preset asks for. If the model does
+    not have it, because the objective of a plug-in is not a classifier, say, it is the norm, which every embedding has.
+    """
+    if not method.probabilistic and of_deterministic in names:
+        return of_deterministic
+    return method.default_confidence if method.default_confidence in names else "norm"

@@ -14,11 +14,9 @@ from ..resources import per_gpu
 from ..site import Site
 from .failures import WorkerDied
 from .jobs import CheckJob, Done, Job, ProposeJob
-from .local_worker import LocalWorker
 from .needs import Needs
-from .pool import TRIES, Pool
-from .ray_connection import connect, watch_nodes
-from .ray_worker import Node, RayWorker
+from .pool import TRIES, LocalWorker, Pool
+from .ray_nodes import Node, RayWorker, connect, watch_nodes
 
 LOOK = 1.0
 """Seconds between two looks at the nodes."""
@@ -84,8 +82,8 @@ class _Member:
     starting: asyncio.Task[None] | None = None
 
 
-class RayWorkers:
-    """Workers on the nodes of a Ray cluster, as the scheduler uses them; ``lost`` says why the cluster is gone.
+class RayWorkers(Pool):
+    """Pool of workers on the nodes of a Ray cluster; ``lost`` says why the cluster is gone.
 
     Trials are proposed in a process of this machine; a proposal needs no GPU.
     """
@@ -100,10 +98,9 @@ class RayWorkers:
         say: Callable[[str], None],
         placed: Callable[[Job, str | None], None],
     ) -> None:
-        self.lost = ""
+        super().__init__(placed=placed)
         self._address, self._shares, self._needs, self._site = address, shares, needs, site
         self._silence, self._say = silence, say
-        self._pool = Pool((), placed)
         self._here = Pool((LocalWorker(silence),))
         self._members: dict[str, _Member] = {}
         self._left_out: list[str] = []
@@ -140,8 +137,9 @@ class RayWorkers:
         begin: Callable[[], bool] = lambda: True,
     ) -> Done | None:
         """Run a job in a worker as soon as one is free; see :meth:`.Pool.run`."""
-        pool = self._here if isinstance(job, ProposeJob) else self._pool
-        return await pool.run(job, on_epoch, priority, begin)
+        if isinstance(job, ProposeJob):
+            return await self._here.run(job, on_epoch, priority, begin)
+        return await super().run(job, on_epoch, priority, begin)
 
     async def stop(self) -> None:
         """Kill every worker at once, and leave the cluster."""
@@ -164,7 +162,7 @@ class RayWorkers:
             atexit.unregister(ray.shutdown)
             atexit.register(os._exit, 1)
             return
-        await self._pool.stop()
+        await super().stop()
         for member in self._members.values():
             for worker in member.workers:
                 await worker.stop()
@@ -239,7 +237,7 @@ class RayWorkers:
             member.starting.cancel()
         for worker in member.workers:
             worker.usable = False
-            self._pool.remove(worker)
+            self.remove(worker)
         if not any(other.workers for other in self._members.values()):
             self._say("no worker is left; waiting for a node to join (the same command goes on later, too)")
 
@@ -277,6 +275,6 @@ class RayWorkers:
                 await worker.stop()
             raise
         member.workers.append(worker)
-        self._pool.add(worker)
+        self.add(worker)
         if not self._first.done():
             self._first.set_result(None)

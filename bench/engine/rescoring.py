@@ -31,8 +31,7 @@ from ..protocols.rows import SplitRow
 from ..protocols.scorers import Scorer
 from ..seeds import seed_for
 from ..site import Site
-from ..store.archive import unpacked
-from ..store.files import DamagedFile, file_sha256
+from ..store.files import DamagedFile, file_sha256, unpacked
 from ..store.folder import Store
 from ..store.records import ROW_KEYS, RescoreRecord, TestRecord
 from ..store.specs import Cell, RescoreSpec

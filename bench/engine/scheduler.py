@@ -16,7 +16,7 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import LINE, UnitFailed
 from ..planning.plan import Plan, Specs
@@ -25,14 +25,14 @@ from ..store.claims import CLAIM, Claims
 from ..store.folder import RECORD, WEIGHTS, Damage
 from ..store.records import Columns, StudyRecord, TestRecord, TrainRecord, TrialRecord
 from ..store.specs import TUNING, Cell, Point, TestSpec, TrainSpec
-from .choice import objectives
 from .claimed import ClaimedUnits
-from .failures import JobFailed, SettingFailed
-from .interfaces import Display, Workers
+from .failures import Failure, JobFailed, Outcome, SettingFailed
 from .jobs import LOG, FeaturesJob, ProposeJob, TestedFeaturesJob, TestJob, TrainJob
-from .outcome import Failure, Outcome
-from .study import Best, Trained, best_of, measured, tuning_note
-from .tuning import Told
+from .pool import Pool
+from .tuning import Best, Told, Trained, best_of, measured, objectives, tuning_note
+
+if TYPE_CHECKING:
+    from ..progress import Display
 
 T = TypeVar("T")
 
@@ -61,9 +61,7 @@ class Scheduler:
     for by name.
     """
 
-    def __init__(
-        self, plans: Iterable[Plan], site: Site, workers: Workers, display: Display, rerun: bool = False
-    ) -> None:
+    def __init__(self, plans: Iterable[Plan], site: Site, workers: Pool, display: Display, rerun: bool = False) -> None:
         self.plans = tuple(plans)
         self.site = site
         self.store = site.store

@@ -29,9 +29,9 @@ from ..store.files import sha256, write_atomic
 from ..store.records import Columns, Corrupted, Curve, Role, TestRecord
 from ..store.specs import Cell, TestSpec, TrainSpec
 from .corrupted_images import CorruptedImages
-from .default_confidence import default_confidence
 from .embedded_model import ConcatenatedModels, EmbeddedModel
 from .environment import environment
+from .networks import default_confidence
 from .running import Running
 
 Model = EmbeddedModel | ConcatenatedModels

@@ -30,14 +30,21 @@ from ..store.files import DamagedFile, read_sealed, sealed_file, sha256, write_a
 from ..store.folder import CHECKPOINT, WEIGHTS
 from ..store.records import Epoch, TrainRecord
 from ..store.specs import Cell, TrainSpec
-from .crop_confidence import crop_auroc
-from .draws import generator
+from .corrupted_images import crop_auroc
 from .environment import environment
-from .features import FrozenBackbone, of_base, set_scale
-from .inputs import AugmentedImages, CachedFeatures, Inputs, in_turn, loss_of_any_classes
-from .micro_batches import MicroBatches
+from .inputs import (
+    AugmentedImages,
+    CachedFeatures,
+    FrozenBackbone,
+    Inputs,
+    generator,
+    in_turn,
+    loss_of_any_classes,
+    of_base,
+    set_scale,
+)
 from .networks import CHUNK, backbone_features, build_model, check_finite, load_base
-from .optim import Optimisation
+from .optim import MicroBatches, Optimisation
 from .running import PatientScorer, Running
 
 EpochDone = Callable[[int], None]

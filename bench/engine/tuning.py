@@ -1,15 +1,26 @@
-"""The search space of a study, and its next proposal: a pure function of what the trial records say."""
+"""A tuning study: the next proposal, the values that it maximises, and the trial that it chooses."""
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
+from ..planning.plan import Plan, Specs
 from ..protocols.recipes._base import Range
 from ..seeds import seed_for
-from ..store.specs import Point
+from ..store.records import TrialRecord
+from ..store.specs import TUNING, Point, TuneFor
+
+ONE_POINT = 0.01
+"""MAP@R that a study for both gives up, at most, for a better confidence."""
+
+_ROUNDING = 1e-12
 
 
 class Told(BaseModel):
@@ -76,3 +87,89 @@ def propose(
         for params in asked:
             rebuilt.add_trial(create_trial(state=TrialState.RUNNING, params=dict(params), distributions=distributions))
         return dict(rebuilt.ask(distributions).params)
+
+
+def objectives(tune_for: TuneFor, trial: TrialRecord) -> tuple[float, ...] | None:
+    """Values of a trial that its study maximises, two for ``both`` (MAP@R and AUROC), else one; None if it failed."""
+    both = (trial.val_map_at_r, trial.val_confidence_auroc)
+    found = {"retrieval": (trial.value,), "confidence": (trial.val_confidence_auroc,), "both": both}[tune_for]
+    values = tuple(value for value in found if value is not None and not math.isnan(value))
+    return values if len(values) == len(found) else None
+
+
+def choose(tune_for: TuneFor, trials: Collection[TrialRecord]) -> TrialRecord | None:
+    """The trial whose setting a study chooses; None if all of them failed.
+
+    For ``retrieval`` it is the trial with the highest value, for ``confidence`` the one with the highest AUROC of the
+    confidence. For ``both`` it is the one with the highest AUROC among those whose MAP@R is within one point
+    (:data:`ONE_POINT`) of the highest. Of trials with equal AUROC the one with the higher MAP@R is chosen; of trials
+    that are equal in all that, the earlier one.
+    """
+    values = {trial.number: found for trial in trials if (found := objectives(tune_for, trial)) is not None}
+    left = [trial for trial in trials if trial.number in values]
+    if tune_for == "both" and left:
+        least = max(map_at_r for map_at_r, _ in values.values()) - ONE_POINT - _ROUNDING
+        left = [trial for trial in left if values[trial.number][0] >= least]
+    ranked = (lambda trial: (values[trial.number][0],)) if tune_for == "retrieval" else _by_confidence
+    return max(left, key=lambda trial: (*ranked(trial), -trial.number), default=None)
+
+
+def _by_confidence(trial: TrialRecord) -> tuple[float, ...]:
+    auroc, map_at_r = trial.val_confidence_auroc, trial.val_map_at_r
+    assert auroc is not None
+    return auroc, -math.inf if map_at_r is None else map_at_r
+
+
+@dataclass(frozen=True)
+class Best:
+    """Chosen trial of a tuning study: its values, its trainings by the fold that validates, and its record.
+
+    All are empty if nothing was tuned.
+    """
+
+    point: Point
+    specs: Specs = field(default_factory=dict)
+    trial: TrialRecord | None = None
+
+
+class Trained(NamedTuple):
+    """Values of a finished training that a study needs; whole records of all would fill the driver's memory."""
+
+    selection_value: float
+    val_map_at_r: float
+    val_confidence_auroc: float | None
+    best_epoch: int
+
+
+def measured(tune_for: TuneFor, trained: Sequence[Trained]) -> dict[str, object]:
+    """Entries of the record of a finished trial that its trainings determine: means over its models, one per fold."""
+    map_at_r = fmean(model.val_map_at_r for model in trained)
+    aurocs = [model.val_confidence_auroc for model in trained if model.val_confidence_auroc is not None]
+    auroc = fmean(aurocs) if aurocs else None
+    value = fmean(model.selection_value for model in trained)
+    return {
+        "state": "complete",
+        "value": {"retrieval": value, "confidence": auroc, "both": map_at_r}[tune_for],
+        "val_map_at_r": map_at_r,
+        "val_confidence_auroc": auroc,
+        "best_epochs": tuple(model.best_epoch for model in trained),
+    }
+
+
+def best_of(plan: Plan, trials: Sequence[TrialRecord], bases: Specs | None) -> Best | None:
+    """The best of some trials of a study; None if all of them failed."""
+    chosen = choose(plan.tune_for, trials)
+    return None if chosen is None else Best(chosen.params, plan.train_specs(chosen.params, TUNING, bases), chosen)
+
+
+def tuning_note(plan: Plan, trials: Sequence[TrialRecord], chosen: TrialRecord | None) -> str:
+    """Short note on a study for the progress display."""
+    failed = sum(trial.value is None for trial in trials)
+    text = f"{len(trials)}/{plan.trials} trials"
+    if chosen is not None and chosen.value is not None:
+        by_loss = plan.template.selection.metric == "stage_loss"
+        shown = f"best val loss {-chosen.value:.4f}" if by_loss else f"best val MAP@R {chosen.value:.4f}"
+        if plan.tune_for != "retrieval":
+            shown = f"chosen: val MAP@R {chosen.val_map_at_r:.4f}, confidence AUROC {chosen.val_confidence_auroc:.4f}"
+        text += f", {shown}"
+    return text + (f", {failed} failed" if failed else "")

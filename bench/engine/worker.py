@@ -66,7 +66,7 @@ def run_job(job: Job, emit: Callable[[Event], None]) -> Done:
     """
     import torch
 
-    from .meter import Meter
+    from .environment import Meter
 
     torch.set_num_threads(1)
     if isinstance(job, ProposeJob):
@@ -81,7 +81,7 @@ def run_job(job: Job, emit: Callable[[Event], None]) -> Done:
         check(job.needs, site, running.alive)
         return Done()
     if isinstance(job, FeaturesJob):
-        from .features import FrozenBackbone
+        from .inputs import FrozenBackbone
 
         dataset = site.dataset(job.spec.dataset, job.spec.view)
         data = dataset.train_val(job.spec.fold, job.spec.folds)
@@ -93,7 +93,7 @@ def run_job(job: Job, emit: Callable[[Event], None]) -> Done:
 
         run_training(job.spec, site, lambda epoch: emit(EpochDone(epoch=epoch)), running)
     elif isinstance(job, TestedFeaturesJob):
-        from .tested_features import make_features
+        from .embedded_model import make_features
 
         make_features(job.spec, job.tests, job.kind, site, running)
     else:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import UnknownName, UserError, first_line, shortened
-from ..store.strict_json import read_json
+from ..store.files import read_json
 from .setting import Values
 
 LARGEST = 64_000

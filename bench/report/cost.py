@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..engine.choice import choose
+from ..engine.tuning import choose
 from ..store.folder import Store
 from ..store.records import StudyRecord, TestRecord, TrainRecord, TrialRecord
 from ..store.specs import Cell, TrainSpec

@@ -3,7 +3,7 @@
     <root>/store.json                                           schema and protocol versions
     <root>/<protocol>/<dataset>/<method>/<kind>-<id>/record.json
     <root>/<protocol>/<dataset>/<method>/study-<id>/study.json, trial-0000.json, ..
-    <root>/<name>.tar.xz                                        records of many units (:mod:`bench.store.archive`)
+    <root>/<name>.tar.xz                                        records of many units (:mod:`bench.store.files`)
     <root>/experiments/<hash>.toml                              what was asked for
     <root>/.drivers/, <unit>/.claim                             who is at work (:mod:`bench.store.claims`)
     <root>/.features/<id>/                                      features of backbones at their starting weights
@@ -26,17 +26,28 @@ from typing import NamedTuple, TypeVar
 
 from ..errors import UserError
 from ..names import part_of_path
-from .archive import ARCHIVE, FLOAT16, PLACE, read_archive
-from .files import DamagedFile, file_sha256, read_sealed, sha256, write_atomic
-from .marker import MARKER, Marker, read_marker
+from .files import (
+    ARCHIVE,
+    FLOAT16,
+    MARKER,
+    PLACE,
+    DamagedFile,
+    file_sha256,
+    read_archive,
+    read_sealed,
+    sha256,
+    write_atomic,
+)
 from .records import (
     SCHEMA_VERSION,
     DamagedRecord,
+    Marker,
     RescoreRecord,
     StudyRecord,
     TestRecord,
     TrainRecord,
     TrialRecord,
+    read_marker,
 )
 from .specs import Cell, Kind
 

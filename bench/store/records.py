@@ -1,6 +1,7 @@
 """Records: what is kept of finished units, as types that write, read and check themselves.
 
-A record file is one JSON object: the fields of its type, ``schema`` and ``checksum``, the hash of everything else.
+A record file is one JSON object: the fields of its type, ``schema`` and ``checksum``, the hash of everything else. The
+marker of a results folder has its schema and the versions of its protocols.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import abstractmethod
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
@@ -16,9 +18,9 @@ from pydantic_core import from_json, to_json
 from ..errors import shortened
 from ..protocols.rows import SplitRow
 from ..seeds import content_id
+from .files import DamagedFile, read_json
 from .pinned import Pinned
 from .specs import Cell, Ensemble, Kind, Parameters, Point, RescoreSpec, StudySpec, TestSpec, TrainSpec
-from .strict_json import read_json
 
 SCHEMA_VERSION = 3
 
@@ -132,7 +134,7 @@ class _Unit(_Record):
 
 
 class Cost(_Value):
-    """Cost of a training or test, as its worker measured it (:mod:`bench.engine.meter`).
+    """Cost of a training or test, as its worker measured it (:mod:`bench.engine.environment`).
 
     Attributes:
         cpu_seconds: Processor time of all threads; None if an earlier process did part of the training.
@@ -389,3 +391,36 @@ class TrialRecord(_Record):
     def place(self) -> tuple[str, ...]:
         """Last parts of the path of its file in a results folder: the folder of the study and the name of the file."""
         return f"study-{self.study}", f"trial-{self.number:04d}.json"
+
+
+class Marker(BaseModel):
+    """Content of the marker ``store.json``, which has the schema of the records and the versions of the protocols."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    schema_version: int
+    protocols: dict[str, int]
+
+    def with_protocol(self, name: str, version: int) -> Marker:
+        """A copy of the marker with one more protocol and its version."""
+        return Marker(schema_version=self.schema_version, protocols={**self.protocols, name: version})
+
+    def to_json(self) -> bytes:
+        """The marker as the content of its file."""
+        held = {"schema": self.schema_version, "protocols": self.protocols}
+        text = json.dumps({**held, "checksum": content_id(held)}, indent=1, sort_keys=True)
+        return f"{text}\n".encode()
+
+
+def read_marker(path: Path) -> Marker | None:
+    """Read the marker of a results folder from its file, which must be whole; None if there is no file."""
+    try:
+        held = read_json(path.read_bytes())
+        checksum = held.pop("checksum", None)  # earlier versions wrote none
+        if checksum is not None and checksum != content_id(held):
+            raise ValueError
+        return Marker.model_validate({"schema_version": held.pop("schema"), **held})
+    except FileNotFoundError:
+        return None
+    except (ValueError, ValidationError, RecursionError, AttributeError, KeyError, TypeError, IsADirectoryError):
+        raise DamagedFile(f"{path} is damaged") from None

@@ -17,13 +17,12 @@ from typing import Any, NamedTuple
 
 from ..registry import Registry
 from ..versions import built_in_names
-from .archive import ARCHIVE, FLOAT16, PLACE, unpacked, write_archive
-from .files import DamagedFile, write_atomic
+from .files import ARCHIVE, FLOAT16, MARKER, PLACE, DamagedFile, unpacked, write_archive, write_atomic
 from .folder import Damage
-from .marker import MARKER, Marker
 from .records import (
     SCHEMA_VERSION,
     DamagedRecord,
+    Marker,
     RescoreRecord,
     StudyRecord,
     TestRecord,

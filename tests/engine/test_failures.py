@@ -6,7 +6,7 @@ import re
 import pandas as pd
 import pytest
 from bench.cli import main
-from bench.engine.outcome import Failure
+from bench.engine.failures import Failure
 from bench.errors import LINE
 from bench.protocols.rows import row
 from bench.store.folder import Store

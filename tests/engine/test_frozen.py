@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from bench.engine.features import Features, FrozenBackbone
+from bench.engine.inputs import Features, FrozenBackbone
 from bench.engine.jobs import FeaturesJob
 from bench.engine.networks import load_model
 from bench.engine.running import Running

@@ -8,9 +8,9 @@ import sys
 import pytest
 from bench.cli import main
 from bench.engine import launch as launching
-from bench.engine import local_worker
+from bench.engine import pool
 from bench.engine.launch import Launch, local
-from bench.engine.local_worker import LocalWorker
+from bench.engine.pool import LocalWorker
 from bench.errors import UserError
 from bench.resources import cores
 from bench.site import Site
@@ -158,7 +158,7 @@ def test_a_worker_process_has_one_thread_and_its_variables(monkeypatch):
 
     start = asyncio.create_subprocess_exec
     monkeypatch.setenv("KEPT", "1")
-    monkeypatch.setattr(local_worker.asyncio, "create_subprocess_exec", recorded)
+    monkeypatch.setattr(pool.asyncio, "create_subprocess_exec", recorded)
 
     async def run():
         worker = LocalWorker(None, {"CUDA_VISIBLE_DEVICES": "3"})

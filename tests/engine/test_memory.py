@@ -10,9 +10,8 @@ import torch
 from bench.engine.failures import SETTING_ERRORS
 from bench.engine.inputs import AugmentedImages
 from bench.engine.jobs import TrainJob
-from bench.engine.micro_batches import MicroBatches
 from bench.engine.networks import backbone_features, embed
-from bench.engine.optim import Optimisation
+from bench.engine.optim import MicroBatches, Optimisation
 from bench.engine.running import PatientScorer, Running, in_chunks
 from bench.engine.testing import run_tests
 from bench.engine.training import Trainer, run_training
@@ -65,7 +64,7 @@ def test_torch_on_this_machine_raises_one_of_them():
 REAL_LIMIT = """
 import gc, resource
 import torch
-from bench.engine.micro_batches import MicroBatches
+from bench.engine.optim import MicroBatches
 from bench.engine.optim import Optimisation
 from bench.engine.running import Running
 from bench.methods._model import EmbeddingModel

@@ -14,7 +14,7 @@ from bench.engine.failures import JobCrashed, WorkerDied
 from bench.engine.jobs import CheckJob, Done, ProposeJob, TrainJob
 from bench.engine.needs import Needs
 from bench.engine.ray_cluster import RayWorkers, Shares, slots
-from bench.engine.ray_worker import Node
+from bench.engine.ray_nodes import Node
 from bench.errors import UnitFailed, UserError
 from bench.site import Site
 

@@ -10,11 +10,11 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from bench.engine import local_worker, ray_worker
+from bench.engine import pool, ray_nodes
 from bench.engine.failures import JobCrashed, SettingFailed, WorkerDied, WorkerSilent
 from bench.engine.jobs import Alive, CheckJob, Done, EpochDone, Failed, TrainJob
 from bench.engine.needs import Needs
-from bench.engine.ray_worker import Host, Node, RayWorker
+from bench.engine.ray_nodes import Host, Node, RayWorker
 from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
 from bench.site import Site
@@ -51,7 +51,7 @@ def process(monkeypatch):
             lines_given = json.dumps([line.model_dump_json() for line in lines])
             return await start(sys.executable, "-S", "-c", text, lines_given, os.environ["JOBS"], **options)
 
-        monkeypatch.setattr(local_worker.asyncio, "create_subprocess_exec", scripted)
+        monkeypatch.setattr(pool.asyncio, "create_subprocess_exec", scripted)
 
     return of
 
@@ -71,7 +71,7 @@ def _said(job, silence=None, declared=64, sharing=1, on_cpu=True):
 @pytest.mark.parametrize("last", [Done(), Failed(error="ValueError", reason="bad", place="", log="")])
 def test_the_actor_passes_on_what_its_process_says(job, process, last, tmp_path, monkeypatch):
     monkeypatch.setenv("JOBS", str(tmp_path / "job"))
-    monkeypatch.setattr(ray_worker, "cores", lambda: 8)
+    monkeypatch.setattr(ray_nodes, "cores", lambda: 8)
     process([*EVENTS, last])
     assert _said(job, sharing=3) == [("event", event.model_dump_json()) for event in (*EVENTS, last)]
     got = TrainJob.model_validate_json((tmp_path / "job").read_text())

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from bench.engine.draws import generator
+from bench.engine.inputs import generator
 from bench.engine.networks import build_model, load_model
 from bench.engine.optim import Optimisation
 from bench.engine.training import Trainer, run_training

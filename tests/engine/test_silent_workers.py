@@ -5,11 +5,10 @@ import json
 import sys
 
 import pytest
-from bench.engine import local_worker
+from bench.engine import pool
 from bench.engine.failures import WorkerSilent
 from bench.engine.jobs import Alive, Done, ProposeJob
-from bench.engine.local_worker import LocalWorker
-from bench.engine.pool import Pool
+from bench.engine.pool import LocalWorker, Pool
 
 JOB = ProposeJob(axes=("x",), space={}, sampler="tpe", numbers=(), told=(), fixed={})
 STEP, DONE = Alive(step="epoch 1, batch 7").model_dump_json(), Done().model_dump_json()
@@ -32,7 +31,7 @@ def workers(monkeypatch):
         async def scripted(*arguments, **options):
             return await start(sys.executable, "-c", text, json.dumps(script), **options)
 
-        monkeypatch.setattr(local_worker.asyncio, "create_subprocess_exec", scripted)
+        monkeypatch.setattr(pool.asyncio, "create_subprocess_exec", scripted)
 
     return of
 
@@ -68,7 +67,7 @@ def test_without_a_limit_a_silent_worker_is_waited_for(workers):
 
 def test_a_driver_that_was_stopped_itself_ends_no_worker(workers, monkeypatch):
     """Ctrl-Z stops driver and workers alike; when they go on, much time has passed by the clock."""
-    monkeypatch.setattr(local_worker, "_LOOK", 0.5)
+    monkeypatch.setattr(pool, "_LOOK", 0.5)
     workers((0, STEP), (3, DONE))
 
     async def run():

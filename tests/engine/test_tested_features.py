@@ -6,13 +6,12 @@ import shutil
 import pytest
 import torch
 from bench.engine.corrupted_images import CorruptedImages
-from bench.engine.embedded_model import EmbeddedModel
-from bench.engine.features import EVALUATION, write_file
+from bench.engine.embedded_model import EmbeddedModel, TestedFeatures
+from bench.engine.inputs import EVALUATION, write_file
 from bench.engine.jobs import TestedFeaturesJob
 from bench.engine.networks import load_model
 from bench.engine.running import Running
 from bench.engine.scheduler import Scheduler
-from bench.engine.tested_features import TestedFeatures
 from bench.engine.training import run_training
 from bench.engine.worker import run_job
 from bench.methods._model import EmbeddingModel
@@ -111,7 +110,7 @@ def no_backbone(monkeypatch):
             raise AssertionError("the backbone has run")
 
         monkeypatch.setattr(EmbeddingModel, "features", refuse)
-        monkeypatch.setattr("bench.engine.tested_features.backbone_features", refuse)
+        monkeypatch.setattr("bench.engine.embedded_model.backbone_features", refuse)
 
     return forbid
 

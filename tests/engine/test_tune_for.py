@@ -8,14 +8,12 @@ import pandas as pd
 import pytest
 import torch
 from bench.datasets.corruptions.severity import draw_quality
-from bench.engine.choice import choose, objectives
-from bench.engine.crop_confidence import crop_auroc
+from bench.engine.corrupted_images import crop_auroc
 from bench.engine.estimate import Estimate
 from bench.engine.networks import load_model
 from bench.engine.running import Running
-from bench.engine.study import tuning_note
 from bench.engine.training import run_training
-from bench.engine.tuning import Told, propose
+from bench.engine.tuning import Told, choose, objectives, propose, tuning_note
 from bench.errors import UnitFailed, UserError
 from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans

@@ -20,10 +20,8 @@ from bench.protocols.declare import _DECLARED
 from bench.report.frame import collect, provenance
 from bench.seeds import content_id
 from bench.site import Site
-from bench.store.archive import FLOAT16, read_archive, write_archive
-from bench.store.check import damages
-from bench.store.consistency import inconsistencies
-from bench.store.files import sha256, write_atomic
+from bench.store.check import damages, inconsistencies
+from bench.store.files import FLOAT16, read_archive, sha256, write_archive, write_atomic
 from bench.store.folder import Store
 from bench.store.records import Columns, Corrupted, Curve, Environment, Epoch, Role, TestRecord, TrainRecord
 from safetensors import safe_open
@@ -481,7 +479,7 @@ def test_a_truncated_archive_and_one_that_unpacks_to_too_much_are_refused(refere
     path.write_bytes(whole[:-9])
     assert "is damaged: it ends too early or too late" in _reasons(Store(reference.root))
     path.write_bytes(whole)
-    monkeypatch.setattr("bench.store.archive.MOST_BYTES", 1000)
+    monkeypatch.setattr("bench.store.files.MOST_BYTES", 1000)
     assert any("unpacks to more than" in reason for reason in _reasons(Store(reference.root)))
 
 

@@ -6,8 +6,7 @@ import math
 import time
 
 import pytest
-from bench.engine import meter
-from bench.engine.meter import EMBEDDING, Meter
+from bench.engine.environment import EMBEDDING, Meter
 from bench.report import write
 from bench.report.cost import cost_document, costs
 from bench.report.frame import collect
@@ -111,7 +110,7 @@ def test_a_meter_times_whole_chunks_of_clean_test_images(monkeypatch):
 
 
 def test_a_resumed_training_has_no_processor_time_and_unknown_memory_is_a_gap(monkeypatch):
-    monkeypatch.setattr(meter, "_forget_peaks", lambda: False)
+    monkeypatch.setattr("bench.engine.environment._forget_peaks", lambda: False)
     cost = Meter.of(lambda step: None, resumed=True).cost()
     assert (cost.cpu_seconds, cost.peak_memory_mib, cost.ms_per_image, cost.resumed) == (None, None, None, True)
 

@@ -22,7 +22,7 @@ from bench.store.files import (
     sha256,
     write_atomic,
 )
-from bench.store.marker import Marker, read_marker
+from bench.store.records import Marker, read_marker
 
 
 def _seal(path, owner, *parts):

@@ -9,10 +9,8 @@ import sys
 
 import pytest
 from bench.cli import main
-from bench.store import roster as rosters
-from bench.store.claims import CLAIM, DRIVERS, Claims
+from bench.store.claims import CLAIM, DRIVERS, NODES, Claims, Roster, nodes_of_units
 from bench.store.folder import Store
-from bench.store.roster import FOLDER, Roster, nodes_of_units
 
 UNIT = "reality_check/ndigit/pfe/train-1"
 
@@ -20,7 +18,7 @@ UNIT = "reality_check/ndigit/pfe/train-1"
 @pytest.fixture
 def claims(tmp_path, monkeypatch):
     """Claims of a driver that is at work in the folder."""
-    monkeypatch.setattr(rosters, "PAUSE", 0.01)
+    monkeypatch.setattr("bench.store.claims.PAUSE", 0.01)
     there = Claims(tmp_path)
     there.enter(alone=False, lost=lambda: None)
     yield there
@@ -50,9 +48,9 @@ def test_units_are_entered_with_their_nodes_until_they_end(claims, tmp_path):
 
 
 def test_the_file_is_written_at_most_once_in_a_while(claims, tmp_path, monkeypatch):
-    monkeypatch.setattr(rosters, "PAUSE", 0.2)
+    monkeypatch.setattr("bench.store.claims.PAUSE", 0.2)
     written = []
-    monkeypatch.setattr(rosters, "write_atomic", lambda path, data, sync: written.append(json.loads(data)))
+    monkeypatch.setattr("bench.store.claims.write_atomic", lambda path, data, sync: written.append(json.loads(data)))
 
     async def run():
         roster = Roster(tmp_path, claims.name)
@@ -69,16 +67,16 @@ def test_the_file_is_written_at_most_once_in_a_while(claims, tmp_path, monkeypat
 
 
 def test_a_folder_that_cannot_be_written_disturbs_nothing(claims, tmp_path):
-    (tmp_path / FOLDER).write_text("")
+    (tmp_path / NODES).write_text("")
     assert _after(tmp_path, claims.name, (UNIT, "a"))[0] == {}
 
 
 def test_closing_removes_the_roster_and_the_token(claims, tmp_path):
     _, roster = _after(tmp_path, claims.name, (UNIT, "a"))
     roster.token.write_text("x")
-    assert len(list((tmp_path / FOLDER).iterdir())) == 2
+    assert len(list((tmp_path / NODES).iterdir())) == 2
     roster.close()
-    assert list((tmp_path / FOLDER).iterdir()) == []
+    assert list((tmp_path / NODES).iterdir()) == []
     roster.close()
 
 
@@ -103,7 +101,7 @@ def test_what_dead_drivers_left_does_not_count_and_is_removed(claims, tmp_path):
     assert (tmp_path / DRIVERS / name).exists()
     _, mine = _after(tmp_path, claims.name, (UNIT, "a"))
     mine.token.write_text("x")
-    left = [tmp_path / FOLDER / f"{name}.json", tmp_path / FOLDER / f"{name}.token"]
+    left = [tmp_path / NODES / f"{name}.json", tmp_path / NODES / f"{name}.token"]
     for path in left:
         path.write_text(json.dumps({"other": "b"}))
     assert nodes_of_units(tmp_path) == {UNIT: "a"}
@@ -127,8 +125,8 @@ def test_a_driver_whose_clock_is_ahead_takes_no_token_from_the_living(claims, tm
 
 def test_what_another_driver_is_about_to_write_is_left_alone(claims, tmp_path):
     """Its token was gone before it had its name, which ended the driver."""
-    (tmp_path / FOLDER).mkdir()
-    part = tmp_path / FOLDER / f".{claims.name}.token.{claims.name}.part"
+    (tmp_path / NODES).mkdir()
+    part = tmp_path / NODES / f".{claims.name}.token.{claims.name}.part"
     part.write_text("x")
     Roster(tmp_path, "of another driver")
     assert part.exists()
@@ -136,8 +134,8 @@ def test_what_another_driver_is_about_to_write_is_left_alone(claims, tmp_path):
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "3", '{"unit": 3}', b"\xff\xfe"])
 def test_a_damaged_roster_is_no_error(claims, tmp_path, content):
-    (tmp_path / FOLDER).mkdir()
-    path = tmp_path / FOLDER / f"{claims.name}.json"
+    (tmp_path / NODES).mkdir()
+    path = tmp_path / NODES / f"{claims.name}.json"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     assert nodes_of_units(tmp_path) in ({}, {"unit": "3"})
 

@@ -11,15 +11,14 @@ from pathlib import Path
 import pytest
 from bench import versions
 from bench.cli import main
-from bench.engine.choice import choose
+from bench.engine.tuning import choose
 from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
 from bench.report.frame import collect
 from bench.seeds import content_id
 from bench.site import Site
-from bench.store.archive import unpacked
-from bench.store.check import damages
-from bench.store.consistency import inconsistencies
+from bench.store.check import damages, inconsistencies
+from bench.store.files import unpacked
 from bench.store.folder import Store
 from bench.store.pinned import Pinned
 from bench.store.records import ROW_KEYS

@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ...engine.choice import ONE_POINT, choose, objectives
+from ...engine.tuning import ONE_POINT, choose, objectives
 from ...protocols.metrics import title_of
 from ...store.records import StudyRecord, TrialRecord
 from .source import Drawing, Note, Source
@@ -33,7 +33,7 @@ _NAMES = {
 
 
 def names_of(study: StudyRecord) -> tuple[str, ...]:
-    """Names of the values that a study optimises, as in :func:`~bench.engine.choice.objectives`."""
+    """Names of the values that a study optimises, as in :func:`~bench.engine.tuning.objectives`."""
     return ("loss",) if _by_loss(study) else _NAMES[study.spec.tune_for]
 
 
