@@ -36,7 +36,7 @@ from ..store.records import TrainRecord
 from ..store.specs import Cell, TrainSpec
 from .corrupted_images import CorruptedImages
 from .inputs import EVALUATION, FrozenBackbone, whole_file, write_file
-from .networks import backbone_features, check_finite, embed, load_ensemble, load_model
+from .networks import backbone_features, check_finite, embed, load_model
 from .running import PatientScorer, Running
 
 Images = ImageSet | CorruptedImages
@@ -159,82 +159,16 @@ def _digest(backbone: nn.Module) -> str:
     return sha256(save({name: value.cpu().contiguous() for name, value in backbone.state_dict().items()}))
 
 
-@dataclass(frozen=True)
-class EmbeddedModel:
-    """Embeddings and confidences of one trained model on every split of the images that the tests need.
+@dataclass(frozen=True, kw_only=True)
+class Embedded:
+    """Embeddings and confidences of one model by split, and the trained parameters (``options``) of its own scorer."""
 
-    The splits are the clean test images (``test``), the clean validation images (``val``), and both under a corruption
-    (``test_`` or ``val_`` and its name). ``options`` are the trained parameters of the method's scorer.
-    """
-
-    method: Method
     embeddings: Mapping[str, Distribution]
     confidence: Mapping[str, Mapping[str, Tensor]]
+    own_scorer: str
     options: Mapping[str, float]
-    trained: TrainRecord
-    validation: ImageSet
-    device: str
+    device: str = "cpu"
     running: Running = field(default_factory=Running)
-
-    @classmethod
-    def of(
-        cls,
-        unit: str,
-        cell: Cell,
-        site: Site,
-        corrupted: Mapping[str, CorruptedImages],
-        running: Running,
-    ) -> EmbeddedModel:
-        """Embed the test images and the validation images with a trained model, clean and corrupted."""
-        return cls._of(*load_model(cell, unit, site), site, corrupted, running)
-
-    @classmethod
-    def of_ensemble(
-        cls,
-        method: str,
-        units: Sequence[str],
-        members: Cell,
-        site: Site,
-        corrupted: Mapping[str, CorruptedImages],
-        running: Running,
-    ) -> EmbeddedModel:
-        """Embed the same images with several trained models side by side; ``trained`` is the record of the first."""
-        return cls._of(*load_ensemble(method, members, units, site), site, corrupted, running)
-
-    @classmethod
-    def _of(
-        cls,
-        model: EmbeddingModel | EnsembleModel,
-        trained: TrainRecord,
-        site: Site,
-        corrupted: Mapping[str, CorruptedImages],
-        running: Running,
-    ) -> EmbeddedModel:
-        spec = trained.spec
-        splits = splits_of(spec, site, corrupted)
-        validation = splits["val"]
-        assert isinstance(validation, ImageSet)
-        cache = TestedFeatures.of(model, spec, site, running)
-        embedded: dict[str, tuple[Distribution, dict[str, Tensor]]] = {}
-        for split, images in splits.items():
-            # Most trained bases have one head, which is tested once.
-            features = None if cache is None else cache.load(split, images, make=bool(spec.frozen))
-            embedded[split] = _embedded(split, model, images, features, site.device, running)
-        return cls(
-            model.method,
-            {split: distribution for split, (distribution, _) in embedded.items()},
-            {split: confidence for split, (_, confidence) in embedded.items()},
-            model.scorer_options(),
-            trained,
-            validation,
-            site.device,
-            running,
-        )
-
-    @property
-    def validation_split(self) -> Literal["val", "train"]:
-        """Split under which results list the validation images: ``val``, or ``train`` if they were trained on."""
-        return "train" if self.trained.spec.folds == 1 else "val"
 
     def scorer(self, name: str, split: str) -> Scorer:
         """Scorer that compares the images of a split with each other, with the trained parameters of the model."""
@@ -249,6 +183,57 @@ class EmbeddedModel:
         """Means of the embeddings of a split, normalised to unit length, float64 ``[N, D]``."""
         means: Tensor = self.embeddings[split].mean
         return torch.nn.functional.normalize(means.double(), dim=-1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddedModel(Embedded):
+    """One trained model, embedded on every split of the images that the tests need.
+
+    The splits are the clean test images (``test``), the clean validation images (``val``), and both under a corruption
+    (``test_`` or ``val_`` and its name).
+    """
+
+    method: Method
+    trained: TrainRecord
+    validation: ImageSet
+
+    @classmethod
+    def of(
+        cls,
+        model: EmbeddingModel | EnsembleModel,
+        trained: TrainRecord,
+        site: Site,
+        corrupted: Mapping[str, CorruptedImages],
+        running: Running,
+    ) -> EmbeddedModel:
+        """Embed the images with a trained model, or with an ensemble, whose first member has the record ``trained``."""
+        spec = trained.spec
+        splits = splits_of(spec, site, corrupted)
+        validation = splits["val"]
+        assert isinstance(validation, ImageSet)
+        cache = TestedFeatures.of(model, spec, site, running)
+        embeddings: dict[str, Distribution] = {}
+        confidence: dict[str, dict[str, Tensor]] = {}
+        for split, images in splits.items():
+            # Most trained bases have one head, which is tested once.
+            features = None if cache is None else cache.load(split, images, make=bool(spec.frozen))
+            embeddings[split], confidence[split] = _embedded(split, model, images, features, site.device, running)
+        return cls(
+            method=model.method,
+            embeddings=embeddings,
+            confidence=confidence,
+            own_scorer=model.method.scorer,
+            options=model.scorer_options(),
+            trained=trained,
+            validation=validation,
+            device=site.device,
+            running=running,
+        )
+
+    @property
+    def validation_split(self) -> Literal["val", "train"]:
+        """Split under which results list the validation images: ``val``, or ``train`` if they were trained on."""
+        return "train" if self.trained.spec.folds == 1 else "val"
 
 
 def _embedded(
@@ -278,9 +263,12 @@ class ConcatenatedModels:
     one, so there is no validation split.
     """
 
-    def __init__(self, members: Sequence[EmbeddedModel]) -> None:
+    validation_split: Literal["val"] = "val"
+    """As for a single model; it has no images, since each model has other validation classes."""
+
+    def __init__(self, members: Sequence[Embedded]) -> None:
         self.members = tuple(members)
-        self.method = members[0].method
+        self.own_scorer = members[0].own_scorer
         self.confidence: Mapping[str, Mapping[str, Tensor]] = {
             split: {
                 name: torch.stack([m.confidence[split][name].double() for m in members]).mean(0)
@@ -289,11 +277,6 @@ class ConcatenatedModels:
             for split in members[0].confidence
             if split.startswith("test")
         }
-
-    @property
-    def validation_split(self) -> Literal["val"]:
-        """Constant ``val``, as for a single model; it has no images, since each model has other validation classes."""
-        return "val"
 
     def scorer(self, name: str, split: str) -> Scorer:
         """Scorer that compares the images of a split with each other: the mean of the models' scores."""

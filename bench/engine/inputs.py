@@ -9,11 +9,11 @@ content: a damaged file is noticed and made again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from safetensors.torch import load_file, save
@@ -66,84 +66,105 @@ class Features:
         return chosen
 
 
-def of_base(
-    spec: TrainSpec,
-    data: TrainVal,
-    augmentation: object,
-    backbone: nn.Module,
-    folder: Path,
-    device: str,
-    running: Running,
-) -> Features:
-    """Features of the trained backbone of a base, made once and kept in its folder."""
-    assert spec.base is not None
-    views = spec.batches.feature_views
-    held = [spec.augmentation, spec.view, views, spec.batches.pooling, spec.folds, spec.fold]
-    stem = f"{FEATURES}{content_id([spec.base.unit, *held, data.train.manifest_sha256()])}-"
-    path = whole_file(folder, stem)
-    if path is None:
-        made: dict[str, Tensor] = {}
-        for split, images in (("train", data.train), ("val", data.val)):
-            stack = [
-                _of_view(spec, view, split, images, augmentation, backbone, device, running) for view in range(views)
-            ]
-            made[split] = torch.stack(stack)
-        made["evaluation"] = backbone_features(
-            backbone.eval(), data.val.evaluation, len(data.val), device, running=running
-        )
-        path = write_file(folder, stem, made)
-    return Features(**{name: value.to(device) for name, value in load_file(path).items()})
-
-
-class FrozenBackbone:
-    """A backbone that stays at its starting weights, with its cached features of one data set and fold."""
+class _Views:
+    """Features of augmented views of the images of a training, made by a backbone that is frozen."""
 
     def __init__(self, spec: TrainSpec, site: Site, dataset: Dataset, data: TrainVal, running: Running) -> None:
         self.spec, self.site, self.data, self.running = spec, site, data, running
         self.augmentation = dataset.augmentation_type(**spec.augmentation)
+
+    @torch.no_grad()
+    def _of_view(self, view: int, split: str, images: ImageSet, backbone: nn.Module) -> Tensor:
+        """Features ``[N, F]`` of one augmented view of N images; its draws depend on data set, split and view."""
+        backbone.eval()
+        gen = generator("features", self.spec.dataset, split, view)
+        parts: list[Tensor] = []
+        for rows in torch.arange(len(images)).split(256):
+            # The draws of an augmentation depend on how many images are drawn for.
+            batch: Tensor = images.training(rows, self.augmentation, gen)
+
+            def work(part: Tensor, size: int, batch: Tensor = batch) -> Tensor:
+                some = batch if len(part) == len(batch) else batch[part]
+                moved = some.to(self.site.device, memory_format=torch.channels_last)
+                features: Tensor = backbone(moved).float().cpu()
+                return features
+
+            parts += in_chunks(len(rows), 256, work, self.running, "features")
+        return torch.cat(parts)
+
+    def _evaluation(self, backbone: nn.Module) -> Tensor:
+        """Features ``[M, F]`` of the validation images as they are."""
+        val = self.data.val
+        return backbone_features(backbone.eval(), val.evaluation, len(val), self.site.device, running=self.running)
+
+    def _read(self, path: Path) -> dict[str, Tensor]:
+        return {name: value.to(self.site.device) for name, value in load_file(path).items()}
+
+
+class TrainedBase(_Views):
+    """The trained backbone of a base, with its cached features in the folder of the base."""
+
+    def load(self, backbone: nn.Module, folder: Path) -> Features:
+        """The features, made once."""
+        spec, data = self.spec, self.data
+        assert spec.base is not None
+        views = range(spec.batches.feature_views)
+        held = [spec.augmentation, spec.view, len(views), spec.batches.pooling, spec.folds, spec.fold]
+        stem = f"{FEATURES}{content_id([spec.base.unit, *held, data.train.manifest_sha256()])}-"
+
+        def made() -> dict[str, Tensor]:
+            return {
+                "train": torch.stack([self._of_view(view, "train", data.train, backbone) for view in views]),
+                "val": torch.stack([self._of_view(view, "val", data.val, backbone) for view in views]),
+                "evaluation": self._evaluation(backbone),
+            }
+
+        return Features(**self._read(cached(folder, stem, made)))
+
+
+class FrozenBackbone(_Views):
+    """A backbone that stays at its starting weights, with its cached features of one data set and fold."""
+
+    def __init__(self, spec: TrainSpec, site: Site, dataset: Dataset, data: TrainVal, running: Running) -> None:
+        super().__init__(spec, site, dataset, data, running)
         self.channels = dataset.input_channels
         content = content_id([spec.features, data.train.manifest_sha256(), data.val.manifest_sha256()])
         self.folder = site.store.features(content)
-        self._built: nn.Module | None = None
 
     def load(self) -> tuple[Features, Tensor]:
         """The features and the constant ``[]`` by which the backbone divides them; what is missing is made."""
-        fixed = self._read(self._make_evaluation(), {"evaluation", "scale"})
-        views = [self._read(self.make_view(view), {"train", "val"}) for view in range(self.spec.batches.feature_views)]
+        fixed = self._read(self._evaluation_and_scale())
+        views = [self._read(self.make_view(view)) for view in range(self.spec.batches.feature_views)]
         train, val = (tuple(view[split] for view in views) for split in ("train", "val"))
         return Features(train, val, fixed["evaluation"]), fixed["scale"]
 
     def make_view(self, view: int) -> Path:
         """File of the features of one augmented view, numbered from 0; it is made unless it is there."""
-        stem = f"view{view}-"
-        path = whole_file(self.folder, stem)
-        if path is not None:
-            return path
-        made = {
-            split: _of_view(
-                self.spec, view, split, images, self.augmentation, self._backbone(), self.site.device, self.running
-            )
-            for split, images in (("train", self.data.train), ("val", self.data.val))
-        }
-        return write_file(self.folder, stem, made)
 
-    def _make_evaluation(self) -> Path:
+        def made() -> dict[str, Tensor]:
+            return {
+                "train": self._of_view(view, "train", self.data.train, self._backbone),
+                "val": self._of_view(view, "val", self.data.val, self._backbone),
+            }
+
+        return cached(self.folder, f"view{view}-", made)
+
+    def _evaluation_and_scale(self) -> Path:
         """File of the validation images' features and of the scale; it is made unless it is there."""
-        path = whole_file(self.folder, EVALUATION)
-        if path is not None:
-            return path
-        backbone = self._bare()
-        calibrate = getattr(backbone, "calibrate", None)
-        if self.spec.batches.calibrate and calibrate is not None:
-            count = len(self.data.train)
-            gen = generator("calibrate", self.spec.dataset, "features")
-            rows = torch.randperm(count, generator=gen)[:CALIBRATION]
-            images: Tensor = self.data.train.training(rows, self.augmentation, gen)
-            calibrate(images.to(self.site.device, memory_format=torch.channels_last))
-        val, device = self.data.val, self.site.device
-        features = backbone_features(backbone, val.evaluation, len(val), device, running=self.running)
-        scale = getattr(backbone, "feature_scale", torch.ones(()))
-        return write_file(self.folder, EVALUATION, {"evaluation": features, "scale": scale.cpu()})
+
+        def made() -> dict[str, Tensor]:
+            backbone = self._bare()
+            calibrate = getattr(backbone, "calibrate", None)
+            if self.spec.batches.calibrate and calibrate is not None:
+                gen = generator("calibrate", self.spec.dataset, "features")
+                rows = torch.randperm(len(self.data.train), generator=gen)[:CALIBRATION]
+                images: Tensor = self.data.train.training(rows, self.augmentation, gen)
+                calibrate(images.to(self.site.device, memory_format=torch.channels_last))
+            features = self._evaluation(backbone)
+            scale: Tensor = getattr(backbone, "feature_scale", torch.ones(()))
+            return {"evaluation": features, "scale": scale.cpu()}
+
+        return cached(self.folder, EVALUATION, made)
 
     def _bare(self) -> nn.Module:
         """The backbone with its starting weights, in evaluation mode."""
@@ -152,18 +173,13 @@ class FrozenBackbone:
         built = build_backbone(self.spec.backbone, self.channels, weights, batches.freeze_norm, batches.pooling)
         return built.to(self.site.device).to(memory_format=torch.channels_last).eval()
 
+    @cached_property
     def _backbone(self) -> nn.Module:
-        """The backbone with its scale, built once."""
-        if self._built is None:
-            scale = load_file(self._make_evaluation())["scale"]
-            self._built = self._bare()
-            set_scale(self._built, scale)
-        return self._built
-
-    def _read(self, path: Path, names: set[str]) -> dict[str, Tensor]:
-        content = load_file(path)
-        assert content.keys() == names
-        return {name: value.to(self.site.device) for name, value in content.items()}
+        """The backbone with its scale."""
+        scale = load_file(self._evaluation_and_scale())["scale"]
+        backbone = self._bare()
+        set_scale(backbone, scale)
+        return backbone
 
 
 def set_scale(backbone: nn.Module, scale: Tensor) -> None:
@@ -178,65 +194,17 @@ def whole_file(folder: Path, stem: str) -> Path | None:
     return next((path for path in sorted(folder.glob(f"{stem}*.safetensors")) if is_whole_cache(path)), None)
 
 
+def cached(folder: Path, stem: str, make: Callable[[], dict[str, Tensor]]) -> Path:
+    """File of features whose name begins with ``stem``; they are made unless it is there."""
+    return whole_file(folder, stem) or write_file(folder, stem, make())
+
+
 def write_file(folder: Path, stem: str, features: dict[str, Tensor]) -> Path:
     """Write a file of features, whose name is ``stem`` and the digest of the content."""
     content = save(features)
     path = folder / f"{stem}{sha256(content)}.safetensors"
     write_atomic(path, content)
     return path
-
-
-@torch.no_grad()
-def _of_view(
-    spec: TrainSpec,
-    view: int,
-    split: str,
-    images: ImageSet,
-    augmentation: object,
-    backbone: nn.Module,
-    device: str,
-    running: Running,
-) -> Tensor:
-    """Features ``[N, F]`` of one augmented view of N images; its random draws depend on data set, split and view."""
-    backbone.eval()
-    gen = generator("features", spec.dataset, split, view)
-    parts: list[Tensor] = []
-    for rows in torch.arange(len(images)).split(256):
-        # The draws of an augmentation depend on how many images are drawn for.
-        batch: Tensor = images.training(rows, augmentation, gen)  # type: ignore[arg-type]
-
-        def work(part: Tensor, size: int, batch: Tensor = batch) -> Tensor:
-            some = batch if len(part) == len(batch) else batch[part]
-            features: Tensor = backbone(some.to(device, memory_format=torch.channels_last)).float().cpu()
-            return features
-
-        parts += in_chunks(len(rows), 256, work, running, "features")
-    return torch.cat(parts)
-
-
-class Inputs(Protocol):
-    """Interface of the inputs of one stage of training: images, or cached features of a frozen backbone.
-
-    Attributes:
-        ahead: Whether a thread makes the next batch while one is trained on.
-        through_backbone: Whether inputs are images, which the backbone makes features of.
-    """
-
-    ahead: bool
-
-    through_backbone: bool
-
-    def batch(self, rows: Tensor, gen: torch.Generator) -> Tensor:
-        """Randomly augmented inputs of a training batch, from the rows ``[B]`` of its images."""
-
-    def embed_batch(self, model: EmbeddingModel, inputs: Tensor) -> Embedding:
-        """Embed a batch of inputs: raw embeddings ``[B, D]`` and one distribution of batch shape ``[B]``."""
-
-    def validation(self, model: EmbeddingModel) -> Distribution:
-        """Embed the N validation images; returns one distribution of batch shape ``[N]``."""
-
-    def validation_loss(self, model: EmbeddingModel, labels: Tensor) -> float | None:
-        """Mean loss of the stage on the validation images; None if the loss is defined for training classes only."""
 
 
 class AugmentedImages:
@@ -317,6 +285,10 @@ class CachedFeatures:
         views = self.features.val
         losses = [loss_of_any_classes(model, model.embed_features(view).distribution, labels) for view in views]
         return float(torch.stack(losses).double().mean())
+
+
+Inputs = AugmentedImages | CachedFeatures
+"""Inputs of one stage of training; with ``ahead``, a thread makes the next batch while one is trained on."""
 
 
 def loss_of_any_classes(model: EmbeddingModel, distribution: Distribution, labels: Tensor) -> Tensor:

@@ -3,47 +3,42 @@
 from __future__ import annotations
 
 import json
-import math
 import struct
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
-from torch.distributions import Distribution
 
 from .. import versions
 from ..errors import UnitFailed, UserError, first_line
 from ..methods.distributions.arrays import from_arrays
-from ..methods.scorers.distribution_scorer import DistributionScorer, mode_scorer
 from ..methods.scorers.registry import get_scorer
 from ..protocols.battery import run_battery
 from ..protocols.controls import random_confidence
-from ..protocols.embeddings import Embeddings, Options, Quality
+from ..protocols.embeddings import Embeddings
 from ..protocols.known_tests import load_tests
 from ..protocols.rows import SplitRow
-from ..protocols.scorers import Scorer
 from ..seeds import seed_for
 from ..site import Site
 from ..store.files import DamagedFile, file_sha256, unpacked
 from ..store.folder import Store
 from ..store.records import ROW_KEYS, RescoreRecord, TestRecord
 from ..store.specs import Cell, RescoreSpec
-from .embedded_model import ConcatenatedModels
+from .embedded_model import ConcatenatedModels, Embedded
 from .environment import environment
 from .networks import load_model
 from .running import Running
-from .testing import draw_seed, mean_rows
+from .testing import draw_seed, mean_rows, options_of, view_of_split, without_nan
 
 if TYPE_CHECKING:
     from ..datasets.image_set import ImageSet
-    from .embedded_model import EmbeddedModel
 
 TOLERANCE = 0.005
 """Largest difference of retrieval values that a copy of the embeddings in float16 may cause."""
@@ -52,32 +47,14 @@ OF_IMAGES = frozenset({"soft_labels", "posterior"})
 """What a test may need of the images themselves, which no array file has."""
 
 
-@dataclass(frozen=True)
-class StoredModel:
-    """Embeddings and confidences of one tested model, as its array file has them."""
+@dataclass(frozen=True, kw_only=True)
+class StoredModel(Embedded):
+    """One tested model, as its array file has it."""
 
     ids: tuple[str, ...]
     labels: Tensor
     roles: Mapping[str, Tensor]
     quality: Mapping[str, Tensor]
-    embeddings: Mapping[str, Distribution]
-    confidence: Mapping[str, Mapping[str, Tensor]]
-    options: Mapping[str, float]
-
-    method: None = None  # models side by side ask for it
-
-    def scorer(self, name: str, split: str) -> Scorer:
-        """Scorer that compares the images of a split with each other."""
-        return DistributionScorer(name, self.embeddings[split], self.options)
-
-    def modes(self, split: str) -> Scorer:
-        """Scorer of the negative squared distance between the distributions' modes."""
-        return mode_scorer(self.embeddings[split])
-
-    def unit_vectors(self, split: str) -> Tensor:
-        """Means of the embeddings of a split, normalised to unit length, float64 ``[N, D]``."""
-        means: Tensor = self.embeddings[split].mean
-        return torch.nn.functional.normalize(means.double(), dim=-1)
 
 
 class Arrays(NamedTuple):
@@ -87,9 +64,7 @@ class Arrays(NamedTuple):
     float16: bool
 
 
-def rescore(
-    record: TestRecord, site: Site, groups: Sequence[str], arrays: Store | None = None, running: Running | None = None
-) -> RescoreRecord:
+def rescore(record: TestRecord, site: Site, groups: Sequence[str], arrays: Store | None = None) -> RescoreRecord:
     """Compute tests from the arrays that a finished test, or another results folder, has kept, and write their record.
 
     Nothing is trained or embedded. A rescoring that is there already is read, not done again. Groups of tests that need
@@ -114,7 +89,7 @@ def rescore(
     done = site.store.rescored(record.cell, spec.id)
     if done is not None:
         return done
-    models = [read_model(path, of) for (path, _), of in zip(found.files.values(), options)]
+    models = [read_model(path, record.role.primary_scorer, of) for (path, _), of in zip(found.files.values(), options)]
     computable = tuple(name for name in scorers if _is_computable(name, options))
     rows = stored_rows(record, models, groups, computable, site)
     known = [] if "retrieval" in groups else stored_rows(record, models, ["retrieval"], computable[:1], site, ("test",))
@@ -129,7 +104,7 @@ def rescore(
         compared=compared,
         largest_difference=difference,
         left_out=tuple(name for name in scorers if name not in computable),
-        environment=environment(site, started, running or Running()),
+        environment=environment(site, started, Running()),
         finished=time.time(),
     )
     site.store.write(made)
@@ -140,7 +115,7 @@ def check_values(record: TestRecord, site: Site) -> None:
     """Check that the retrieval values of an archived test follow from the float16 embeddings that it comes with."""
     found = find_arrays(record, site.store)
     options = _trained_options(record, found, site, None)
-    models = [read_model(path, of) for (path, _), of in zip(found.files.values(), options)]
+    models = [read_model(path, record.role.primary_scorer, of) for (path, _), of in zip(found.files.values(), options)]
     scorer = next(name for name in scorers_of(record) if _is_computable(name, options))
     _, difference = compare_rows(record, stored_rows(record, models, ["retrieval"], (scorer,), site))
     if difference is None or difference > TOLERANCE:
@@ -226,7 +201,7 @@ def _metadata(data: bytes) -> dict[str, str]:
     return {str(key): str(value) for key, value in held.items()}
 
 
-def read_model(path: Path, options: Mapping[str, float]) -> StoredModel:
+def read_model(path: Path, own_scorer: str, options: Mapping[str, float]) -> StoredModel:
     """Read an array file of a test, in full or in float16."""
     try:
         data = _content(path)
@@ -249,6 +224,7 @@ def read_model(path: Path, options: Mapping[str, float]) -> StoredModel:
             quality={prefix: _quality(prefix, arrays) for prefix in splits - {"clean"}},
             embeddings=embeddings,
             confidence=confidence,
+            own_scorer=own_scorer,
             options=options,
         )
     except (
@@ -286,24 +262,22 @@ def stored_rows(
     needed = {name for test in tests for name in test.needs} & OF_IMAGES
     images = _images(record, site) if needed else None
     together = record.columns.ensemble == "concatenated"
-    shown = [ConcatenatedModels(cast("Sequence[EmbeddedModel]", models))] if together else models
+    noise = random_confidence(models[0].ids, seed_for("random confidence", record.columns.dataset, record.columns.seed))
+    shown: Sequence[Embedded | ConcatenatedModels] = [ConcatenatedModels(models)] if together else models
     rows = []
-    for model in cast("Sequence[StoredModel]", shown):
+    for model in shown:
         of_model: list[SplitRow] = []
         try:
-            base = _labelled(record, models[0], images)
+            common = _common_view(record, models[0], images)
             for split in sorted(splits or models[0].embeddings, key=lambda split: (split != "test", split)):
-                view = _view(base, model, models[0], split, scorers, record)
+                kind = "" if split == "test" else split.removeprefix("test_")
+                quality = models[0].quality[kind] if kind else None
+                view = view_of_split(common, model, kind, scorers, quality, noise, record.spec.tests.reranked)
                 of_model += [{**item, "split": split} for item in run_battery(view, tests)]
         except (ValueError, IndexError, KeyError, RuntimeError) as error:  # arrays that do not fit together, too
             raise UnitFailed(f"{type(error).__name__}: {first_line(error)}") from None
         rows.append(of_model)
-    return [_plain(item) for item in mean_rows(rows)]
-
-
-def _plain(item: SplitRow) -> SplitRow:
-    value = item["value"]
-    return {**item, "value": float(value) if value is not None and math.isfinite(value) else None}
+    return [without_nan(item) for item in mean_rows(rows)]
 
 
 def _images(record: TestRecord, site: Site) -> ImageSet | None:
@@ -316,9 +290,8 @@ def _images(record: TestRecord, site: Site) -> ImageSet | None:
     return images if images.manifest_sha256() == record.manifests.get("test") else None
 
 
-def _labelled(record: TestRecord, first: StoredModel, images: ImageSet | None) -> Embeddings:
-    """Labels, identities and options that all splits have in common."""
-    settings = record.spec.tests
+def _common_view(record: TestRecord, first: StoredModel, images: ImageSet | None) -> Embeddings:
+    """What all splits have in common; there are no validation images, whose embeddings nothing keeps."""
     return Embeddings(
         labels=first.labels,
         ids=first.ids,
@@ -327,31 +300,7 @@ def _labelled(record: TestRecord, first: StoredModel, images: ImageSet | None) -
         soft_labels=None if images is None else images.soft_labels,
         posterior=None if images is None else images.posterior,
         seed=partial(draw_seed, record.columns.dataset),
-        options=Options(
-            recall_ks=tuple(settings.recall_ks),
-            filter_fractions=tuple(settings.filter_fractions),
-            false_positive_rate=settings.false_positive_rate,
-            nearest_roc_point=settings.nearest_roc_point,
-        ),
-    )
-
-
-def _view(
-    base: Embeddings, model: StoredModel, first: StoredModel, split: str, scorers: Sequence[str], record: TestRecord
-) -> Embeddings:
-    """Test images of a split as the tests see them; there are no validation images, whose embeddings nothing keeps."""
-    kind, clean = split.removeprefix("test_"), model.confidence["test"]
-    noise = random_confidence(base.ids, seed_for("random confidence", record.columns.dataset, record.columns.seed))
-    own = tuple(name for name in scorers if name == record.role.primary_scorer)
-    return replace(
-        base,
-        scorers={name: partial(model.scorer, name, split) for name in scorers},
-        own_scorers=own,
-        confidences={**model.confidence[split], "random": noise},
-        directions=partial(model.unit_vectors, split),
-        quality=None if split == "test" else Quality(values=first.quality[kind], kind=kind, clean=clean),
-        candidates=partial(model.modes, split) if record.spec.tests.reranked else None,
-        clean=split == "test",
+        options=options_of(record.spec.tests),
     )
 
 

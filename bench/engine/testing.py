@@ -29,9 +29,9 @@ from ..store.files import sha256, write_atomic
 from ..store.records import Columns, Corrupted, Curve, Role, TestRecord
 from ..store.specs import Cell, TestSpec, TrainSpec
 from .corrupted_images import CorruptedImages
-from .embedded_model import ConcatenatedModels, EmbeddedModel
+from .embedded_model import ConcatenatedModels, Embedded, EmbeddedModel
 from .environment import environment
-from .networks import default_confidence
+from .networks import default_confidence, load_ensemble, load_model
 from .running import Running
 
 Model = EmbeddedModel | ConcatenatedModels
@@ -67,18 +67,23 @@ class TestImages:
             soft_labels=images.soft_labels,
             posterior=images.posterior,
             seed=partial(draw_seed, name),
-            options=Options(
-                recall_ks=tuple(tests.recall_ks),
-                filter_fractions=tuple(tests.filter_fractions),
-                false_positive_rate=tests.false_positive_rate,
-                nearest_roc_point=tests.nearest_roc_point,
-            ),
+            options=options_of(tests),
         )
         return cls(images, corrupted, _noise(images, train), view)
 
     def confidences(self, model: Model, split: str) -> dict[str, Tensor]:
         """Confidences of a model on a split by name, each ``[N]``, with the control confidence ``random``."""
         return {**model.confidence[split], "random": self.noise}
+
+
+def options_of(tests: Tests) -> Options:
+    """Options of the tests that a protocol asks for."""
+    return Options(
+        recall_ks=tuple(tests.recall_ks),
+        filter_fractions=tuple(tests.filter_fractions),
+        false_positive_rate=tests.false_positive_rate,
+        nearest_roc_point=tests.nearest_roc_point,
+    )
 
 
 def _noise(images: ImageSet, train: TrainSpec) -> Tensor:
@@ -103,9 +108,12 @@ def run_tests(
         raise FileNotFoundError(f"training unit {units[0]} has no record")
     images = TestImages.of(first.spec, specs[0].tests, site)
     if specs[0].ensemble == "seeds":
-        members = [EmbeddedModel.of_ensemble(cell.method, units, trained, site, images.corrupted, running)]
+        ensemble = load_ensemble(cell.method, trained, units, site)
+        members = [EmbeddedModel.of(*ensemble, site, images.corrupted, running)]
     else:
-        members = [EmbeddedModel.of(unit, trained, site, images.corrupted, running) for unit in units]
+        members = [
+            EmbeddedModel.of(*load_model(trained, unit, site), site, images.corrupted, running) for unit in units
+        ]
     for spec in specs:
         side_by_side = spec.ensemble == "concatenated"
         models: Sequence[Model] = [ConcatenatedModels(members)] if side_by_side else members
@@ -122,7 +130,7 @@ def run_tests(
             setting=_setting(members[0].trained.spec),
             manifests={"test": images.images.manifest_sha256()} | _manifests(members),
             corruptions=_corruptions(images),
-            rows=tuple(_without_nan(item) for item in rows),
+            rows=tuple(without_nan(item) for item in rows),
             curves={kind: _mean_curve([_curve(kind, model, images) for model in models]) for kind in images.corrupted},
             environment=environment(site, started, running),
             finished=time.time(),
@@ -147,10 +155,12 @@ def rows_of_model(model: Model, images: TestImages, spec: TestSpec) -> list[Spli
         if spec.ensemble != "seeds":  # nothing was selected by an ensemble
             rows.append({"split": model.validation_split, **_validation_row(model, len(validation))})
         rows += _confidences_on_validation(model, images, validation, tests)
+    common = replace(images.view, validation=validation, validation_split=model.validation_split)
     for kind in ("", *images.corrupted):
-        split = f"test_{kind}" if kind else "test"
-        view = _view(model, kind, images, spec, validation)
-        rows += [{"split": split, **item} for item in run_battery(view, tests)]
+        quality = images.corrupted[kind].quality if kind else None
+        names = _scorer_names(model, spec)
+        view = view_of_split(common, model, kind, names, quality, images.noise, spec.tests.reranked)
+        rows += [{"split": f"test_{kind}" if kind else "test", **item} for item in run_battery(view, tests)]
     return rows
 
 
@@ -170,7 +180,7 @@ def _confidences_on_validation(
     model: EmbeddedModel, images: TestImages, clean: Embeddings, tests: Iterable[EmbeddingTest]
 ) -> Iterator[SplitRow]:
     """Rows of the tests of confidences on the validation images, clean and corrupted, by the method's own scorer."""
-    own, judging = model.method.scorer, [test for test in tests if test.group == "risk"]
+    own, judging = model.own_scorer, [test for test in tests if test.group == "risk"]
     for kind in ("", *images.corrupted):
         ending = f"_{kind}" if kind else ""
         view = clean
@@ -185,7 +195,7 @@ def _confidences_on_validation(
 
 def _scorer_names(model: Model, spec: TestSpec) -> tuple[str, ...]:
     """The method's own scorer first."""
-    return tuple(dict.fromkeys([model.method.scorer, "cosine", *spec.scorers]))
+    return tuple(dict.fromkeys([model.own_scorer, "cosine", *spec.scorers]))
 
 
 def _validation_view(model: EmbeddedModel, images: TestImages, spec: TestSpec) -> Embeddings:
@@ -197,27 +207,32 @@ def _validation_view(model: EmbeddedModel, images: TestImages, spec: TestSpec) -
         labels=model.validation.labels,
         ids=model.validation.ids,
         scorers={name: partial(model.scorer, name, "val") for name in _scorer_names(model, spec)},
-        own_scorers=(model.method.scorer,),
+        own_scorers=(model.own_scorer,),
         confidences={**model.confidence["val"], "random": _noise(model.validation, model.trained.spec)},
         seed=images.view.seed,
         options=Options(filter_fractions=()),
     )
 
 
-def _view(model: Model, kind: str, images: TestImages, spec: TestSpec, validation: Embeddings | None) -> Embeddings:
-    """Test images with a corruption, or clean ones, as the tests see them."""
+def view_of_split(
+    common: Embeddings,
+    model: Embedded | ConcatenatedModels,
+    kind: str,
+    scorers: Iterable[str],
+    quality: Tensor | None,
+    noise: Tensor,
+    reranked: bool,
+) -> Embeddings:
+    """Test images as the tests see them, clean (``kind`` is empty) or with the quality of a corruption."""
     split = f"test_{kind}" if kind else "test"
-    shown, clean = images.corrupted.get(kind), model.confidence["test"]
     return replace(
-        images.view,
-        scorers={name: partial(model.scorer, name, split) for name in _scorer_names(model, spec)},
-        own_scorers=(model.method.scorer,),
-        confidences=images.confidences(model, split),
+        common,
+        scorers={name: partial(model.scorer, name, split) for name in scorers},
+        own_scorers=tuple(name for name in scorers if name == model.own_scorer),
+        confidences={**model.confidence[split], "random": noise},
         directions=partial(model.unit_vectors, split),
-        quality=None if shown is None else Quality(values=shown.quality, kind=kind, clean=clean),
-        validation=validation,
-        validation_split=model.validation_split,
-        candidates=partial(model.modes, split) if spec.tests.reranked else None,
+        quality=None if quality is None else Quality(values=quality, kind=kind, clean=model.confidence["test"]),
+        candidates=partial(model.modes, split) if reranked else None,
         clean=not kind,
     )
 
@@ -253,7 +268,7 @@ def _mean_row(items: Sequence[SplitRow]) -> SplitRow:
     }
 
 
-def _without_nan(item: SplitRow) -> SplitRow:
+def without_nan(item: SplitRow) -> SplitRow:
     """The row with None, which JSON has, for a value that does not exist (the correlation of a constant, say)."""
     value = item["value"]
     return {**item, "value": float(value) if value is not None and math.isfinite(value) else None}

@@ -37,10 +37,10 @@ from .inputs import (
     CachedFeatures,
     FrozenBackbone,
     Inputs,
+    TrainedBase,
     generator,
     in_turn,
     loss_of_any_classes,
-    of_base,
     set_scale,
 )
 from .networks import CHUNK, backbone_features, build_model, check_finite, load_base
@@ -130,7 +130,7 @@ class Trainer:
         augmentation = dataset.augmentation_type(**spec.augmentation)
         if folder is None or not self.model.backbone_frozen:
             return AugmentedImages(self.data, augmentation, device, running)
-        features = of_base(spec, self.data, augmentation, self.model.backbone, folder, device, running)
+        features = TrainedBase(spec, self.site, dataset, self.data, running).load(self.model.backbone, folder)
         return CachedFeatures(features, device, running)
 
     def _load_base(self) -> Path | None:

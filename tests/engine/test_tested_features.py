@@ -9,7 +9,7 @@ from bench.engine.corrupted_images import CorruptedImages
 from bench.engine.embedded_model import EmbeddedModel, TestedFeatures
 from bench.engine.inputs import EVALUATION, write_file
 from bench.engine.jobs import TestedFeaturesJob
-from bench.engine.networks import load_model
+from bench.engine.networks import load_ensemble, load_model
 from bench.engine.running import Running
 from bench.engine.scheduler import Scheduler
 from bench.engine.training import run_training
@@ -72,13 +72,15 @@ def _crops(site, severity=(0.0, 0.5)):
 
 
 def _embedded(site, record, running=None, **crops):
-    return EmbeddedModel.of(record.unit, record.cell, site, _crops(site, **crops), running or Running())
+    return EmbeddedModel.of(
+        *load_model(record.cell, record.unit, site), site, _crops(site, **crops), running or Running()
+    )
 
 
 def _ensemble(site, records):
     units = [records[name].unit for name in ("cosface", "cosface 1")]
     cell = records["cosface"].cell
-    return EmbeddedModel.of_ensemble("deep_ensemble", units, cell, site, _crops(site), Running())
+    return EmbeddedModel.of(*load_ensemble("deep_ensemble", cell, units, site), site, _crops(site), Running())
 
 
 def _directly(embed):

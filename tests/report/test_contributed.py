@@ -109,7 +109,9 @@ def _run(root, plan, finished=1.0, shift=0.0):
         record = _test_record(spec, trained, sha256(data), seed, finished)
         path = site.store.unit_dir(record.cell, "test", record.unit) / "embeddings.safetensors"
         write_atomic(path, data)
-        rows = rescoring.stored_rows(record, [rescoring.read_model(path, {})], ["retrieval"], ["cosine"], site)
+        rows = rescoring.stored_rows(
+            record, [rescoring.read_model(path, "cosine", {})], ["retrieval"], ["cosine"], site
+        )
         rows = [{**row, "value": row["value"] and row["value"] - shift} for row in rows]
         site.store.write(record.model_copy(update={"rows": tuple(rows)}))
     site.store.mark("reality_check", 1)

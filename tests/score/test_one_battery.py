@@ -41,6 +41,7 @@ def _rows_of_run(x, labels, variance, ids):
         method=SimpleNamespace(scorer="mls"),
         embeddings={"test": distribution, "val": distribution},
         confidence={"test": confidences, "val": confidences},
+        own_scorer="mls",
         options={},
         trained=SimpleNamespace(
             val_map_at_r=0.5,
