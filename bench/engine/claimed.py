@@ -87,15 +87,12 @@ class ClaimedUnits:
             if not (isinstance(error, SettingFailed) and unit in self._of_trials):
                 self._claims.give_back(claim)
             raise
-        if done is not None:
-            await self._appeared(job)
-            self._claims.give_back(claim)
-        return done is not None
-
-    async def _appeared(self, job: TrainJob | TestJob) -> None:
-        """Wait for records that another machine has written: a network file system can hide them."""
-        if self._site.hidden_for:
+        if done is None:
+            return False
+        if self._site.hidden_for:  # another machine has written the records
             await asyncio.to_thread(visible, job.outputs, self._site.hidden_for)
+        self._claims.give_back(claim)
+        return True
 
     def _say_who_is_waited_for(self, claim: Path) -> None:
         there = holder(claim)

@@ -15,6 +15,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -41,19 +42,6 @@ class _TrialSettled(Exception):
     """Another scheduler has recorded the trial that a training was for."""
 
 
-class _Tasks:
-    """One task per key: what several need is done by whoever asks first."""
-
-    def __init__(self) -> None:
-        self._tasks: dict[tuple[object, ...], asyncio.Task[object]] = {}
-
-    def once(self, key: tuple[object, ...], work: Callable[[], Coroutine[object, object, T]]) -> asyncio.Task[T]:
-        """The task of a key; the key determines the type of its result."""
-        if key not in self._tasks:
-            self._tasks[key] = asyncio.ensure_future(work())
-        return self._tasks[key]  # type: ignore[return-value]
-
-
 class Scheduler:
     """Carries out some plans, those of bases included: runs their trials, trainings and tests unless results exist.
 
@@ -69,7 +57,7 @@ class Scheduler:
         self.display = display
         self.rerun = frozenset(plan.cell for plan in self.plans if rerun and plan.requested)
         self.outcome = Outcome()
-        self._tasks = _Tasks()
+        self._tasks: dict[tuple[object, ...], asyncio.Task[object]] = {}
         self._done_here: set[str] = set()
         self._claims = Claims(self.store.root)
         self._trial_of: dict[str, tuple[Cell, str, int]] = {}
@@ -78,26 +66,24 @@ class Scheduler:
         self._order = {plan.cell: index for index, plan in enumerate(self.plans)}
         self._units = ClaimedUnits(site, workers, display, self._claims, self._order, self._trial_of)
 
-    def _tested(self, plan: Plan, seed: int) -> asyncio.Task[list[Path]]:
-        return self._tasks.once(("test", plan.key, seed), lambda: self._test(plan, seed))
-
-    def _trained(self, plan: Plan, spec: TrainSpec, weights: bool) -> asyncio.Task[Trained]:
-        return self._tasks.once(("unit", spec.id, weights), lambda: self._train_unit(plan, spec, weights))
+    def _once(self, key: tuple[object, ...], work: Callable[[], Coroutine[object, object, T]]) -> asyncio.Task[T]:
+        """One task per key: what several need is done by whoever asks first."""
+        if key not in self._tasks:
+            self._tasks[key] = asyncio.ensure_future(work())
+        return self._tasks[key]  # type: ignore[return-value]  # the key determines the type
 
     async def execute(self) -> Outcome:
         """Run all trials, trainings and tests of the plans; failures are collected in the outcome, not raised."""
+        places = [(plan, seed) for plan in self.plans for seed in plan.replicates]
+        jobs = [self._once(("test", plan.key, seed), partial(self._test, plan, seed)) for plan, seed in places]
         try:
-            return await self._execute()
+            results = await asyncio.gather(*jobs, return_exceptions=True)
         finally:
             self._claims.close()
-
-    async def _execute(self) -> Outcome:
-        jobs = [(plan, seed, self._tested(plan, seed)) for plan in self.plans for seed in plan.replicates]
-        results = await asyncio.gather(*(job for _, _, job in jobs), return_exceptions=True)
         reported: set[tuple[str, str]] = set()
-        for (plan, seed, _), result in zip(jobs, results):
+        for (plan, seed), result in zip(places, results):
+            what = f"{plan.cell.method} on {plan.cell.dataset}, seed {seed}"
             if isinstance(result, UnitFailed):
-                what = f"{plan.cell.method} on {plan.cell.dataset}, seed {seed}"
                 failure = Failure.of(result, what, self.store.root)
                 if (failure.what, failure.reason) not in reported:
                     reported.add((failure.what, failure.reason))
@@ -106,9 +92,7 @@ class Scheduler:
                 raise result
             elif not all((folder / RECORD).exists() for folder in result):
                 reason = "its record is gone: something else has changed the folder; the same command makes it again"
-                self.outcome.failures.append(
-                    Failure(f"{plan.cell.method} on {plan.cell.dataset}, seed {seed}", "", reason, "", "")
-                )
+                self.outcome.failures.append(Failure(what, "", reason, "", ""))
         return self.outcome
 
     def _set_aside(self, damage: Damage) -> None:
@@ -119,7 +103,7 @@ class Scheduler:
             self.display.log(f"damaged: {short[0]}: {damage.reason}; moved to {short[1]}, made again if needed")
 
     def _study(self, plan: Plan) -> Awaitable[Best]:
-        return self._tasks.once(("study", plan.study_key), lambda: self._tune(plan))
+        return self._once(("study", plan.study_key), partial(self._tune, plan))
 
     async def _tune(self, plan: Plan) -> Best:
         """Best setting of a cell: batches of trials, each proposed before any of its results is reported."""
@@ -128,7 +112,7 @@ class Scheduler:
         below = plan.base
         bases = None
         if below is not None:
-            bases = await self._tasks.once(("tuning base", below.key), lambda: self._tuning_bases(below))
+            bases = await self._once(("tuning base", below.key), partial(self._tuning_bases, below))
         spec = plan.study_spec(bases)
         if plan.cell in self.rerun:
             self.store.remove(plan.cell, "study", spec.id)
@@ -253,7 +237,7 @@ class Scheduler:
         return best.specs or base.train_specs(best.point, TUNING, None)
 
     def _seed(self, plan: Plan, seed: int) -> asyncio.Task[Specs]:
-        return self._tasks.once(("train", plan.key, seed), lambda: self._train(plan, seed))
+        return self._once(("train", plan.key, seed), partial(self._train, plan, seed))
 
     async def _train(self, plan: Plan, seed: int) -> Specs:
         """Train one seed at the best setting, after its base; returns the specifications."""
@@ -266,7 +250,10 @@ class Scheduler:
 
     async def _all_trained(self, plan: Plan, specs: Specs, weights: bool = True) -> list[Trained]:
         """Results of all models of a replicate; if one failed, that is raised once the others have ended too."""
-        jobs = [self._trained(plan, spec, weights) for spec in specs.values()]
+        jobs = [
+            self._once(("unit", spec.id, weights), partial(self._train_unit, plan, spec, weights))
+            for spec in specs.values()
+        ]
         results = await asyncio.gather(*jobs, return_exceptions=True)
         # A crash comes before a bad setting: the replicate must not be booked as failed for its setting then.
         errors = [result for result in results if isinstance(result, BaseException)]
@@ -294,7 +281,7 @@ class Scheduler:
         self._done_here.add(unit)
         if spec.frozen and missing() is not None:
             key = ("features", spec.features, spec.batches.feature_views)
-            await self._tasks.once(key, lambda: self._make_features(plan, spec))
+            await self._once(key, partial(self._make_features, plan, spec))
         trained_here = await self._units.run((cell, "train", unit), missing, 1, on_epoch)
         record = self._trained_record(cell, unit, weights)
         if record is None:
@@ -381,7 +368,7 @@ class Scheduler:
             return
         if shared:
             place = ("tested features", key, str(plan.testing.tests.corruptions))
-            await self._tasks.once(place, lambda: self._make_tested_features(plan, spec))
+            await self._once(place, partial(self._make_tested_features, plan, spec))
 
     async def _make_tested_features(self, plan: Plan, spec: TrainSpec) -> None:
         if spec.frozen:

@@ -18,7 +18,7 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from shlex import quote
@@ -167,7 +167,8 @@ class Store:
             held = None
         found = held or self.marker_of_records() or Marker(schema_version=SCHEMA_VERSION, protocols={})
         if held is None or protocol not in held.protocols:
-            write_atomic(path, found.with_protocol(protocol, version).to_json())
+            marker = Marker(schema_version=found.schema_version, protocols={**found.protocols, protocol: version})
+            write_atomic(path, marker.to_json())
 
     def keep_experiment(self, text: str) -> None:
         """Keep the TOML text of an experiment, once, under a name of its content."""
@@ -227,6 +228,13 @@ class Store:
             self.on_damage(Damage(path, f"it belongs at {'/'.join(record.place)}"))
             return None
         return record
+
+    def _each(self, kind: type[R], cells: str, name: str) -> Iterator[R]:
+        """Yield the whole records of some cells, in the order of their paths."""
+        for path in self._paths(cells, name):
+            record = self._read(path, kind)
+            if record is not None:
+                yield record
 
     def text(self, path: Path) -> bytes:
         """The content of the file of a record, which may be archived."""
@@ -344,10 +352,7 @@ class Store:
 
     def trials(self, cell: Cell) -> Iterator[TrialRecord]:
         """Yield the records of all finished tuning trials of a protocol, data set and method, sorted by path."""
-        for path in self._paths("/".join(cell), "study-*/trial-*.json"):
-            record = self._read(path, TrialRecord)
-            if record is not None:
-                yield record
+        return self._each(TrialRecord, "/".join(cell), "study-*/trial-*.json")
 
     def whole_files(self, record: TrainRecord | TestRecord) -> frozenset[str]:
         """Names of the array files (weights, embeddings) of a training or test that have the recorded SHA-256."""
@@ -383,9 +388,7 @@ class Store:
             pass
         except (DamagedFile, IsADirectoryError):
             self.on_damage(Damage(folder / CHECKPOINT, "it is damaged, or of another training"))
-        for path in sorted(folder.glob(f"{FEATURES}*-{64 * '?'}.safetensors")):  # earlier ones have no digest
-            if not is_whole_cache(path):
-                self.on_damage(Damage(path, "its SHA-256 is not that of its name"))
+        self._check_names(folder.glob(f"{FEATURES}*-{64 * '?'}.safetensors"))  # earlier ones have no digest
 
     def features(self, content: str) -> Path:
         """Folder of the cached features of a backbone at its starting weights."""
@@ -393,19 +396,16 @@ class Store:
 
     def check_features(self) -> None:
         """Check all cached features of backbones at their starting weights; damaged files go to ``on_damage``."""
-        for path in sorted(self.root.glob(f"{FROZEN_FEATURES}/*/[!.]*-*.safetensors")):
+        self._check_names(self.root.glob(f"{FROZEN_FEATURES}/*/[!.]*-*.safetensors"))
+
+    def _check_names(self, caches: Iterable[Path]) -> None:
+        for path in sorted(caches):
             if not is_whole_cache(path):
                 self.on_damage(Damage(path, "its SHA-256 is not that of its name"))
 
     def tests(self, cell: Cell | None = None) -> Iterator[TestRecord]:
         """Yield the records of all finished tests, in the order of their paths."""
-        for path in self._test_records(cell):
-            record = self._read(path, TestRecord)
-            if record is not None:
-                yield record
-
-    def _test_records(self, cell: Cell | None = None) -> list[Path]:
-        return self._paths("/".join(cell or "***"), f"test-*/{RECORD}")
+        return self._each(TestRecord, "/".join(cell or "***"), f"test-*/{RECORD}")
 
     def rescored(self, cell: Cell, unit: str) -> RescoreRecord | None:
         """Record of a rescoring; None if it is missing or damaged."""
@@ -413,20 +413,12 @@ class Store:
 
     def rescorings(self) -> Iterator[RescoreRecord]:
         """Yield the records of all rescorings, in the order of their paths."""
-        for path in self._paths("*/*/*", f"rescore-*/{RECORD}"):
-            record = self._read(path, RescoreRecord)
-            if record is not None:
-                yield record
+        return self._each(RescoreRecord, "*/*/*", f"rescore-*/{RECORD}")
 
     def studies(self, dataset: str = "*") -> Iterator[tuple[StudyRecord, list[TrialRecord]]]:
         """Yield the record of each tuning study with those of its trials, sorted by path and by number of the trial."""
-        for path in self._paths(f"*/{dataset}/*", f"study-*/{STUDY}"):
-            study = self._read(path, StudyRecord)
-            if study is not None:
-                cell = "/".join(study.cell)
-                paths = self._paths(cell, f"{path.parent.name}/trial-*.json")
-                read = (self._read(path, TrialRecord) for path in paths)
-                yield study, [trial for trial in read if trial is not None]
+        for study in self._each(StudyRecord, f"*/{dataset}/*", f"study-*/{STUDY}"):
+            yield study, list(self._each(TrialRecord, "/".join(study.cell), f"study-{study.unit}/trial-*.json"))
 
     def remove(self, cell: Cell, kind: Kind, unit: str) -> None:
         """Delete the folder of a training, test or study with everything in it, and with a test its rescorings."""

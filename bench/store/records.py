@@ -401,10 +401,6 @@ class Marker(BaseModel):
     schema_version: int
     protocols: dict[str, int]
 
-    def with_protocol(self, name: str, version: int) -> Marker:
-        """A copy of the marker with one more protocol and its version."""
-        return Marker(schema_version=self.schema_version, protocols={**self.protocols, name: version})
-
     def to_json(self) -> bytes:
         """The marker as the content of its file."""
         held = {"schema": self.schema_version, "protocols": self.protocols}
