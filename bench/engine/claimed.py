@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Container, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,16 +54,20 @@ class ClaimedUnits:
         """Run a job until nothing is missing, here (True) or in another scheduler; a failure says which unit failed."""
         claim = self._store.unit_dir(*unit) / CLAIM
         while (job := missing()) is not None:
-            wanted = job
-
-            def begin(wanted: TrainJob | TestJob = wanted) -> bool:
-                # Asked again, because the holder before may have done it since.
-                if self._claims.take(claim) and missing() == wanted:
-                    return True
-                self._claims.let_go(claim)
-                return False
-
-            if await self._run_claimed(job, claim, (priority, self._order[unit[0]]), on_epoch, begin):
+            begin = partial(self._begin, claim, job, missing)
+            try:
+                done = await self._workers.run(job, on_epoch, (priority, self._order[unit[0]]), begin)
+            except JobFailed as error:
+                _, kind, failed = job.unit
+                error.unit = f"{kind} {failed}"
+                # The claim on a training that its trial's setting has made fail is kept until the trial is recorded.
+                if not (isinstance(error, SettingFailed) and failed in self._of_trials):
+                    self._claims.give_back(claim)
+                raise
+            if done is not None:
+                if self._site.hidden_for:  # another machine has written the records
+                    await asyncio.to_thread(visible, job.outputs, self._site.hidden_for)
+                self._claims.give_back(claim)
                 return True
             if missing() is not None:
                 self._say_who_is_waited_for(claim)
@@ -70,29 +75,12 @@ class ClaimedUnits:
         self._claims.give_back(claim)
         return False
 
-    async def _run_claimed(
-        self,
-        job: TrainJob | TestJob,
-        claim: Path,
-        priority: tuple[int, int],
-        on_epoch: Callable[[int], None],
-        begin: Callable[[], bool],
-    ) -> bool:
-        _, kind, unit = job.unit
-        try:
-            done = await self._workers.run(job, on_epoch, priority, begin)
-        except JobFailed as error:
-            error.unit = f"{kind} {unit}"
-            # The claim on a training that its trial's setting has made fail is kept until the trial is recorded.
-            if not (isinstance(error, SettingFailed) and unit in self._of_trials):
-                self._claims.give_back(claim)
-            raise
-        if done is None:
-            return False
-        if self._site.hidden_for:  # another machine has written the records
-            await asyncio.to_thread(visible, job.outputs, self._site.hidden_for)
-        self._claims.give_back(claim)
-        return True
+    def _begin(self, claim: Path, job: TrainJob | TestJob, missing: Callable[[], TrainJob | TestJob | None]) -> bool:
+        """Claim a unit; False if that fails, or if its holder before has done the job since it was asked for."""
+        if self._claims.take(claim) and missing() == job:
+            return True
+        self._claims.let_go(claim)
+        return False
 
     def _say_who_is_waited_for(self, claim: Path) -> None:
         there = holder(claim)

@@ -127,14 +127,8 @@ def commit() -> str:
     folder = Path(__file__).parents[2]
     if not (folder / ".git").exists():
         return ""
+    asked = ["git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
     try:
-        asked = (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
-        head, changes = (
-            subprocess.run(
-                ["git", "-C", folder, *words], capture_output=True, text=True, check=True, timeout=60
-            ).stdout.strip()
-            for words in asked
-        )
+        return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""
-    return f"{head}+" if changes else head

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import heapq
+import math
 import os
 import signal
 import sys
@@ -120,19 +121,17 @@ class LocalWorker:
     async def _event(self, process: asyncio.subprocess.Process) -> Event | None:
         """The next event; None if the process has ended. A process that is silent for too long is ended."""
         assert process.stdout is not None
-        if self._silence is None:
-            line = await process.stdout.readline()
-            return EVENTS.validate_json(line) if line else None
-        look = min(_LOOK, self._silence)
+        allowed = self._silence or math.inf
+        look = min(_LOOK, allowed)
         silent = 0.0
         reading = asyncio.ensure_future(process.stdout.readline())
         try:
             while not (await asyncio.wait({reading}, timeout=look))[0]:
                 silent += look
-                if silent >= self._silence:
+                if silent >= allowed:
                     await self.stop()
                     self._process = None
-                    raise WorkerSilent(f"no progress for {self._silence / 60:g} min{self._where}; ended (--stall)")
+                    raise WorkerSilent(f"no progress for {allowed / 60:g} min{self._where}; ended (--stall)")
         finally:
             reading.cancel()
         line = reading.result()
@@ -211,10 +210,11 @@ class Pool:
         priority: tuple[int, ...] = (),
         begin: Callable[[], bool] = lambda: True,
     ) -> Done | None:
-        """Run a job in a worker as soon as one is free; see :meth:`.Workers.run`.
+        """Run a job as soon as a worker is free; of the jobs that wait, the smallest priority is served first.
 
-        A job whose worker dies goes to the next free worker, and is given up after :data:`TRIES` deaths without a
-        finished epoch.
+        ``begin`` is asked when a worker is free; if it returns False, the job is not run and the result is None. A job
+        whose worker dies goes to the next free worker, and is given up after :data:`TRIES` deaths without a finished
+        epoch.
 
         Raises:
             SettingFailed: If the job failed because of its hyper-parameters, with its reason.
