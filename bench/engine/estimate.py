@@ -90,7 +90,7 @@ def _estimate(plan: Plan, site: Site) -> Estimate:
     # A class with fewer than K images repeats some; each is decoded once.
     few = data.train.select(rows.unique())
     held_out = [dataset.train_val(fold, spec.folds).val for fold in plan.validate_folds]
-    reading = _reading(few, data, held_out, tests, augmentation)
+    augmenting, decode, cache_bytes = _reading(few, data, held_out, tests, augmentation)
     images = few.evaluation(torch.arange(min(len(few), 32))).to(site.device)
     model = build_model(spec, site, data.train.num_classes, images.shape[1])
     photographs = isinstance(few, PhotoImages)
@@ -110,29 +110,23 @@ def _estimate(plan: Plan, site: Site) -> Estimate:
         training = epochs * steps * one_step
     else:
         # Next to a GPU, batches are made while it works.
-        loading = reading.image * len(rows)
+        loading = augmenting * len(rows)
         with_loading = one_step + loading if site.device == "cpu" else max(one_step, loading)
         training = epochs * (steps * with_loading + validating)
     test = (1 + len(plan.testing.tests.corruptions)) * (len(tests) + len(data.val)) * one_image
     if spec.frozen:
         features_once, test = features_once + test, 0.0
     measuring = 0.0 if plan.tune_for == "retrieval" else validating
-    return Estimate(one_step, one_image, training, features_once, measuring, test, reading.decode, reading.cache_bytes)
+    return Estimate(one_step, one_image, training, features_once, measuring, test, decode, cache_bytes)
 
 
-@dataclass(frozen=True)
-class _Reading:
-    """Seconds to augment one image and to decode all that are not in the cache, and the disk that these take."""
-
-    image: float
-    decode: float
-    cache_bytes: int
-
-
-def _reading(few: ImageSet, data: TrainVal, held_out: list[ImageSet], tests: ImageSet, augmentation: Any) -> _Reading:
+def _reading(
+    few: ImageSet, data: TrainVal, held_out: list[ImageSet], tests: ImageSet, augmentation: Any
+) -> tuple[float, float, int]:
+    """Seconds to augment one image and to decode all that are not in the cache, and the bytes that these take."""
     if not isinstance(few, PhotoImages):
         seconds = _median_seconds(lambda: few.training(torch.arange(len(few)), augmentation, generator("x")))
-        return _Reading(seconds / max(1, len(few)), 0.0, 0)
+        return seconds / max(1, len(few)), 0.0, 0
     photographs: list[PhotoImages] = [part for part in (*held_out, tests) if isinstance(part, PhotoImages)]
     few.view = replace(few.view, cache=False)
     some = list(few.paths[:16])
@@ -142,7 +136,7 @@ def _reading(few: ImageSet, data: TrainVal, held_out: list[ImageSet], tests: Ima
         cache_bytes += data.train.estimated_cache_bytes(["training"])
     counts = (len(data.train), len(data.val), *map(len, held_out), len(tests))
     load = _median_seconds(lambda: few.training(torch.arange(len(some)), augmentation, generator("x")), 1)
-    return _Reading(max(0.0, load / len(some) - reading), reading * sum(counts) if cache_bytes else 0.0, cache_bytes)
+    return max(0.0, load / len(some) - reading), reading * sum(counts) if cache_bytes else 0.0, cache_bytes
 
 
 def _step_seconds(

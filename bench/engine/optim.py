@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -231,7 +230,7 @@ class MicroBatches:
 
     def _smaller_until_it_fits(self, batch: Tensor, whole: Callable[[], T], in_parts: Callable[[int], T]) -> T:
         while True:
-            before = _State.of(self._heads)
+            restore = _restoring(self._heads)
             try:
                 size = self.running.micro_batch
                 return whole() if size is None else in_parts(size)
@@ -241,7 +240,7 @@ class MicroBatches:
                 smaller = self._smaller(len(batch), error)
             # Here and not above: the error refers to everything that the failed attempt has allocated.
             release_memory()
-            before.restore()
+            restore()
             self.running.micro_batch = smaller
 
     def _smaller(self, batch: int, error: Exception) -> int:
@@ -258,24 +257,18 @@ class MicroBatches:
         return size // 2
 
 
-@dataclass(frozen=True)
-class _State:
-    """State that an attempt changes before it fails: random states, and buffers of heads and objective."""
+def _restoring(modules: Sequence[nn.Module]) -> Callable[[], None]:
+    """Function that puts back what an attempt changes before it fails: random states, and buffers of some modules."""
+    draws = _random_state()
+    held = [(module, *item) for module in modules for item in module.named_buffers(recurse=False)]
+    copies = [(module, name, buffer.clone()) for module, name, buffer in held]
 
-    draws: list[Tensor]
-    buffers: list[tuple[nn.Module, str, Tensor]]
-
-    @classmethod
-    def of(cls, modules: Sequence[nn.Module]) -> _State:
-        held = [
-            (module, name, buffer.clone()) for module in modules for name, buffer in module.named_buffers(recurse=False)
-        ]
-        return cls(_random_state(), held)
-
-    def restore(self) -> None:
-        _set_random_state(self.draws)
-        for module, name, buffer in self.buffers:
+    def restore() -> None:
+        _set_random_state(draws)
+        for module, name, buffer in copies:
             setattr(module, name, buffer)
+
+    return restore
 
 
 def _random_state() -> list[Tensor]:

@@ -71,10 +71,6 @@ class TestImages:
         )
         return cls(images, corrupted, _noise(images, train), view)
 
-    def confidences(self, model: Model, split: str) -> dict[str, Tensor]:
-        """Confidences of a model on a split by name, each ``[N]``, with the control confidence ``random``."""
-        return {**model.confidence[split], "random": self.noise}
-
 
 def options_of(tests: Tests) -> Options:
     """Options of the tests that a protocol asks for."""
@@ -129,7 +125,10 @@ def run_tests(
             role=_role(spec, members),
             setting=_setting(members[0].trained.spec),
             manifests={"test": images.images.manifest_sha256()} | _manifests(members),
-            corruptions=_corruptions(images),
+            corruptions={
+                kind: Corrupted(severity=shown.severity, seed=shown.seed, sha256=shown.manifest_sha256())
+                for kind, shown in images.corrupted.items()
+            },
             rows=tuple(without_nan(item) for item in rows),
             curves={kind: _mean_curve([_curve(kind, model, images) for model in models]) for kind in images.corrupted},
             environment=environment(site, started, running),
@@ -321,15 +320,8 @@ def _manifests(members: Sequence[EmbeddedModel]) -> dict[str, str]:
     return manifests
 
 
-def _corruptions(images: TestImages) -> dict[str, Corrupted]:
-    return {
-        kind: Corrupted(severity=shown.severity, seed=shown.seed, sha256=shown.manifest_sha256())
-        for kind, shown in images.corrupted.items()
-    }
-
-
 def _curve(kind: str, model: Model, images: TestImages) -> Curve:
-    confidences = images.confidences(model, f"test_{kind}")
+    confidences = {**model.confidence[f"test_{kind}"], "random": images.noise}
     shown = images.corrupted[kind]
     severity, ranks = ranks_by_severity(confidences, shown.quality, shown.severity)
     return Curve(severity=tuple(severity), rank={name: tuple(values) for name, values in ranks.items()})

@@ -322,10 +322,10 @@ class Trainer:
     def save_checkpoint(self) -> None:
         """Save the progress, the network and the optimiser in the checkpoint file, in place of the former one."""
         # Replaced in one step but not flushed to disk: a kill loses nothing, a power cut at most the whole unit.
-        progress = {item: getattr(self.progress, item) for item in self.progress.__dataclass_fields__}
-        states = {"model": self.model.state_dict(), **self.optimisation.state_dict()}
+        states = {"progress": vars(self.progress), "sizes": self.running.sizes}
+        states |= {"model": self.model.state_dict(), **self.optimisation.state_dict()}
         with sealed_file(self.folder / CHECKPOINT, self.spec.id) as file:
-            torch.save({"progress": progress, "sizes": self.running.sizes, **states}, file)
+            torch.save(states, file)
 
     def _load_checkpoint(self) -> None:
         try:

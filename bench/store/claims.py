@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from typing import Any, NamedTuple
 from filelock import SoftFileLease, Timeout
 
 from ..errors import UserError
-from .files import LEFT_FOR, process_name, remove_leftovers, write_atomic
+from .files import LEFT_FOR, is_running, process_name, remove_leftovers, write_atomic
 
 NODES = ".nodes"
 """Folder with a roster per driver on a cluster, and the tokens by which nodes show that they share the results folder.
@@ -181,13 +180,9 @@ def holder(path: Path) -> Holder | None:
     try:
         if time.time() - path.stat().st_mtime > 2 * LEASE:
             return None
-        if owner.hostname == socket.gethostname():
-            os.kill(owner.pid, 0)
-    except ProcessLookupError:
-        return None
-    except PermissionError:  # another user's process
-        pass
     except FileNotFoundError:
+        return None
+    if owner.hostname == socket.gethostname() and not is_running(owner.pid):
         return None
     return Holder(owner.hostname, owner.pid)
 

@@ -117,13 +117,18 @@ def _is_left(path: Path, now: float) -> bool:
     writer = _WRITER.fullmatch(path.name)
     if writer is None or writer[1] != host():
         return now - path.stat().st_mtime > LEFT_FOR
+    return not is_running(int(writer[2]))
+
+
+def is_running(pid: int) -> bool:
+    """Check if a process of this machine lives."""
     try:
-        os.kill(int(writer[2]), 0)
+        os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
-        return True
+        return False
     except PermissionError:  # another user's process
         pass
-    return False
+    return True
 
 
 def sha256(data: bytes) -> str:

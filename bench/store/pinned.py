@@ -53,31 +53,23 @@ class Pinned:
     @cached_property
     def parts(self) -> tuple[str, ...]:
         """The facts as texts, in the order in which they are printed."""
-        texts = [] if self.folds is None else [f"folds={self.folds}"]
-        texts += [f"{key}={self.settings[key]}" for key in sorted(self.settings, key=place)]
-        if self.frozen_backbone:
-            texts.append("frozen backbone")
-        if self.select_by:
-            texts.append(f"select_by={self.select_by}")
-        if self.uncalibrated:
-            texts.append(f"{CALIBRATE}=False")
-        if self.corruptions:
-            texts.append(f"corruptions={','.join(self.corruptions)}")
-        if self.sampler != "gp":
-            texts.append(f"sampler={self.sampler}")
-        if self.tune_for != "retrieval":
-            texts.append(f"tune_for={self.tune_for}")
-        if self.stage:
-            texts.append(f"stage 1 of {self.stage}")
-        if self.differences:
-            texts.append(f"not as published: {', '.join(self.differences)}")
-        if self.partial:
-            texts.append(f"partial release: {self.partial}")
-        if self.weights:
-            texts.append(f"weights={self.weights}")
-        if self.frozen_source:
-            texts.append(f"frozen={self.frozen_source}{' (tuned anew)' if self.tuned_anew else ''}")
-        return tuple(texts)
+        anew = " (tuned anew)" if self.tuned_anew else ""
+        texts = (
+            "" if self.folds is None else f"folds={self.folds}",
+            *(f"{key}={self.settings[key]}" for key in sorted(self.settings, key=place)),
+            "frozen backbone" if self.frozen_backbone else "",
+            f"select_by={self.select_by}" if self.select_by else "",
+            f"{CALIBRATE}=False" if self.uncalibrated else "",
+            f"corruptions={','.join(self.corruptions)}" if self.corruptions else "",
+            f"sampler={self.sampler}" if self.sampler != "gp" else "",
+            f"tune_for={self.tune_for}" if self.tune_for != "retrieval" else "",
+            f"stage 1 of {self.stage}" if self.stage else "",
+            f"not as published: {', '.join(self.differences)}" if self.differences else "",
+            f"partial release: {self.partial}" if self.partial else "",
+            f"weights={self.weights}" if self.weights else "",
+            f"frozen={self.frozen_source}{anew}" if self.frozen_source else "",
+        )
+        return tuple(filter(None, texts))
 
     @cached_property
     def text(self) -> str:
