@@ -4,7 +4,6 @@ import json
 import math
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from bench.datasets.corruptions.severity import draw_quality
@@ -307,29 +306,3 @@ def test_every_trial_failing_ends_the_study_with_the_reason(tmp_path, monkeypatc
     outcomes, _ = _drive(tmp_path, [Fake(fails=("cosface",))], monkeypatch, **_asked("both", trials=5))
     assert "all 5 trials failed; first reason: nan" in outcomes[0].failures[0].reason
     assert {trial.state for trial in _trials(tmp_path).values()} == {"failed"}
-
-
-BOTH = ("run", "--method", "dul_cls", "--dataset", "ndigit_smoke", "--set", "optim.epochs=2", "--seeds", "1",
-        "--trials", "5", "--tune-for", "both", "--workers", "2")  # fmt: skip
-
-
-@pytest.mark.slow
-def test_a_killed_study_for_both_resumes_to_the_same_table_and_front(cli, killer, tmp_path):
-    root = tmp_path / "killed"
-    process = cli.start(*BOTH, "--results", root)
-    assert killer(process, lambda: len(list(root.rglob("trial-*.json"))) >= 4)
-    for folder in (root, tmp_path / "whole"):
-        cli(*BOTH, "--results", folder)
-    for file in ("metrics.csv", "report/tuning_front_ndigit_smoke.csv", "report/tuning_front_ndigit_smoke.png"):
-        assert (root / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
-    front = pd.read_csv(root / "report/tuning_front_ndigit_smoke.csv")
-    assert front["chosen"].sum() == 1
-    frame = pd.read_csv(root / "metrics.csv", keep_default_na=False)
-    assert set(frame["pinned"]) == {"optim.epochs=2; tune_for=both"}
-    # The weights of the chosen trial are kept: its confidence is measured again.
-    site = Site(results=str(root), device="cpu")
-    ((study, trials),) = Store(root).studies()
-    model, record = load_model(study.cell, choose("both", trials).units[0], site)
-    images = site.dataset("ndigit_smoke", record.spec.view).train_val(0, record.spec.folds).val
-    expected = _by_hand(model, images, (0.0, 0.5), _cosines)
-    assert record.val_confidence_auroc == pytest.approx(expected, abs=1e-6)
