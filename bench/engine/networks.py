@@ -75,11 +75,17 @@ def restored(record: TrainRecord, weights: Path, site: Site) -> EmbeddingModel:
     return model.eval()
 
 
-def load_model(cell: Cell, unit: str, site: Site) -> tuple[EmbeddingModel, TrainRecord]:
-    """Network of a finished training in evaluation mode, and the record of the training."""
+def trained_record(cell: Cell, unit: str, site: Site) -> TrainRecord:
+    """Record of a training, which must be finished."""
     record = site.store.trained(cell, unit)
     if record is None:
         raise FileNotFoundError(f"training unit {unit} has no record")
+    return record
+
+
+def load_model(cell: Cell, unit: str, site: Site) -> tuple[EmbeddingModel, TrainRecord]:
+    """Network of a finished training in evaluation mode, and the record of the training."""
+    record = trained_record(cell, unit, site)
     return restored(record, site.store.whole_weights(cell, unit), site), record
 
 

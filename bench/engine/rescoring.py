@@ -21,11 +21,9 @@ from ..errors import UnitFailed, UserError, first_line
 from ..methods.distributions.arrays import from_arrays
 from ..methods.scorers.registry import get_scorer
 from ..protocols.battery import run_battery
-from ..protocols.controls import random_confidence
 from ..protocols.embeddings import Embeddings
 from ..protocols.known_tests import load_tests
 from ..protocols.rows import SplitRow
-from ..seeds import seed_for
 from ..site import Site
 from ..store.files import DamagedFile, file_sha256, unpacked
 from ..store.folder import Store
@@ -35,7 +33,7 @@ from .embedded_model import ConcatenatedModels, Embedded
 from .environment import environment
 from .networks import load_model
 from .running import Running
-from .testing import draw_seed, mean_rows, options_of, view_of_split, without_nan
+from .testing import draw_seed, mean_rows, noise_of, options_of, view_of_split, without_nan
 
 if TYPE_CHECKING:
     from ..datasets.image_set import ImageSet
@@ -262,7 +260,7 @@ def stored_rows(
     needed = {name for test in tests for name in test.needs} & OF_IMAGES
     images = _images(record, site) if needed else None
     together = record.columns.ensemble == "concatenated"
-    noise = random_confidence(models[0].ids, seed_for("random confidence", record.columns.dataset, record.columns.seed))
+    noise = noise_of(models[0].ids, record.columns.dataset, record.columns.seed)
     shown: Sequence[Embedded | ConcatenatedModels] = [ConcatenatedModels(models)] if together else models
     rows = []
     for model in shown:

@@ -31,7 +31,7 @@ from ..store.specs import Cell, TestSpec, TrainSpec
 from .corrupted_images import CorruptedImages
 from .embedded_model import ConcatenatedModels, Embedded, EmbeddedModel
 from .environment import environment
-from .networks import default_confidence, load_ensemble, load_model
+from .networks import default_confidence, load_ensemble, load_model, trained_record
 from .running import Running
 
 Model = EmbeddedModel | ConcatenatedModels
@@ -69,7 +69,7 @@ class TestImages:
             seed=partial(draw_seed, name),
             options=options_of(tests),
         )
-        return cls(images, corrupted, _noise(images, train), view)
+        return cls(images, corrupted, noise_of(images.ids, name, train.replicate), view)
 
 
 def options_of(tests: Tests) -> Options:
@@ -82,8 +82,9 @@ def options_of(tests: Tests) -> Options:
     )
 
 
-def _noise(images: ImageSet, train: TrainSpec) -> Tensor:
-    return random_confidence(images.ids, seed_for("random confidence", train.dataset, train.replicate))
+def noise_of(ids: Sequence[str], dataset: str, replicate: int | str) -> Tensor:
+    """The control confidence ``random`` of some images, ``[N]``."""
+    return random_confidence(ids, seed_for("random confidence", dataset, replicate))
 
 
 def draw_seed(dataset: str, purpose: str) -> int:
@@ -99,10 +100,7 @@ def run_tests(
     running = running or Running()
     units = specs[0].train
     trained = trained or cell
-    first = site.store.trained(trained, units[0])
-    if first is None:
-        raise FileNotFoundError(f"training unit {units[0]} has no record")
-    images = TestImages.of(first.spec, specs[0].tests, site)
+    images = TestImages.of(trained_record(trained, units[0], site).spec, specs[0].tests, site)
     if specs[0].ensemble == "seeds":
         ensemble = load_ensemble(cell.method, trained, units, site)
         members = [EmbeddedModel.of(*ensemble, site, images.corrupted, running)]
@@ -202,12 +200,16 @@ def _validation_view(model: EmbeddedModel, images: TestImages, spec: TestSpec) -
 
     The weights are for corrupted test images, too: a user has validation images, but does not know what is to come.
     """
+    trained = model.trained.spec
     return Embeddings(
         labels=model.validation.labels,
         ids=model.validation.ids,
         scorers={name: partial(model.scorer, name, "val") for name in _scorer_names(model, spec)},
         own_scorers=(model.own_scorer,),
-        confidences={**model.confidence["val"], "random": _noise(model.validation, model.trained.spec)},
+        confidences={
+            **model.confidence["val"],
+            "random": noise_of(model.validation.ids, trained.dataset, trained.replicate),
+        },
         seed=images.view.seed,
         options=Options(filter_fractions=()),
     )

@@ -47,12 +47,11 @@ _SETTINGS = ("method", "optim", "data", "augment", "model")
 
 
 class _Source(NamedTuple):
-    """A record of schema 2: its cell, its folder, the name and text of its file, and whether it was in a pack."""
+    """A record of schema 2: its cell, its folder, the name of its file, its content, and whether it was in a pack."""
 
     cell: Path
     folder: str
     file: str
-    text: bytes
     held: Held
     packed: bool = False
 
@@ -99,7 +98,7 @@ def _read(root: Path) -> tuple[list[_Source], list[Damage]]:
                 ran = held["environment"]
                 ran["processor"] = ran.get("processor") or origin["where"].rpartition("; ")[2]
                 ran["commit"] = ran.get("commit") or origin["commit"]
-            sources.append(_Source(cell, path.parent.name, path.name, text, held, origin is not None))
+            sources.append(_Source(cell, path.parent.name, path.name, held, origin is not None))
 
     for path in sorted(root.glob("[!.]*/*/*/*-*/*.json")):
         if path.parent.name.partition("-")[0] in _UNITS:
@@ -130,15 +129,9 @@ class _Conversion:
                 self.trials[source.held["study"]].append(source.held)
         self.other_code: set[str] = set()
         self.ids: dict[str, str] = {}
-        self._convert_ids()
-        self.other_code = self._of_other_code()
+        self.other_code = self._of_other_code({unit: self._id(unit) for unit in self.held})
         if self.other_code:
             self.ids = {}
-            self._convert_ids()
-
-    def _convert_ids(self) -> None:
-        for unit in self.held:
-            self._id(unit)
 
     def _id(self, unit: str) -> str:
         """New id of a unit; that of a unit without a record is the old one."""
@@ -146,7 +139,7 @@ class _Conversion:
             self.ids[unit] = self._record(self.held[unit]).spec.id
         return self.ids.get(unit, unit)
 
-    def _of_other_code(self) -> set[str]:
+    def _of_other_code(self, ids: dict[str, str]) -> set[str]:
         """Units that have the new id of another one with other values: of these, the one used last keeps it."""
         used = {
             unit: held["finished"]
@@ -155,7 +148,7 @@ class _Conversion:
             if "finished" in held
         }
         same: dict[str, list[str]] = defaultdict(list)
-        for unit, new in self.ids.items():
+        for unit, new in ids.items():
             same[new].append(unit)
         found: set[str] = set()
         for units in same.values():
