@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 from bench.commands.results import status_rows
 from bench.engine.scheduler import Scheduler
-from bench.protocols.rows import row
 from bench.store.check import damages
 from bench.store.claims import Claims
 from bench.store.folder import Store
-from bench.store.pinned import Pinned
-from bench.store.records import Columns, Environment, Role, TestRecord, TrainRecord
-from bench.store.specs import TestSpec
+from bench.store.records import TrainRecord
+
+from tests.engine.test_sharing import Fake, _drive
 
 TOOL = Path(__file__).parents[2] / "benchmarks" / "scale.py"
 
@@ -31,34 +30,13 @@ def scale():
 
 
 @pytest.fixture
-def template(tmp_path):
-    """A results folder with one test."""
-    spec = TestSpec(
-        versions={"protocol": 1}, protocol="reality_check", preset="", train=("0" * 16,), ensemble="",
-        hparams="default", trials=0, tuning_trainings=0, pinned=Pinned(), tests=_tests(), scorers=(), soft_labels="",
-    )  # fmt: skip
-    columns = Columns(
-        protocol="reality_check", preset="", dataset="d", method="m", base="", fidelity="corrected", hparams="default",
-        trials=0, pinned=Pinned(), backbone="b", dim=2, ensemble="", seed=0,
-    )  # fmt: skip
-    role = Role(primary_scorer="cosine", default_confidence="norm", probabilistic=False, trainings=0, train="",
-                base_train="")  # fmt: skip
-    environment = Environment(
-        bench="", torch="", python="", machine="", device="cpu", threads=1, seconds=0.0, peak_memory_mib=0
-    )
-    record = TestRecord(
-        unit=spec.id, cell=("reality_check", "d", "m"), spec=spec, files={"a.safetensors": ""}, columns=columns,
-        role=role, setting={}, manifests={}, corruptions={}, curves={}, environment=environment, finished=1.0,
-        rows=({"split": "test", **row("map_at_r", 0.5, scorer="cosine", n_queries=1)},),
-    )  # fmt: skip
-    Store(tmp_path / "template").write(record)
+def template(tmp_path, monkeypatch):
+    """A results folder whose first test has an array file."""
+    asked = {"methods": ("cosface",), "hparams": "default", "trials": None, "seeds": 1}
+    _drive(tmp_path / "template", [Fake()], monkeypatch, **asked)
+    store = Store(tmp_path / "template")
+    store.write(next(store.tests()).model_copy(update={"files": {"a.safetensors": ""}}))
     return tmp_path / "template"
-
-
-def _tests():
-    from bench.protocols import get_protocol
-
-    return next(iter(get_protocol("reality_check").presets.values())).tests
 
 
 def test_simulated_workers_leave_a_whole_folder(scale, template, tmp_path):
