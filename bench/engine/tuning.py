@@ -7,15 +7,17 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from ..planning.plan import Plan, Specs
 from ..protocols.recipes._base import Range
 from ..seeds import seed_for
 from ..store.records import TrialRecord
 from ..store.specs import TUNING, Point, TuneFor
+
+if TYPE_CHECKING:
+    from ..planning.plan import Plan, Specs
 
 ONE_POINT = 0.01
 """MAP@R that a study for both gives up, at most, for a better confidence."""
