@@ -1,3 +1,5 @@
+import contextlib
+import importlib.util
 import json
 import os
 import signal
@@ -6,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from bench.cli import main
@@ -15,8 +18,10 @@ from bench.methods.backbones import build_backbone
 from bench.methods.distributions import arrays as distributions
 from bench.methods.scorers import SCORERS
 from bench.protocols import declare
+from PIL import Image
 from safetensors.torch import save_file
 
+TOOLS = Path(__file__).parents[2] / "benchmarks"
 BENCH = Path(sys.executable).with_name("bench")
 PATIENCE = 900
 """Seconds after which a process counts as hung; a busy machine takes ten times as long as an idle one."""
@@ -33,6 +38,26 @@ SMALL = (
     "5",
 )
 TINY = ("--dataset", "ndigit_smoke", "--set", "optim.epochs=2", "--seeds", "2", "--trials", "6")
+
+
+def write_photographs(root, classes, each):
+    """Random photographs, a folder per class."""
+    rng = np.random.default_rng(0)
+    for number in range(classes):
+        folder = root / f"c{number:02d}"
+        folder.mkdir(parents=True)
+        for i in range(each):
+            Image.fromarray(rng.integers(0, 256, (36, 36, 3), dtype=np.uint8)).save(folder / f"{i}.png")
+
+
+@contextlib.contextmanager
+def loaded_tool(name):
+    """A script of ``benchmarks/`` as a module."""
+    spec = importlib.util.spec_from_file_location(name, TOOLS / f"{name}.py")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[name]
 
 
 class Cli:

@@ -1,6 +1,5 @@
 """Training on cached features of a backbone that stays at its starting weights (`--frozen`)."""
 
-import numpy as np
 import pytest
 import torch
 from bench.engine.inputs import Features, FrozenBackbone
@@ -15,8 +14,9 @@ from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
 from bench.site import Site
 from bench.store.check import damages
-from PIL import Image
 from safetensors.torch import load_file, save_file
+
+from .conftest import write_photographs
 
 SHORT = ("optim.epochs=1", "data.feature_views=2", "data.epoch_repeats=0.2")
 
@@ -138,12 +138,7 @@ def test_what_cannot_be_frozen_is_refused_in_one_line(site, weights, start, chan
 
 
 def test_features_of_photographs_have_one_scale_that_the_trained_network_keeps(tmp_path):
-    random = np.random.default_rng(0)
-    for c in range(12):
-        for i in range(2):
-            path = tmp_path / "data" / f"c{c:02d}" / f"{i}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(random.integers(0, 256, (36, 36, 3), dtype=np.uint8)).save(path)
+    write_photographs(tmp_path / "data", classes=12, each=2)
     network = build_backbone("squeezenet1_0", 3)
     torch.save(network.body.state_dict(), tmp_path / "start.pth")
     site = Site(results=str(tmp_path / "runs"), data_root=str(tmp_path / "data"), weights=str(tmp_path / "start.pth"))

@@ -29,7 +29,8 @@ from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
 from bench.protocols.recipes._base import Optim
 from bench.site import Site
-from PIL import Image
+
+from .conftest import write_photographs
 
 REAL = "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate"
 
@@ -329,12 +330,7 @@ def _smoke(tmp_path, method="cosface", epochs=1):
 def photos(tmp_path, monkeypatch):
     """A training on sixteen classes of four photographs with frozen batch-norm statistics."""
     monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
-    rng = np.random.default_rng(0)
-    for c in range(16):
-        for i in range(4):
-            path = tmp_path / "photos" / f"c{c}" / f"{i}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(rng.integers(0, 256, (36, 36, 3), dtype=np.uint8)).save(path)
+    write_photographs(tmp_path / "photos", classes=16, each=4)
     pins = ("image_size=32", "resize=36", "freeze_norm=statistics", "classes_per_batch=2", "images_per_class=4")
     request = Experiment(
         methods=("cosface",), datasets=("folder",), hparams="default", backbone="test_resnet", dim=8,

@@ -4,7 +4,6 @@ import os
 import threading
 import time
 
-import numpy as np
 import pytest
 from bench.engine import needs as checking
 from bench.engine import worker
@@ -17,6 +16,8 @@ from bench.site import Site
 from bench.store.folder import RECORD, WEIGHTS
 from bench.store.specs import TUNING
 from PIL import Image
+
+from .conftest import write_photographs
 
 PLUGIN = """
 from bench.methods import CosineClassifier, Method, register
@@ -32,20 +33,11 @@ class Mine(Method):
 """
 
 
-def _photos(root):
-    random = np.random.default_rng(0)
-    for c in range(16):
-        for i in range(2):
-            path = root / f"c{c:02d}" / f"{i}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(random.integers(0, 256, (36, 36, 3), dtype=np.uint8)).save(path)
-
-
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory):
     """Plans of a plug-in's method on photographs, with weights; site, folder of the files."""
     root = tmp_path_factory.mktemp("needs")
-    _photos(root / "data")
+    write_photographs(root / "data", classes=16, each=2)
     (root / "mine.py").write_text(PLUGIN.format(scale=12.0))
     (root / "start.pth").write_bytes(b"weights")
     site = Site(
@@ -132,7 +124,7 @@ def test_other_weights_are_named(needs, machine, tmp_path):
 
 
 def test_other_photographs_are_named(needs, machine, tmp_path):
-    _photos(tmp_path / "data")
+    write_photographs(tmp_path / "data", classes=16, each=2)
     check(needs, machine(data_root=str(tmp_path / "data")), lambda step: None)
     Image.new("RGB", (36, 36)).save(tmp_path / "data" / "c15" / "1.png")
     said = _refused(needs, machine(data_root=str(tmp_path / "data")))

@@ -1,10 +1,7 @@
 """The benchmark of scale at a tiny size: simulated workers leave a folder that the real commands accept."""
 
 import gc
-import importlib.util
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from bench.commands.results import status_rows
@@ -14,19 +11,14 @@ from bench.store.claims import Claims
 from bench.store.folder import Store
 from bench.store.records import TrainRecord
 
-from tests.engine.test_sharing import Fake, _drive
-
-TOOL = Path(__file__).parents[2] / "benchmarks" / "scale.py"
+from .conftest import loaded_tool
+from .test_sharing import Fake, _drive
 
 
 @pytest.fixture(scope="module")
 def scale():
-    spec = importlib.util.spec_from_file_location("scale", TOOL)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["scale"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["scale"]
+    with loaded_tool("scale") as module:
+        yield module
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Pooling, calibration and clip reach the network that is trained, and the one that is read back."""
 
-import numpy as np
 import pytest
 import torch
 from bench.engine.inputs import generator
@@ -13,7 +12,8 @@ from bench.protocols.recipes._base import Optim
 from bench.site import Site
 from bench.store.folder import CHECKPOINT
 from bench.store.specs import Batches
-from PIL import Image
+
+from .conftest import write_photographs
 
 
 class _Model(torch.nn.Module):
@@ -68,12 +68,7 @@ def test_units_from_before_there_was_a_choice_are_read_as_what_they_were():
 @pytest.mark.parametrize("calibrate", [True, False])
 def test_features_of_photographs_are_rescaled_only_if_the_setting_says_so(tmp_path, monkeypatch, calibrate):
     monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
-    rng = np.random.default_rng(0)
-    for c in range(8):
-        for i in range(2):
-            path = tmp_path / "photos" / f"c{c}" / f"{i}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(rng.integers(0, 256, (36, 36, 3), dtype=np.uint8)).save(path)
+    write_photographs(tmp_path / "photos", classes=8, each=2)
     site = Site(results=str(tmp_path / "results"), data_root=str(tmp_path / "photos"), weights="none")
     pins = (f"data.calibrate={str(calibrate).lower()}", "data.image_size=32", "data.resize=36")
     request = Experiment(

@@ -1,26 +1,20 @@
 """The soak tool: disturbed runs end with the table of an undisturbed one, and the tool notices if they do not."""
 
-import importlib.util
 import os
 import random
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-TOOL = Path(__file__).parents[2] / "benchmarks" / "soak.py"
+from .conftest import TOOLS, loaded_tool
 
 
 @pytest.fixture
 def tool():
-    spec = importlib.util.spec_from_file_location("soak", TOOL)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["soak"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["soak"]
+    with loaded_tool("soak") as module:
+        yield module
 
 
 class _Done:
@@ -94,7 +88,7 @@ def test_the_seed_decides_which_file_is_damaged_and_how(soak, tool):
 @pytest.mark.parametrize("options", [("--rounds", "3", "--seed", "0"), ("--kills", "40", "--seed", "0")])
 def test_disturbed_runs_end_with_the_undisturbed_table(options, tmp_path):
     done = subprocess.run(
-        [sys.executable, TOOL, *options],
+        [sys.executable, TOOLS / "soak.py", *options],
         env={**os.environ, "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
