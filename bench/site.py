@@ -79,7 +79,7 @@ class Site(BaseModel):
     def recipe(self, dataset: str) -> Recipe:
         """Recipe of a data set: the training settings that all methods share on it, if it is for its kind of images."""
         from .datasets.releases import PhotoDataset
-        from .protocols.recipes import recipe_of
+        from .protocols.recipes._base import recipe_of
 
         cls = self.datasets.dataset(dataset)
         try:
@@ -108,7 +108,7 @@ class Site(BaseModel):
 
     def dataset(self, name: str, view: Parameters | None = None) -> Dataset:
         """A data set, built once per process and way of reading its photographs."""
-        from .datasets.errors import DataError
+        from .datasets.files import DataError
 
         key = (name, repr(view or None))
         if key not in self.opened:

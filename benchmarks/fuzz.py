@@ -73,7 +73,7 @@ class Reader:
 
     def refusals(self) -> tuple[type[Exception], ...]:
         """The errors that the command line prints in one line."""
-        from bench.datasets.errors import DataError
+        from bench.datasets.files import DataError
         from bench.errors import UserError
 
         return (UserError, DataError)

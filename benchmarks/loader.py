@@ -100,7 +100,7 @@ def main() -> None:
         labels = torch.arange(len(paths)) % 2
         ours = PhotoImages(paths, labels, map(str, paths), ("a", "b"), view=View(), threads=options.workers)
         start = time.perf_counter()
-        ours.prepare(["training"])
+        ours.prepare("training")
         first = len(paths) / (time.perf_counter() - start)
         generator = torch.Generator().manual_seed(0)
 

@@ -14,16 +14,15 @@ if TYPE_CHECKING:
     from .augmentation import augment as augment
     from .augmentation import centre_crop as centre_crop
     from .batches import class_balanced_batches as class_balanced_batches
-    from .corruptions.apply import corrupt as corrupt
-    from .corruptions.apply import corrupted as corrupted
+    from .corruptions._base import corrupt as corrupt
+    from .corruptions._base import corrupted as corrupted
     from .corruptions.registry import CORRUPTIONS as CORRUPTIONS
     from .dataset import Dataset as Dataset
+    from .dataset import ImageSet as ImageSet
     from .dataset import TrainVal as TrainVal
     from .dataset import register as register
     from .dataset import register_dataset as register_dataset
-    from .errors import DataError as DataError
-    from .image_set import ImageSet as ImageSet
-    from .photo_augmentation import PhotoAugmentation as PhotoAugmentation
+    from .files import DataError as DataError
     from .photo_images import PhotoImages as PhotoImages
     from .releases import Listing as Listing
     from .releases import PhotoDataset as PhotoDataset
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from .splits import class_folds as class_folds
     from .splits import development_and_test_classes as development_and_test_classes
     from .splits import train_and_validation_classes as train_and_validation_classes
+    from .view import PhotoAugmentation as PhotoAugmentation
     from .view import View as View
 else:
     from importlib import import_module
@@ -39,11 +39,11 @@ else:
         "ArrayImages": ".array_images",
         "Augmentation": ".augmentation",
         "CORRUPTIONS": ".corruptions.registry",
-        "DataError": ".errors",
+        "DataError": ".files",
         "Dataset": ".dataset",
-        "ImageSet": ".image_set",
+        "ImageSet": ".dataset",
         "Listing": ".releases",
-        "PhotoAugmentation": ".photo_augmentation",
+        "PhotoAugmentation": ".view",
         "PhotoDataset": ".releases",
         "PhotoImages": ".photo_images",
         "TrainVal": ".dataset",
@@ -53,8 +53,8 @@ else:
         "centre_crop": ".augmentation",
         "class_balanced_batches": ".batches",
         "class_folds": ".splits",
-        "corrupt": ".corruptions.apply",
-        "corrupted": ".corruptions.apply",
+        "corrupt": ".corruptions._base",
+        "corrupted": ".corruptions._base",
         "development_and_test_classes": ".splits",
         "read_lines": ".releases",
         "register": ".dataset",

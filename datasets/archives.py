@@ -19,8 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from .errors import DataError
-from .files import check_regular
+from .files import DataError, check_regular
 
 SUFFIXES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 """Ends of the names of archives."""

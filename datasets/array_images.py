@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .augmentation import Augmentation, TrainingAugmentation, augment, centre_crop
-from .image_set import ImageSet, require_tensor
+from .dataset import ImageSet, require_tensor
 
 
 class ArrayImages(ImageSet):

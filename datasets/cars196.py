@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from .dataset import register_dataset
-from .errors import DataError
-from .files import check_regular
+from .files import DataError, check_regular
 from .guarded import guarded
 from .mat_file import read_annotations
 from .releases import Listing, PhotoDataset

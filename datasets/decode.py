@@ -16,8 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .errors import DataError
-from .files import check_regular
+from .files import DataError, check_regular
 
 if TYPE_CHECKING:
     from PIL.Image import Image

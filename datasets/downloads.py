@@ -33,7 +33,7 @@ from urllib.request import (
 )
 
 from .archives import SUFFIXES
-from .errors import DataError
+from .files import DataError
 
 TIMEOUT = 30.0
 """Seconds for which a server may send nothing before the connection is given up."""

@@ -1,4 +1,4 @@
-"""Checks of files that somebody else made, before they are opened."""
+"""The error about the files of a data set, and checks of files that somebody else made, before they are opened."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import os
 import stat
 from pathlib import Path
 
-from .errors import DataError
+
+class DataError(ValueError):
+    """Error about the files of a data set; its message is one line that says what to do."""
 
 
 def check_regular(path: Path) -> None:
@@ -23,4 +25,7 @@ def check_regular(path: Path) -> None:
         raise DataError(f"{path}: a pipe, device or socket, not a file; remove it")
 
 
-__all__ = ["check_regular"]
+__all__ = [
+    "DataError",
+    "check_regular",
+]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from .dataset import register_dataset
-from .errors import DataError
+from .files import DataError
 from .photo_images import PhotoImages, Progress
 from .releases import IMAGE_SUFFIXES, Listing, PhotoDataset
 from .soft_labels import FILE, read_soft_labels

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from .dataset import register_dataset
 from .downloads import Archive
-from .errors import DataError
+from .files import DataError
 from .releases import Listing, PhotoDataset, class_number, read_lines
 
 COMMIT = "fc80ba90f803d79d0383df52c5a4ac5de99ff6fc"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from .dataset import register_dataset
-from .errors import DataError
+from .files import DataError
 from .releases import Listing, PhotoDataset, read_lines
 
 LIST = "list_eval_partition.txt"

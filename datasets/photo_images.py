@@ -15,12 +15,11 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from .augmentation import TrainingAugmentation
+from .dataset import ImageSet
 from .decode import decode, open_image
-from .errors import DataError
-from .image_set import ImageSet
-from .photo_augmentation import PhotoAugmentation, colour_jitter, crop_boxes
+from .files import DataError
 from .pixel_cache import PixelCache, cache_folder
-from .view import View, cropped_view, evaluation_view, resize
+from .view import PhotoAugmentation, View, colour_jitter, crop_boxes, cropped_view, evaluation_view, resize
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -66,55 +65,52 @@ class PhotoImages(ImageSet):
         self.within = within
         self._caches: dict[Purpose, PixelCache] = {}
 
-    def prepare(self, purposes: Sequence[Purpose], progress: Progress | None = None) -> None:
+    def prepare(self, purpose: Purpose, progress: Progress | None = None) -> None:
         """Decode every image once into the cache, so that damaged files are found before any training.
 
         Args:
-            purposes: Uses that the images are decoded for: ``training`` (random crops of whole images), ``evaluation``
-                (resized and cropped at the centre) or both.
+            purpose: Use that the images are decoded for: ``training`` (random crops of whole images) or ``evaluation``
+                (resized and cropped at the centre).
             progress: Function called after each image with the name of the task, the number of images done and their
                 total.
 
         Raises:
             DataError: If images are damaged, with the names of the first five.
         """
-        for purpose in purposes:
-            if purpose == "training" and self.within:
-                self.within[0].prepare([purpose], progress)
-                continue
-            path = self._cache_path(purpose)
-            if PixelCache.is_whole(path):
-                continue
-            if self.view.cache:
-                PixelCache.build(path, self._decoded(purpose, progress))
-            else:
-                for _ in self._decoded(purpose, progress):
-                    pass
+        if purpose == "training" and self.within:
+            self.within[0].prepare(purpose, progress)
+            return
+        path = self._cache_path(purpose)
+        if PixelCache.is_whole(path):
+            return
+        if self.view.cache:
+            PixelCache.build(path, self._decoded(purpose, progress))
+        else:
+            for _ in self._decoded(purpose, progress):
+                pass
 
-    def estimated_cache_bytes(self, purposes: Sequence[Purpose]) -> int:
+    def estimated_cache_bytes(self, purpose: Purpose) -> int:
         """Bytes on disk that :meth:`prepare` will add to the cache, estimated from a sample of about 32 image headers.
 
         Args:
-            purposes: Uses that the images will be decoded for: ``training``, ``evaluation`` or both. If this set is a
-                subset, ``training`` counts all images of the larger set, since subsets share its cache.
+            purpose: Use that the images will be decoded for. If this set is a subset, ``training`` counts all images of
+                the larger set, since subsets share its cache.
         """
-        if "training" in purposes and self.within:
-            rest = [purpose for purpose in purposes if purpose != "training"]
-            return self.within[0].estimated_cache_bytes(["training"]) + self.estimated_cache_bytes(rest)
-        total = 0.0
-        if "evaluation" in purposes and not PixelCache.exists(self._cache_path("evaluation")):
-            total += 3.0 * self.view.image_size**2 * len(self)
-        if "training" in purposes and not PixelCache.exists(self._cache_path("training")):
-            sizes = []
-            for path in self.paths[:: max(1, len(self) // 32)]:
-                try:
-                    with open_image(path) as image:
-                        sizes.append(image.size)
-                except DataError:
-                    continue  # named when it is decoded
-            shrink = [min(1.0, self.view.cache_side / min(size)) for size in sizes]
-            total += sum(3 * w * h * s * s for (w, h), s in zip(sizes, shrink)) / max(1, len(sizes)) * len(self)
-        return int(total) if self.view.cache else 0
+        if purpose == "training" and self.within:
+            return self.within[0].estimated_cache_bytes(purpose)
+        if not self.view.cache or PixelCache.exists(self._cache_path(purpose)):
+            return 0
+        if purpose == "evaluation":
+            return 3 * self.view.image_size**2 * len(self)
+        sizes = []
+        for path in self.paths[:: max(1, len(self) // 32)]:
+            try:
+                with open_image(path) as image:
+                    sizes.append(image.size)
+            except DataError:
+                continue  # named when it is decoded
+        shrink = [min(1.0, self.view.cache_side / min(size)) for size in sizes]
+        return int(sum(3 * w * h * s * s for (w, h), s in zip(sizes, shrink)) / max(1, len(sizes)) * len(self))
 
     def _decoded(self, purpose: Purpose, progress: Progress | None) -> Iterator[Tensor]:
         damaged: list[str] = []
@@ -188,25 +184,25 @@ class PhotoImages(ImageSet):
                 digest.update(f"{name}|missing\n".encode())
         return cache_folder() / "pixels" / f"{purpose}-{digest.hexdigest()[:16]}"
 
-    def _image(self, i: int, purpose: Purpose) -> Tensor:
-        if not self.view.cache:
-            return self.read(self.paths[i], purpose)
+    def _cache(self, purpose: Purpose) -> PixelCache:
+        """Cache of decoded images, which is made if it is not there."""
         if purpose not in self._caches:
-            self.prepare([purpose])
+            self.prepare(purpose)
             self._caches[purpose] = PixelCache(self._cache_path(purpose))
-        return self._caches[purpose][i]
+        return self._caches[purpose]
+
+    def _image(self, i: int, purpose: Purpose) -> Tensor:
+        return self._cache(purpose)[i] if self.view.cache else self.read(self.paths[i], purpose)
 
     def _training_cache(self, index: Tensor) -> tuple[PixelCache, list[int]]:
         """Cache of decoded training images, and the positions of the given images in it."""
-        if self.within:
-            whole, rows = self.within
-            return whole._training_cache(rows[index])
-        self._open("training")
-        return self._caches["training"], index.tolist()
+        whole, rows = (self, index) if self.within is None else (self.within[0], self.within[1][index])
+        return whole._cache("training"), rows.tolist()
 
     def pixels_of(self, index: Tensor) -> Tensor:
         """RGB pixels of some images as resized and cropped for evaluation, uint8; the side is ``view.image_size``."""
-        self._open("evaluation")
+        if self.view.cache:
+            self._cache("evaluation")  # before the threads ask for it
         # The copy is what reads the file: in the threads, not one after the other in `stack`.
         return torch.stack(list(self.map(lambda i: self._image(i, "evaluation").contiguous(), index.tolist())))
 
@@ -244,7 +240,9 @@ class PhotoImages(ImageSet):
             if self.view.cache:
                 return cache.box(rows[place], *boxes[place])
             image = self._image(int(index[place]), "training")
-            top, left, h, w = self._box(image, augmentation, u[place])
+            # The size of an image that is not cached is known only once it is decoded.
+            height, width = (torch.tensor([side]) for side in image.shape[1:])
+            top, left, h, w = crop_boxes(height, width, augmentation, u[place, None, :22])[0].tolist()
             return image[:, top : top + h, left : left + w]
 
         def crop(places: Sequence[int]) -> None:
@@ -262,25 +260,13 @@ class PhotoImages(ImageSet):
             pass
         return batch
 
-    @staticmethod
-    def _box(image: Tensor, augmentation: PhotoAugmentation, u: Tensor) -> list[int]:
-        """Random box of one image, whose size is known only once it is decoded."""
-        height, width = (torch.tensor([side]) for side in image.shape[1:])
-        box: list[int] = crop_boxes(height, width, augmentation, u[None, :22])[0].tolist()
-        return box
-
     def cropped(self, index: Tensor, fraction: Tensor) -> Tensor:
         """Centre crops of the original files, resized as for evaluation; a fraction is one of the shorter side."""
-        crops: list[tuple[int, float]] = list(zip(index.tolist(), fraction.tolist()))
-        views = self.map(lambda crop: self._cropped(*crop), crops)
-        return self.normalised(torch.stack(list(views)))
 
-    def _cropped(self, i: int, fraction: float) -> Tensor:
-        return cropped_view(decode(self.paths[i], self.view.upright), fraction, self.view)
+        def crop(place: tuple[int, float]) -> Tensor:
+            return cropped_view(decode(self.paths[place[0]], self.view.upright), place[1], self.view)
 
-    def _open(self, purpose: Purpose) -> None:
-        if self.view.cache and purpose not in self._caches and len(self):
-            self._image(0, purpose)
+        return self.normalised(torch.stack(list(self.map(crop, list(zip(index.tolist(), fraction.tolist()))))))
 
     def select(self, index: Tensor) -> PhotoImages:
         """Subset of the images, in the given order; both sets read the same cache of decoded training images."""

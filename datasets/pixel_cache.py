@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .errors import DataError
+from .files import DataError
 
 
 def cache_folder() -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -16,13 +17,11 @@ from torch import Tensor
 
 from .dataset import Dataset, TrainVal
 from .downloads import Archive
-from .errors import DataError
-from .files import check_regular
-from .photo_augmentation import PhotoAugmentation
+from .files import DataError, check_regular
 from .photo_images import PhotoImages, Progress
 from .splits import development_and_test_classes, train_and_validation_classes
 from .verification import Verification, inspect, verified
-from .view import View
+from .view import PhotoAugmentation, View
 
 PARTS = ("dev", "test", "query", "gallery")
 """Parts that a release may assign images to."""
@@ -34,6 +33,8 @@ IMAGE_SUFFIXES = (
     *(".ppm", ".pgm", ".pbm", ".pnm", ".heic", ".heif"),
 )
 _DEPTH = 4
+_NO_TEXT = re.compile("[\ud800-\udfff]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass
@@ -74,16 +75,14 @@ class Listing:
 
     def check_names(self) -> None:
         """Refuse names that are not UTF-8, have a control character or lead out of the folder; the error names one."""
-        outside = next((name for name in self.ids if _leads_out(name)), None)
-        if outside is not None:
-            listed = f"{outside[:200]!a} is listed, which is not the path of a file below it"
-            raise DataError(f"{self.folder}: {listed}; correct the list")
-        not_text = next((name for name in self.ids if not _is_text(name)), None)
-        if not_text is not None:
-            raise DataError(f"{self.folder}: the file name {not_text[:200]!a} is not UTF-8; rename it")
-        control = next((name for name in self.ids if any(c < " " or c == "\x7f" for c in name)), None)
-        if control is not None:
-            raise DataError(f"{self.folder}: the file name {control[:200]!a} has a control character; rename it")
+        for wrong, said in (
+            (_leads_out, "{} is listed, which is not the path of a file below it; correct the list"),
+            (_NO_TEXT.search, "the file name {} is not UTF-8; rename it"),
+            (_CONTROL.search, "the file name {} has a control character; rename it"),
+        ):
+            name = next(filter(wrong, self.ids), None)
+            if name is not None:
+                raise DataError(f"{self.folder}: {said.format(ascii(name[:200]))}")
 
     def keep(self, chosen: Sequence[bool]) -> Listing:
         """Listing of some of the images, one truth value per image, and of their classes."""
@@ -387,9 +386,9 @@ class PhotoDataset(Dataset):
         Raises:
             DataError: If images are damaged, with the names of the first five.
         """
-        self._development.prepare(["training"], progress)
-        self._train_and_val(fold, folds)[1].prepare(["evaluation"], progress)
-        self.test().prepare(["evaluation"], progress)
+        self._development.prepare("training", progress)
+        self._train_and_val(fold, folds)[1].prepare("evaluation", progress)
+        self.test().prepare("evaluation", progress)
 
     def verify(self, progress: Progress | None = None) -> Verification:
         """Decode every image, and report counts, hashes of the splits, and damaged or converted images.
@@ -426,14 +425,6 @@ class PhotoDataset(Dataset):
             "converted_to_rgb": dict(converted),
             "splits": {"train": verified(split.train), "val": verified(split.val), "test": verified(test)},
         }
-
-
-def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _leads_out(name: str) -> bool:

@@ -16,8 +16,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from .errors import DataError
-from .files import check_regular
+from .files import DataError, check_regular
 
 FILE = "probabilities.csv"
 """Name of the table of label distributions.

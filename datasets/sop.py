@@ -6,7 +6,7 @@ from pathlib import Path
 
 from .dataset import register_dataset
 from .downloads import Archive
-from .errors import DataError
+from .files import DataError
 from .releases import Listing, PhotoDataset, class_number, read_lines
 
 

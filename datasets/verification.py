@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict
 import torch
 
 from .decode import decode, open_image
-from .errors import DataError
+from .files import DataError
 
 if TYPE_CHECKING:
-    from .dataset import Dataset
-    from .image_set import ImageSet
+    from .dataset import Dataset, ImageSet
 
 
 class SplitVerification(TypedDict):

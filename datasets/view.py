@@ -1,10 +1,15 @@
-"""Resizing and cropping of photographs to the square input of a network in evaluation."""
+"""What a network sees of a photograph: resized and cropped in evaluation, cropped and changed at random in training."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
+
+from .augmentation import TrainingAugmentation
 
 
 @dataclass(frozen=True)
@@ -71,4 +76,104 @@ def cropped_view(image: Tensor, fraction: float, view: View) -> Tensor:
     return evaluation_view(F.center_crop(image, [side]), view)
 
 
-__all__ = ["View", "cropped_view", "evaluation_view", "resize"]
+@dataclass(frozen=True)
+class PhotoAugmentation(TrainingAugmentation):
+    """Settings of the random resized crop, horizontal flip and colour jitter of training photographs.
+
+    The defaults are those of "Probabilistic Embeddings Revisited" (PER).
+
+    Attributes:
+        area_low: Smallest area of a crop, as a share of the image's, in (0, area_high].
+        area_high: Largest area of a crop, at most 1.
+        ratio_low: Smallest width over height of a crop.
+        ratio_high: Largest width over height of a crop.
+        flip: Probability of a horizontal flip.
+        brightness: Range b of the brightness factor, which is drawn from U[1 - b, 1 + b]; b is in [0, 1].
+        contrast: Range of the contrast factor, likewise.
+        saturation: Range of the saturation factor, likewise.
+
+    Raises:
+        ValueError: If a setting is out of its range.
+    """
+
+    area_low: float = 0.16
+    area_high: float = 1.0
+    ratio_low: float = 3 / 4
+    ratio_high: float = 4 / 3
+    flip: float = 0.5
+    brightness: float = 0.25
+    contrast: float = 0.25
+    saturation: float = 0.25
+
+    def __post_init__(self) -> None:
+        if not 0 < self.area_low <= self.area_high <= 1:
+            raise ValueError(f"areas must satisfy 0 < low <= high <= 1, not {self.area_low}, {self.area_high}")
+        if not 0 < self.ratio_low <= self.ratio_high:
+            raise ValueError(f"ratios must satisfy 0 < low <= high, not {self.ratio_low}, {self.ratio_high}")
+        for name in ("flip", "brightness", "contrast", "saturation"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be in [0, 1], not {getattr(self, name)}")
+
+
+def crop_boxes(heights: Tensor, widths: Tensor, augmentation: PhotoAugmentation, u: Tensor) -> Tensor:
+    """Draw the boxes of random resized crops (top, left, height, width) as torchvision's ``RandomResizedCrop`` does.
+
+    A box has the first of ten draws of area and ratio (uniform and log-uniform) that fits into the image; if none does,
+    it is the largest centred box whose ratio is in range. Of the uniform numbers ``u``, ``[B, 22]`` in [0, 1), ten
+    pairs are for area and ratio, the last two for the position.
+    """
+    h0, w0 = heights.double()[:, None], widths.double()[:, None]
+    a = augmentation
+    area = h0 * w0 * (a.area_low + (a.area_high - a.area_low) * u[:, 0:20:2])
+    ratio = (math.log(a.ratio_low) + (math.log(a.ratio_high) - math.log(a.ratio_low)) * u[:, 1:20:2]).exp()
+    w, h = (area * ratio).sqrt().round(), (area / ratio).sqrt().round()
+    fits = (w > 0) & (w <= w0) & (h > 0) & (h <= h0)
+    first = fits.to(torch.uint8).argmax(1, keepdim=True)
+    w, h = w.gather(1, first).squeeze(1), h.gather(1, first).squeeze(1)
+    h0, w0 = h0.squeeze(1), w0.squeeze(1)
+    top, left = (u[:, 20] * (h0 - h + 1)).floor(), (u[:, 21] * (w0 - w + 1)).floor()
+    own = w0 / h0
+    fallback_w = torch.where(own > a.ratio_high, (h0 * a.ratio_high).round(), w0)
+    fallback_h = torch.where(own < a.ratio_low, (w0 / a.ratio_low).round(), h0)
+    fitted = fits.any(1)
+    w, h = torch.where(fitted, w, fallback_w), torch.where(fitted, h, fallback_h)
+    top = torch.where(fitted, top, ((h0 - h) / 2).floor())
+    left = torch.where(fitted, left, ((w0 - w) / 2).floor())
+    return torch.stack([top, left, h, w], 1).long()
+
+
+_GREY = (0.2989, 0.587, 0.114)
+_GREY_ROW = torch.tensor([_GREY])
+
+
+def colour_jitter(image: Tensor, factors: Sequence[float], order: Sequence[int]) -> Tensor:
+    """Change brightness, contrast and saturation in place and in some order, as torchvision's ``adjust_*`` do.
+
+    It works on one image at a time, float ``[3, H, W]`` in [0, 1]: an image stays in the processor's cache, a batch
+    does not. A factor of 1 changes nothing.
+    """
+    pixels = image.view(3, -1)
+    for change in order:
+        factor = factors[change]
+        if factor == 1:
+            continue
+        if change == 0:
+            pixels.mul_(factor)
+        elif change == 1:
+            mean = sum(w * m for w, m in zip(_GREY, pixels.mean(1).tolist()))
+            pixels.mul_(factor).add_((1 - factor) * mean)
+        else:
+            torch.lerp(torch.mm(_GREY_ROW, pixels), pixels, factor, out=pixels)
+        pixels.clamp_(0, 1)
+    return image
+
+
+__all__ = [
+    "PhotoAugmentation",
+    "View",
+    "colour_jitter",
+    "crop_boxes",
+    "cropped_view",
+    "evaluation_view",
+    "resize",
+]

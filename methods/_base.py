@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from .distributions.point import PointMass
+from .distributions.normal import PointMass
 from .published import PublishedSource
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ._base import Paper, register
-from ._ensemble import EnsembleMethod, mean_log_probabilities
+from ._model import EnsembleMethod, mean_log_probabilities
 
 
 def mutual_information(log_probabilities: Tensor) -> Tensor:

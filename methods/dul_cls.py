@@ -17,8 +17,7 @@ from torch.distributions import Distribution
 
 from ._base import Paper, register, tuned
 from .distributions.bessel import released_log_uniform, vmf_log_normalizer
-from .distributions.normal import IsotropicNormal, kl_to_standard_normal
-from .distributions.point import PointMass
+from .distributions.normal import IsotropicNormal, PointMass, kl_to_standard_normal
 from .distributions.von_mises_fisher import VonMisesFisher, released_rsample
 from .heads import SpreadHead
 from .learned_spread import RELEASED_HEAD, SpreadMethod, SpreadParams

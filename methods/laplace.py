@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ._base import Method, MethodParams, Paper, register, tuned
-from .confidence import variance_confidence
+from ._model import variance_confidence
 from .distributions.arrays import rows_of
 from .distributions.normal import LOG_2PI, DiagonalNormal
 from .genuine_pairs import genuine_pairs

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ._base import Method, MethodParams, Paper, register, tuned
-from .distributions.point import RatedPoint
+from .distributions.normal import RatedPoint
 from .heads import SpreadHead
 from .losses import CosineClassifier
 

@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ._base import Method, MethodParams, Paper, register, tuned
-from .confidence import variance_confidence
-from .distributions.normal import DiagonalNormal
-from .distributions.point import PointMass
+from ._model import variance_confidence
+from .distributions.normal import DiagonalNormal, PointMass
 from .heads import MeanHead
 from .losses import CosineClassifier
 

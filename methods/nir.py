@@ -35,7 +35,7 @@ from torch.distributions import Distribution
 from torch.func import functional_call
 
 from ._base import Method, MethodParams, Paper, register, tuned
-from .distributions.point import PointMass
+from .distributions.normal import PointMass
 from .flow import ConditionalFlow
 from .proxies import ProxyAnchorLoss, ProxyNCALoss, SoftTripleLoss
 from .published import NivmfScripts

@@ -20,8 +20,8 @@ from .genuine_pairs import genuine_pairs
 from .heads import SpreadHead
 from .learned_spread import RELEASED_HEAD, SpreadMethod, SpreadParams
 from .published import PER
-from .scorers.layout import Matrix, Pairs
 from .scorers.likelihood import mutual_likelihood
+from .scorers.spec import Matrix, Pairs
 
 _BLOCK_ELEMENTS = 1 << 22
 """Coordinates of the images of a block of pairs: 16 MiB in float32."""

@@ -27,8 +27,8 @@ from .distributions.normal import IsotropicNormal
 from .heads import SpreadHead, positive_from_raw
 from .learned_spread import RELEASED_HEAD, RELEASED_SPREAD, spread_confidence
 from .published import PER
-from .scorers.layout import Pairs
 from .scorers.likelihood import mutual_likelihood
+from .scorers.spec import Pairs
 
 if TYPE_CHECKING:
     from ._model import EmbeddingModel

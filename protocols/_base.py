@@ -1,9 +1,10 @@
-"""The types of a protocol: a named plan with presets, which the engine interprets."""
+"""Protocols, named plans with presets that the engine interprets: their types, and lookup by name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from typing import Any, Literal
 
 SelectionMetric = Literal["map_at_r", "stage_loss", "last"]
@@ -139,3 +140,14 @@ class Protocol:
     version: int
     document: str
     presets: Mapping[str, Preset]
+
+
+PROTOCOLS = ("reality_check", "standardized")
+
+
+def get_protocol(name: str) -> Protocol:
+    """Look up a protocol by its name, ``reality_check`` or ``standardized``; a ValueError if there is none."""
+    if name not in PROTOCOLS:
+        raise ValueError(f"unknown protocol {name!r} (known: {', '.join(PROTOCOLS)})")
+    protocol: Protocol = import_module(f".{name}", __package__).PROTOCOL
+    return protocol

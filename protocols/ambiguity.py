@@ -13,13 +13,11 @@ import torch
 from torch import Tensor
 
 from .confidence import augrc, combined_confidences
-from .confidence_kinds import OBSERVER, OBSERVER_IMAGE
 from .declare import test
 from .embeddings import Embeddings
-from .quality import spearman
+from .quality import label_entropy, spearman
 from .ranking import Ranking, rank
-from .rows import Row, row
-from .soft_labels import label_entropy
+from .rows import OBSERVER, OBSERVER_IMAGE, Row, row
 
 
 def answer_probability(posterior: Tensor, labels: Tensor, ranking: Ranking) -> Tensor:

@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 
 from .confidence import fit_on_validation
-from .confidence_kinds import FITTED, kind_of
 from .declare import test
 from .embeddings import Embeddings
-from .rows import Row, row
-from .vectors import as_vectors
+from .retrieval_confidence import as_vectors
+from .rows import FITTED, Row, kind_of, row
 
 Calibration = Callable[[Tensor], Tensor]
 """Function from confidences ``[N]`` to probabilities, float64 ``[N]`` in [0, 1]."""

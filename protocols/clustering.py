@@ -83,13 +83,8 @@ def pair_f1(labels: Tensor, clusters: Tensor) -> float:
     return 2 * both / (same_class + same_cluster) if same_class + same_cluster else 0.0
 
 
-def clustering_rows(unit: Tensor, labels: Tensor, *, seed: int, restarts: int = 5) -> list[Row]:
-    """NMI, AMI and pair F1 of k-means on unit embeddings ``[N, D]``, with as many clusters as classes."""
-    classes = len(torch.unique(labels))
-    return list(_rows(labels, k_means(unit, classes, seed=seed, restarts=restarts)))
-
-
-def _rows(labels: Tensor, clusters: Tensor) -> Iterator[Row]:
+def clustering_rows(labels: Tensor, clusters: Tensor) -> Iterator[Row]:
+    """NMI, AMI and pair F1 of clusters of N images, both ``[N]``."""
     for metric, measure in (("nmi", nmi), ("ami", ami), ("pair_f1", pair_f1)):
         yield row(metric, measure(labels, clusters), scorer="cosine", n_queries=len(labels))
 
@@ -104,4 +99,4 @@ def clusters_of(view: Embeddings) -> Tensor:
 @test(group="clustering", per="embeddings", needs=("directions",), clean_only=True)
 def clustering(view: Embeddings) -> Iterator[Row]:
     """NMI, AMI and pair F1 of k-means on the unit embeddings, with as many clusters as classes."""
-    yield from _rows(view.labels, clusters_of(view))
+    yield from clustering_rows(view.labels, clusters_of(view))

@@ -10,13 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .confidence_kinds import COMBINED, FITTED, kind_of
-from .controls import JUDGED_BY, oracle_confidence
 from .declare import test
 from .embeddings import Embeddings
-from .retrieval_confidence import LogisticFit, mean_rank
-from .rows import Row, row
-from .vectors import as_vectors
+from .retrieval_confidence import JUDGED_BY, LogisticFit, as_vectors, mean_rank, oracle_confidence
+from .rows import COMBINED, FITTED, Row, kind_of, row
 
 COVERAGE = 0.8
 """Coverage at which tables give the risk."""

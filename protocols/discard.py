@@ -17,8 +17,8 @@ from torch import Tensor
 
 from .declare import test
 from .embeddings import Embeddings
+from .retrieval_confidence import as_vectors
 from .rows import Row, row
-from .vectors import as_vectors
 from .verification import pair_scores, verification_pairs
 
 LIMIT = 0.2

@@ -10,12 +10,10 @@ from typing import Literal, TypeVar, cast
 import torch
 from torch import Tensor
 
-from .answers import NEAREST, answer_depth
-from .confidence_kinds import kind_of
 from .query_metrics import per_query
-from .ranking import Ranking, filter_depth, full_depth, rank
+from .ranking import NEAREST, Ranking, answer_depth, filter_depth, full_depth, rank
 from .retrieval_confidence import retrieval_confidences
-from .rows import Row, SplitRow, row
+from .rows import Row, SplitRow, kind_of, row
 from .scorers import Scorer
 
 T = TypeVar("T")

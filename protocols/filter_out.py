@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .controls import JUDGED_BY, oracle_confidence, uniform_by_identity
 from .declare import test
 from .embeddings import Embeddings
 from .query_metrics import Places, expected_metrics, mean_of_counted, per_query
 from .ranking import BLOCK_PLACES, Ranking, filter_depth, rank
+from .retrieval_confidence import JUDGED_BY, oracle_confidence, uniform_by_identity
 from .rows import Row, row
 from .scorers import Scorer
 

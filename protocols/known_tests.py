@@ -17,7 +17,7 @@ BUILT_IN = {
     "clustering": "clustering",
     "structure": "structure",
     "quality": "quality",
-    "soft_labels": "soft_labels",
+    "soft_labels": "quality",
     "ambiguity": "ambiguity",
     "discard": "discard",
     "calibration": "calibration",

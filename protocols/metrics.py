@@ -5,112 +5,19 @@ Light: importing it loads no array library.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Literal, get_args
+from collections.abc import Mapping
+from functools import partial
 
+from .declare import Metric as Metric
 from .declare import declared_tests
-
-Better = Literal["higher", "lower", ""]
-Of = Literal["ranking", "confidence", "embeddings"]
-Unit = Literal["share", "correlation", "number"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Metric:
-    """Description of a metric, or of a family such as Recall@k, in tidy tables (one row per value).
-
-    Attributes:
-        name: Name in the column ``metric``; a parametrised family has a placeholder in braces, as in ``recall_at_{k}``.
-        title: Heading in tables and figures; placeholders as in the name.
-        group: Name of the group of tests that computes it.
-        asked_as: Name that selects it and related metrics in the option ``--metrics`` of ``bench score``, which tests a
-            file of embeddings; if empty, the name of its group.
-        better: ``higher`` or ``lower``; empty if neither is better.
-        of: Subject of the metric: ``ranking`` (by a similarity), ``confidence``, or ``embeddings``. Metrics of a
-            confidence are computed whenever there is one, unless they are ``on_request``; the others on request or by
-            ``default``.
-        unit: ``share`` (printed in percent), ``correlation`` in [-1, 1], or a plain ``number``.
-        low: Smallest possible value.
-        high: Largest possible value.
-        members: Names of the members of a family that are computed if none is named.
-        source: Publication that defines it.
-        default: Whether ``bench score`` computes it by default.
-        on_request: Whether ``bench score`` computes this metric of a confidence on request only.
-        short: Heading in tables with little space; the title if empty.
-        equivalence: Largest difference of two methods without practical meaning, by which verdicts call them
-            equivalent; 0 if there is no such convention.
-
-    Raises:
-        ValueError: If a field has an unknown value, the range is empty, or ``equivalence`` is not inside it.
-    """
-
-    name: str
-    title: str
-    group: str
-    asked_as: str = ""
-    better: Better = "higher"
-    of: Of = "ranking"
-    unit: Unit = "share"
-    low: float = 0.0
-    high: float = 1.0
-    members: tuple[str, ...] = ()
-    source: str = ""
-    default: bool = False
-    on_request: bool = False
-    short: str = ""
-    equivalence: float = 0.0
-
-    def __post_init__(self) -> None:
-        for field, known in (("better", Better), ("of", Of), ("unit", Unit)):
-            value = getattr(self, field)
-            if value not in get_args(known):
-                legal = ", ".join(map(repr, get_args(known)))
-                raise ValueError(f"metric {self.name!r}: {field} must be one of {legal}, not {value!r}")
-        if not self.low < self.high:
-            raise ValueError(f"metric {self.name!r}: low={self.low:g} is not below high={self.high:g}")
-        if not 0 <= self.equivalence < self.high - self.low:
-            raise ValueError(f"metric {self.name!r}: equivalence={self.equivalence:g} is negative or spans the range")
-
-    @property
-    def family(self) -> bool:
-        """True if the name has a placeholder, as in ``recall_at_{k}``, so that it describes several metrics."""
-        return "{" in self.name
-
-    def values(self, name: str) -> dict[str, str] | None:
-        """Values of the placeholders of this family in the full name of a metric; None if that is no member.
-
-        Example:
-            >>> METRICS["recall_at_{k}"].values("recall_at_4")
-            {'k': '4'}
-        """
-        pattern = re.sub(r"\\\{(\w+)\\\}", _placeholder, re.escape(self.name))
-        match = re.fullmatch(pattern, name)
-        return match and match.groupdict()
-
-    @property
-    def has_request(self) -> bool:
-        """False for metrics of a confidence that are computed whenever there is one, so that nobody asks for them."""
-        return self.of != "confidence" or self.on_request
-
-    @property
-    def sign(self) -> int:
-        """-1 if lower values are better, else 1."""
-        return -1 if self.better == "lower" else 1
-
-
-def _placeholder(match: re.Match[str]) -> str:
-    number = r"[1-9]\d{0,5}"
-    return f"(?P<{match[1]}>{number if match[1] == 'k' else '[a-z][a-z0-9_]*'})"
-
 
 _MUSGRAVE = "Musgrave et al. 2020, Section 3"
 _ROTH = "Roth et al. 2020"
 _GEIFMAN = "Geifman et al. 2019"
+_KIRCHHOF = "Kirchhof et al. 2023 (URL benchmark)"
 _HALF_A_POINT = 0.005
 _ONE_POINT = 0.01
-_KIRCHHOF = "Kirchhof et al. 2023 (URL benchmark)"
+_INFINITE = float("inf")
 
 
 def _table(*metrics: Metric) -> dict[str, Metric]:
@@ -120,81 +27,57 @@ def _table(*metrics: Metric) -> dict[str, Metric]:
     return table
 
 
+# What metrics have in common; calls may override it.
+_retrieval = partial(Metric, group="retrieval", equivalence=_HALF_A_POINT)
+_verification = partial(Metric, group="verification", equivalence=_HALF_A_POINT)
+_clusters = partial(Metric, group="clustering", of="embeddings")
+_structure = partial(Metric, group="structure", of="embeddings", better="", unit="number")
+_risk = partial(Metric, group="risk", of="confidence", better="lower")
+_calibration = partial(Metric, group="calibration", of="confidence", better="lower")
+_discard = partial(Metric, group="discard", of="confidence", better="lower", on_request=True)
+_regret = partial(Metric, group="ambiguity", of="confidence", better="lower", equivalence=_HALF_A_POINT)
+_correlation = partial(Metric, of="confidence", unit="correlation", low=-1.0)
+
 _RANKED = (
-    Metric(
+    _retrieval(
         name="recall_at_{k}",
         title="Recall@{k}",
-        group="retrieval",
         asked_as="recall",
         members=("recall_at_1", "recall_at_2", "recall_at_4", "recall_at_8"),
         short="R@{k}",
         source="share of queries with a positive among the k nearest (Oh Song et al. 2016)",
         default=True,
-        equivalence=_HALF_A_POINT,
     ),
-    Metric(
-        name="map_at_r",
-        title="MAP@R",
-        group="retrieval",
-        asked_as="map_at_r",
-        source=_MUSGRAVE,
-        default=True,
-        equivalence=_HALF_A_POINT,
+    _retrieval(name="map_at_r", title="MAP@R", asked_as="map_at_r", source=_MUSGRAVE, default=True),
+    _retrieval(
+        name="r_precision", title="R-Precision", asked_as="r_precision", short="R-Prec", source=_MUSGRAVE, default=True
     ),
-    Metric(
-        name="r_precision",
-        title="R-Precision",
-        group="retrieval",
-        asked_as="r_precision",
-        short="R-Prec",
-        source=_MUSGRAVE,
-        default=True,
-        equivalence=_HALF_A_POINT,
-    ),
-    Metric(
-        name="precision_at_1",
-        title="Precision@1",
-        group="retrieval",
-        asked_as="precision_at_1",
-        source=_MUSGRAVE,
-        equivalence=_HALF_A_POINT,
-    ),
-    Metric(
-        name="map_at_1000",
-        title="MAP@1000",
-        group="map_at_1000",
-        source=_ROTH,
-        equivalence=_HALF_A_POINT,
-    ),
-    Metric(
+    _retrieval(name="precision_at_1", title="Precision@1", asked_as="precision_at_1", source=_MUSGRAVE),
+    Metric(name="map_at_1000", title="MAP@1000", group="map_at_1000", source=_ROTH, equivalence=_HALF_A_POINT),
+    _verification(
         name="verification_accuracy",
         title="verification accuracy",
-        group="verification",
         short="Ver. acc.",
         source="share of pairs that a threshold decides rightly (PER)",
-        equivalence=_HALF_A_POINT,
     ),
-    Metric(
+    _verification(
         name="verification_auc",
         title="verification AUC",
-        group="verification",
         short="Ver. AUC",
         source="area under the ROC curve, ties counted half",
         equivalence=_ONE_POINT,
     ),
-    Metric(
+    _verification(
         name="verification_eer",
         title="verification EER",
-        group="verification",
         better="lower",
         source="rate at which false accepts equal false rejects",
-        equivalence=_HALF_A_POINT,
     ),
-    Metric(
+    _verification(
         name="verification_tpr_at_fpr",
         title="verification TPR",
-        group="verification",
         source="largest true positive rate at a bounded false positive rate",
+        equivalence=0.0,
     ),
     Metric(
         name="set_size_at_90",
@@ -202,7 +85,7 @@ _RANKED = (
         group="retrieval_sets",
         better="lower",
         unit="number",
-        high=float("inf"),
+        high=_INFINITE,
         source="number of nearest images that are to contain a positive of 90 % of the queries (split conformal)",
     ),
     Metric(
@@ -222,58 +105,14 @@ _RANKED = (
     ),
 )
 _DIRECTIONS = (
-    Metric(name="nmi", title="NMI", group="clustering", of="embeddings", source=_ROTH),
-    Metric(name="ami", title="AMI", group="clustering", of="embeddings", low=-1.0, source="Vinh et al. 2010, Eq. 15"),
-    Metric(name="pair_f1", title="pair F1", group="clustering", of="embeddings", source=_ROTH),
-    Metric(
-        name="spectral_decay",
-        title="spectral decay",
-        group="structure",
-        better="",
-        of="embeddings",
-        unit="number",
-        high=float("inf"),
-        source=_ROTH,
-    ),
-    Metric(
-        name="density",
-        title="density",
-        group="structure",
-        better="",
-        of="embeddings",
-        unit="number",
-        high=float("inf"),
-        source=_ROTH,
-    ),
-    Metric(
-        name="uniformity",
-        title="uniformity",
-        group="structure",
-        better="",
-        of="embeddings",
-        unit="number",
-        source="Wang and Isola 2020, without the logarithm",
-    ),
-    Metric(
-        name="class_concentration",
-        title="class concentration",
-        group="structure",
-        better="",
-        of="embeddings",
-        unit="number",
-        high=float("inf"),
-        source="NIR, Table 3",
-    ),
-    Metric(
-        name="cluster_diversity",
-        title="cluster diversity",
-        group="structure",
-        better="",
-        of="embeddings",
-        unit="number",
-        high=4.0,
-        source="EL-nivMF, Table 5",
-    ),
+    _clusters(name="nmi", title="NMI", source=_ROTH),
+    _clusters(name="ami", title="AMI", low=-1.0, source="Vinh et al. 2010, Eq. 15"),
+    _clusters(name="pair_f1", title="pair F1", source=_ROTH),
+    _structure(name="spectral_decay", title="spectral decay", high=_INFINITE, source=_ROTH),
+    _structure(name="density", title="density", high=_INFINITE, source=_ROTH),
+    _structure(name="uniformity", title="uniformity", source="Wang and Isola 2020, without the logarithm"),
+    _structure(name="class_concentration", title="class concentration", high=_INFINITE, source="NIR, Table 3"),
+    _structure(name="cluster_diversity", title="cluster diversity", high=4.0, source="EL-nivMF, Table 5"),
 )
 _CONFIDENCES = (
     Metric(
@@ -284,160 +123,83 @@ _CONFIDENCES = (
         source="PER, Figure 3",
         equivalence=_HALF_A_POINT,
     ),
-    Metric(
-        name="aurc",
-        title="AURC",
-        group="risk",
-        better="lower",
-        of="confidence",
-        source=_GEIFMAN,
-        equivalence=_HALF_A_POINT,
-    ),
-    Metric(
-        name="e_aurc",
-        title="E-AURC",
-        group="risk",
-        better="lower",
-        of="confidence",
-        source=_GEIFMAN,
-        equivalence=_HALF_A_POINT,
-    ),
-    Metric(
+    _risk(name="aurc", title="AURC", source=_GEIFMAN, equivalence=_HALF_A_POINT),
+    _risk(name="e_aurc", title="E-AURC", source=_GEIFMAN, equivalence=_HALF_A_POINT),
+    _risk(
         name="augrc",
         title="AUGRC",
-        group="risk",
-        better="lower",
-        of="confidence",
         high=0.5,
         source="Traub et al. 2024, by trapezoids from (0, 0)",
         equivalence=_HALF_A_POINT,
     ),
-    Metric(
+    _risk(
         name="risk_at_coverage",
         title="risk at coverage",
-        group="risk",
-        better="lower",
-        of="confidence",
         source="mean risk of the most confident share of the queries (El-Yaniv and Wiener 2010)",
     ),
-    Metric(
+    _risk(
         name="coverage_at_risk",
         title="coverage at risk",
-        group="risk",
-        of="confidence",
+        better="higher",
         source="largest share of the queries, the most confident, of a bounded mean risk (Geifman and El-Yaniv 2017)",
     ),
-    Metric(
-        name="confidence_auroc",
-        title="AUROC",
-        group="risk",
-        of="confidence",
-        source=_KIRCHHOF,
-        equivalence=_ONE_POINT,
-    ),
-    Metric(
+    _risk(name="confidence_auroc", title="AUROC", better="higher", source=_KIRCHHOF, equivalence=_ONE_POINT),
+    _calibration(
         name="ece_top1",
         title="ECE of the top-1",
-        group="calibration",
-        better="lower",
-        of="confidence",
         source="expected calibration error of the probability that the answer is right, 15 bins (Naeini et al. 2015)",
     ),
-    Metric(
+    _calibration(
         name="brier_top1",
         title="Brier score of the top-1",
-        group="calibration",
-        better="lower",
-        of="confidence",
         source="mean squared error of the probability that the answer is right (Brier 1950)",
     ),
-    Metric(
+    _discard(
         name="edc_fnmr",
         title="FNMR after discarding",
-        group="discard",
-        better="lower",
-        of="confidence",
-        on_request=True,
         source="false non-match rate of verification (Schlett et al. 2023; Terhoerst et al. 2020)",
     ),
-    Metric(
+    _discard(
         name="edc_pauc",
         title="EDC pAUC",
-        group="discard",
-        better="lower",
-        of="confidence",
         unit="number",
         low=-0.2,
         high=0.2,
-        on_request=True,
         source="area under it to a share of 0.2 minus that of the ideal (Schlett et al. 2023)",
     ),
-    Metric(
+    _correlation(
         name="spearman_human_entropy",
         title="rho with human agreement",
         group="soft_labels",
-        of="confidence",
-        unit="correlation",
-        low=-1.0,
         source="Spearman correlation with minus the entropy of people's labels",
     ),
-    Metric(
+    _correlation(
         name="kendall_human_entropy",
         title="tau with human agreement",
         group="soft_labels",
-        of="confidence",
-        unit="correlation",
-        low=-1.0,
         source="Kendall's tau-b with minus the entropy of people's labels",
     ),
-    Metric(
+    _regret(
         name="augrc_regret",
         title="AUGRC regret",
-        group="ambiguity",
-        better="lower",
-        of="confidence",
         low=-0.5,
         high=0.5,
         source="AUGRC minus that of the posterior probability that the answer is right (the rule of Chow 1970)",
-        equivalence=_HALF_A_POINT,
     ),
-    Metric(
+    _regret(
         name="observer_augrc",
         title="AUGRC of the observer",
-        group="ambiguity",
-        better="lower",
-        of="confidence",
         high=0.5,
         source="AUGRC of the posterior probability that the answer is right",
-        equivalence=_HALF_A_POINT,
     ),
-    Metric(
+    _correlation(
         name="spearman_posterior_entropy",
         title="rho with known ambiguity",
         group="ambiguity",
-        of="confidence",
-        unit="correlation",
-        low=-1.0,
         source="Spearman correlation with minus the entropy of the exact posterior",
     ),
-    Metric(
-        name="spearman_{kind}",
-        title="{kind} rho",
-        group="quality",
-        of="confidence",
-        unit="correlation",
-        low=-1.0,
-        source="PER, Table 5",
-    ),
-    Metric(
-        name="kendall_{kind}",
-        title="{kind} tau",
-        group="quality",
-        of="confidence",
-        unit="correlation",
-        low=-1.0,
-        source="Kendall 1945 (tau-b)",
-    ),
+    _correlation(name="spearman_{kind}", title="{kind} rho", group="quality", source="PER, Table 5"),
+    _correlation(name="kendall_{kind}", title="{kind} tau", group="quality", source="Kendall 1945 (tau-b)"),
     Metric(
         name="paired_{kind}",
         title="P(clean > {kind})",
@@ -499,13 +261,6 @@ def title_of(name: str, *, short: bool = False) -> str:
     values = (metric.values(name) if metric.family else None) or {}
     title = metric.short or metric.title if short else metric.title
     return title.format(**{key: title_of(value) if key == "metric" else value for key, value in values.items()})
-
-
-def metric_groups() -> Iterator[tuple[str, tuple[Metric, ...]]]:
-    """Names of the groups of tests of embeddings, each with its metrics, built-in ones first."""
-    known = known_metrics().values()
-    for group in dict.fromkeys(metric.group for metric in known):
-        yield group, tuple(metric for metric in known if metric.group == group)
 
 
 def metric_requests() -> dict[str, tuple[str, ...]]:

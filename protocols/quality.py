@@ -1,9 +1,10 @@
-"""Agreement of a confidence with a known quality of the images: rank correlations, comparison with clean images."""
+"""Agreement of a confidence with what is known of the images: their quality, and how far people agree on the class."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from typing import Literal
 
 import numpy as np
 import torch
@@ -11,8 +12,8 @@ from torch import Tensor
 
 from .declare import test
 from .embeddings import Embeddings
+from .retrieval_confidence import as_vectors
 from .rows import Row, row
-from .vectors import as_vectors
 
 
 def spearman(x: Tensor, y: Tensor) -> float:
@@ -25,12 +26,7 @@ def spearman(x: Tensor, y: Tensor) -> float:
         >>> spearman(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.5, 0.6, 0.9]))
         1.0
     """
-    a, b = as_vectors(x, y)
-    if np.ptp(a) == 0 or np.ptp(b) == 0:
-        return math.nan
-    from scipy import stats  # late: a second to import, and most tests do without
-
-    return float(np.clip(stats.spearmanr(a, b).statistic, -1.0, 1.0))
+    return _correlation("spearmanr", x, y)
 
 
 def kendall(x: Tensor, y: Tensor) -> float:
@@ -40,12 +36,16 @@ def kendall(x: Tensor, y: Tensor) -> float:
         >>> kendall(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.9, 0.6, 0.5]))
         -1.0
     """
+    return _correlation("kendalltau", x, y)
+
+
+def _correlation(name: Literal["spearmanr", "kendalltau"], x: Tensor, y: Tensor) -> float:
     a, b = as_vectors(x, y)
     if np.ptp(a) == 0 or np.ptp(b) == 0:
         return math.nan
-    from scipy import stats
+    from scipy import stats  # late: a second to import, and most tests do without
 
-    return float(np.clip(stats.kendalltau(a, b).statistic, -1.0, 1.0))
+    return float(np.clip(getattr(stats, name)(a, b).statistic, -1.0, 1.0))
 
 
 def share_above(clean: Tensor, corrupted: Tensor) -> float:
@@ -107,3 +107,48 @@ def ranks_by_severity(
         rank01 = (torch.as_tensor(rankdata(values.double().numpy())) - 0.5) / len(values)
         ranks[name] = [float(rank01[place == b].mean()) for b in filled]
     return [low + (b + 0.5) * width for b in filled], ranks
+
+
+def label_entropy(probabilities: Tensor) -> Tensor:
+    """Entropy of label distributions, in nats, float64 ``[N]`` in [0, log K]: how much people disagree about an image.
+
+    Rows of ``[N, K]`` sum to 1 (within 1e-3; they are normalised), or are nan where an image has no distribution, and
+    so is the entropy.
+
+    Raises:
+        ValueError: If a probability is negative, or a row does not sum to 1.
+
+    Example:
+        >>> label_entropy(torch.tensor([[0.0, 1.0], [0.5, 0.5]])).tolist()
+        [0.0, 0.6931471805599453]
+    """
+    p = probabilities.double()
+    if p.dim() != 2:
+        raise ValueError(f"expected label distributions [N, K], got shape {list(p.shape)}")
+    known = ~p.isnan().all(1)
+    total = p.sum(1, keepdim=True)
+    # Written so that a nan inside a row is an error too.
+    if not bool(((p >= 0).all(1) & ((total.squeeze(1) - 1).abs() <= 1e-3))[known].all()):
+        raise ValueError("label distributions must be non-negative and sum to 1")
+    entropy: Tensor = torch.special.entr(p / total).sum(1)
+    return entropy
+
+
+@test(group="soft_labels", per="embeddings", needs=("soft_labels", "confidences"), clean_only=True)
+def soft_labels(view: Embeddings) -> Iterator[Row]:
+    """Rank correlations of every confidence with people's agreement on the class of an image.
+
+    Agreement is the negative entropy of the label distribution that people gave: a correlation is positive if images on
+    which people agree are more confident. Images without a distribution are left out.
+    """
+    if view.soft_labels is None:
+        return
+    entropy = label_entropy(view.soft_labels)
+    known = ~entropy.isnan()
+    agreement, count = -entropy[known], int(known.sum())
+    if count == 0:
+        return
+    for name, values in view.confidences.items():
+        rho, tau = spearman(values[known], agreement), kendall(values[known], agreement)
+        yield row("spearman_human_entropy", rho, confidence=name, n_queries=count)
+        yield row("kendall_human_entropy", tau, confidence=name, n_queries=count)

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from torch import Tensor
 
 from .confidence import aurc
-from .controls import JUDGED_BY
 from .declare import test
 from .embeddings import Embeddings
 from .near_modes import NearModes, near_depth, with_lone_queries
 from .query_metrics import mean_of_counted
 from .ranking import rank
+from .retrieval_confidence import JUDGED_BY
 from .rows import RERANKED, Row, row
 from .scorers import Scorer
 

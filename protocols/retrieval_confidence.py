@@ -1,13 +1,17 @@
-"""Retrieval confidences: what a ranking and the gallery's labels say about the answer, never the query's own label.
+"""Confidences that need no training: those of a ranking, controls, and combinations with the margin.
 
-An image confidence is known before there is a gallery; a retrieval confidence belongs to a query, a gallery and a
-scorer (similarity to rank by). It costs nothing: no training, and the ranking is there anyway.
+A retrieval confidence is what a ranking and the gallery's labels say about the answer, never the query's own label. An
+image confidence is known before there is a gallery; a retrieval confidence belongs to a query, a gallery and a scorer
+(similarity to rank by). It costs nothing: the ranking is there anyway. The controls are a random confidence and the
+best possible one.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 
 import numpy as np
 import torch
@@ -15,6 +19,36 @@ from torch import Tensor
 
 from .ranking import Ranking
 from .scorers import Scorer
+
+
+def as_vectors(a: Tensor, b: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Check that two tensors are finite vectors of one length, and convert them to float64 NumPy arrays."""
+    if a.shape != b.shape or a.dim() != 1:
+        raise ValueError(f"expected two vectors of one length, got {tuple(a.shape)} and {tuple(b.shape)}")
+    if not (torch.isfinite(a).all() and torch.isfinite(b).all()):
+        raise ValueError("values must be finite")
+    return a.double().numpy(), b.double().numpy()
+
+
+JUDGED_BY = ("map_at_r", "recall_at_1")
+"""Metrics of single queries that a confidence is judged by."""
+
+
+def uniform_by_identity(ids: Sequence[str], seed: int, purpose: str) -> Tensor:
+    """Uniform numbers in [0, 1), float64 ``[N]``, each from an identity, the seed and the purpose alone."""
+    keys = b"".join(blake2b(f"{purpose}|{seed}|{name}".encode(), digest_size=8).digest() for name in ids)
+    return torch.from_numpy((np.frombuffer(keys, ">u8") >> 11).astype(np.float64) * 2.0**-53)
+
+
+def random_confidence(ids: Sequence[str], seed: int) -> Tensor:
+    """Random confidence of each image, float64 ``[N]`` in [0, 1), from its identity and the seed alone."""
+    return uniform_by_identity(ids, seed, "random confidence")
+
+
+def oracle_confidence(values: Tensor) -> Tensor:
+    """Best possible confidence for a metric: each query's own value of it, ``[Q]``; -1, the lowest, if it is nan."""
+    return torch.where(values.isnan(), -1.0, values)
+
 
 _PAIRS = 1 << 11
 """Pairs that are scored at a time: 4 MiB of vectors of 128 dimensions."""
@@ -32,7 +66,7 @@ def retrieval_confidences(scorer: Scorer, ranking: Ranking) -> dict[str, Tensor]
       form of the ratio test of Lowe 2004, with the second nearest of another object). It is 0 if classes are tied for
       the nearest place, and 0 if the gallery has no other class: there is nothing to compare with.
     * ``agreement``: share of the k nearest that have the class of the nearest one
-      (:func:`~bench.protocols.answers.agreement`).
+      (:func:`~bench.protocols.ranking.agreement`).
     * ``spread``: score of the nearest minus that of the k-th nearest (of the last one, if there are fewer): how far the
       best scores stand out (after the separation of the best scores of Miller et al. 2025, arXiv:2510.13464).
 

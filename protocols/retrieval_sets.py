@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .controls import uniform_by_identity
 from .declare import test
 from .embeddings import Embeddings
-from .pairs import class_halves
 from .ranking import BLOCK_BYTES, TIE_TOLERANCE, Ranking
+from .retrieval_confidence import uniform_by_identity
 from .rows import Row, row
 from .scorers import Scorer
+from .verification import class_halves
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .controls import uniform_by_identity
 from .declare import test
 from .embeddings import Embeddings
-from .pairs import classes_in_random_order
 from .ranking import BLOCK_BYTES
+from .retrieval_confidence import as_vectors, uniform_by_identity
 from .rows import Row, row
 from .scorers import Scorer
-from .vectors import as_vectors
-from .verification import pair_scores, verification_pairs
+from .verification import classes_in_random_order, pair_scores, verification_pairs
 
 ACCEPT_RATES = (0.01, 0.1)
 """False accept rates at the ends of the calibration range, by default."""

@@ -215,7 +215,7 @@ def test_names_of_a_package_lead_to_the_modules_that_define_them(plugin, tmp_pat
         mine="from bench.methods import CosineClassifier, Method\nfrom bench.methods.distributions import PointMass\n"
     )
     names = _names(tmp_path / "mine.py")
-    assert {"bench.methods.losses", "bench.methods._base", "bench.methods.distributions.point"} <= names
+    assert {"bench.methods.losses", "bench.methods._base", "bench.methods.distributions.normal"} <= names
     assert not names & {"bench", "bench.methods", "bench.methods.distributions", "bench.methods.nir"}
 
 

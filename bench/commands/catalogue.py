@@ -107,7 +107,7 @@ def show(
 def list_rows(kind: Listed, plugins: tuple[Path, ...], check: bool) -> list[ListRow]:
     """Entries of one kind, as ``bench list`` prints them; ``check`` imports each, and an error is part of the entry."""
     if kind is Listed.protocols:
-        from ..protocols import PROTOCOLS, get_protocol
+        from ..protocols._base import PROTOCOLS, get_protocol
 
         protocols = [get_protocol(name) for name in PROTOCOLS]
         return [{"name": p.name, "summary": p.summary, "presets": list(p.presets)} for p in protocols]
@@ -197,7 +197,7 @@ def _declared_rows(registry: Declared[T], call: str, text: Callable[[T], str], c
 
 def describe(name: str, plugins: tuple[Path, ...]) -> tuple[Description, str]:
     """Describe a method, data set or protocol, as ``bench show`` prints it: as values for JSON, and as text."""
-    from ..protocols import PROTOCOLS
+    from ..protocols._base import PROTOCOLS
 
     methods, datasets = Registry("methods", plugins), Registry("datasets", plugins)
     if name in methods:
@@ -210,7 +210,7 @@ def describe(name: str, plugins: tuple[Path, ...]) -> tuple[Description, str]:
 
 
 def _describe_protocol(name: str) -> tuple[Description, str]:
-    from ..protocols import get_protocol
+    from ..protocols._base import get_protocol
 
     protocol = get_protocol(name)
     presets = {key: preset.as_dict() for key, preset in protocol.presets.items()}
@@ -296,7 +296,7 @@ def _setting_line(name: str, values: Mapping[str, object]) -> str:
 def _published(method: type[Method]) -> dict[str, dict[str, object]]:
     """Published settings of a method, by data set and configuration."""
     from ..planning.published import DATASETS, published_settings
-    from ..protocols.recipes import recipe_of
+    from ..protocols.recipes._base import recipe_of
 
     datasets = Registry("datasets")
     return {
@@ -321,7 +321,7 @@ def _published_values(item: Published) -> dict[str, object]:
 def _describe_dataset(cls: type[Dataset]) -> tuple[Description, str]:
     from dataclasses import asdict
 
-    from ..protocols.recipes import recipe_of
+    from ..protocols.recipes._base import recipe_of
 
     document = (cls.__doc__ or "").strip()
     recipe = asdict(recipe_of(cls))

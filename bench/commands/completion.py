@@ -59,14 +59,14 @@ def _datasets(ctx: typer.Context) -> list[str]:
 
 
 def _protocols(ctx: typer.Context) -> Iterable[str]:
-    from ..protocols import PROTOCOLS
+    from ..protocols._base import PROTOCOLS
 
     return PROTOCOLS
 
 
 def _presets(ctx: typer.Context) -> Iterable[str]:
     """Presets of the protocol that was typed before; of every protocol if there is none of that name."""
-    from ..protocols import PROTOCOLS, get_protocol
+    from ..protocols._base import PROTOCOLS, get_protocol
 
     asked = ctx.params.get("protocol")
     names = [asked] if asked in PROTOCOLS else PROTOCOLS
@@ -106,7 +106,7 @@ def _metrics(ctx: typer.Context) -> Iterable[str]:
 def _backbones(ctx: typer.Context) -> Iterable[str]:
     """Backbones of ours, of the recipes and of a protocol; the names of timm's other models need an import of torch."""
     from ..methods.backbones.registry import MODULES
-    from ..protocols.recipes import RECIPES, get_recipe
+    from ..protocols.recipes._base import RECIPES, get_recipe
     from ..protocols.standardized import PHOTOGRAPHS
 
     return sorted({*MODULES, PHOTOGRAPHS["backbone"], *(get_recipe(name).backbone for name in RECIPES)})

@@ -239,7 +239,7 @@ def _download(target: _Target, mirror: str | None, checksum: str | None) -> None
     from rich.console import Console
 
     from ..datasets.downloads import check_checksum, download, mirrored
-    from ..datasets.errors import DataError
+    from ..datasets.files import DataError
     from ..progress import download_bar
 
     archive, folder = target.archive, target.folder
@@ -338,7 +338,7 @@ def import_release(
     import tempfile
 
     from ..datasets.archives import take
-    from ..datasets.errors import DataError
+    from ..datasets.files import DataError
 
     if not source.exists():
         raise UserError(f"{source}: no such file or folder")
@@ -382,7 +382,7 @@ def _release(name: str, root: Path, allow_partial: bool, plugins: tuple[Path, ..
 
 
 def _open(name: str, root: Path | None, allow_partial: bool, plugins: tuple[Path, ...]) -> Dataset:
-    from ..datasets.errors import DataError
+    from ..datasets.files import DataError
     from ..datasets.releases import PhotoDataset
 
     cls = Registry("datasets", plugins).dataset(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..datasets.errors import DataError
+from ..datasets.files import DataError
 from ..datasets.pixel_cache import cache_folder
 from ..engine.estimate import estimate, readable
 from ..engine.launch import Launch

@@ -106,7 +106,7 @@ def embed_images(folder: Path, encoder: Callable[[], Encoder], out: Path) -> str
 
     The network is made once the images are listed; damaged images are named before anything is embedded.
     """
-    from ..datasets.errors import DataError
+    from ..datasets.files import DataError
     from ..datasets.folder import images_below
     from ..scoring.files import write_embeddings
 
@@ -129,10 +129,10 @@ def embed_images(folder: Path, encoder: Callable[[], Encoder], out: Path) -> str
 
 def embed_untrained(folder: Path, device: str) -> dict[str, np.ndarray]:
     """Embed photographs, a folder per class, with the default network for them, which a note on stderr names."""
-    from ..datasets.errors import DataError
+    from ..datasets.files import DataError
     from ..datasets.folder import Folder, images_below
     from ..methods.backbones.registry import NoWeights, find_weights
-    from ..protocols.recipes import recipe_of
+    from ..protocols.recipes._base import recipe_of
 
     backbone = recipe_of(Folder).backbone
     try:
@@ -178,7 +178,7 @@ def _embedded(listing: Listing, encoder: Encoder) -> dict[str, np.ndarray]:
     names = [listing.names[key] for key in classes]
     photographs = PhotoImages(paths, labels, listing.ids, names, view=encoder.view, threads=cores())
     with progress_bar(Console(stderr=True)) as advance:
-        photographs.prepare(["evaluation"], advance)
+        photographs.prepare("evaluation", advance)
 
         def load(rows: torch.Tensor) -> torch.Tensor:
             small = encoder.small

@@ -398,7 +398,7 @@ def draw_figures(chosen: tuple[str, ...], site: Site, out: Path | None, referenc
 
 def open_results(results: Path, damaged_marker: bool = False) -> Store:
     """Open a results folder for reading, if wanted also one with records whose marker is missing or damaged."""
-    from ..protocols import PROTOCOLS, get_protocol
+    from ..protocols._base import PROTOCOLS, get_protocol
     from ..store.folder import Store
 
     store = Store(results)

@@ -471,7 +471,7 @@ def _mark(store: Store, protocol: str, version: int, console: Console) -> None:
 
 def _prepare_data(plans: tuple[Plan, ...], site: Site, console: Console) -> None:
     """Decode what the plans will read, so that a damaged image stops the command and not an epoch."""
-    from ..datasets.errors import DataError
+    from ..datasets.files import DataError
     from ..datasets.releases import PhotoDataset
     from ..progress import progress_bar
 

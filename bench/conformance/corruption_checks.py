@@ -25,7 +25,7 @@ def _pictures(shape: tuple[int, ...] = (3, 24, 20)) -> Tensor:
 
 def _corrupted(corruption: Corruption, severity: float, images: Tensor) -> Tensor:
     """Images under a corruption, each with the draws of its own identity, ``[N, C, H, W]``."""
-    from ..datasets.corruptions.apply import corrupt
+    from ..datasets.corruptions._base import corrupt
 
     made = (corrupt(corruption.name, image, severity, f"image {i}", 0) for i, image in enumerate(images))
     return torch.stack(list(made))
@@ -33,7 +33,7 @@ def _corrupted(corruption: Corruption, severity: float, images: Tensor) -> Tenso
 
 def metadata_of_corruption(corruption: Corruption) -> None:
     """Require that a corruption has a name, a summary, and a valid range of default severities within [0, 1]."""
-    from ..datasets.corruptions.severity import check_range
+    from ..datasets.corruptions._base import check_range
 
     require(bool(corruption.name and corruption.summary), "name and summary must not be empty")
     check_range(corruption.name, corruption.low, corruption.high)

@@ -11,8 +11,7 @@ from torch import Tensor
 from .failure import require
 
 if TYPE_CHECKING:
-    from ..datasets.dataset import Dataset
-    from ..datasets.image_set import ImageSet
+    from ..datasets.dataset import Dataset, ImageSet
 
 
 FOLDS = 4

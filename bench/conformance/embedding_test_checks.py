@@ -61,7 +61,7 @@ def _view(clean: bool, order: Tensor | None = None) -> Embeddings:
 
 
 def _rows(test: EmbeddingTest, clean: bool, order: Tensor | None = None) -> list[Row]:
-    from ..protocols.battery import run_battery
+    from ..protocols.declare import run_battery
 
     # Without its metrics: one of the checks is about their ranges, and the others are not.
     return run_battery(_view(clean, order), [replace(test, metrics=())])

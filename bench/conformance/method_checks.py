@@ -53,8 +53,7 @@ def build(cls: type, form: str = "corrected", **params: Any) -> Any:
 
 
 def _ensemble(method: Any) -> Any:
-    from ..methods._ensemble import EnsembleModel
-    from ..methods._model import EmbeddingModel
+    from ..methods._model import EmbeddingModel, EnsembleModel
     from ..methods.backbones.registry import build_backbone
     from ..methods.cosface import CosFace
 

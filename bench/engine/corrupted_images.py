@@ -7,13 +7,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..datasets.corruptions._base import CROP
-from ..datasets.corruptions.apply import corrupted
-from ..datasets.corruptions.severity import draw_quality, manifest_sha256
-from ..datasets.image_set import ImageSet
+from ..datasets.corruptions._base import CROP, corrupted, draw_quality, manifest_sha256
+from ..datasets.dataset import ImageSet
 from ..errors import UnitFailed
 from ..methods._model import EmbeddingModel, NonFiniteEmbeddings
-from ..methods.scorers.distribution_scorer import DistributionScorer
+from ..methods.scorers.spec import DistributionScorer
 from ..protocols.confidence import confidence_auroc
 from ..protocols.query_metrics import per_query
 from ..protocols.ranking import full_depth, rank
@@ -50,7 +48,7 @@ class CorruptedImages:
         return corrupted(self.images, self.kind, index, self.quality[index], self.seed)
 
     def manifest_sha256(self) -> str:
-        """SHA-256 of the severities of all images (:func:`~bench.datasets.corruptions.severity.manifest_sha256`)."""
+        """SHA-256 of the severities of all images (:func:`~bench.datasets.corruptions._base.manifest_sha256`)."""
         return manifest_sha256(self.images.ids, self.quality, self.seed)
 
 

@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from .. import versions
-from ..datasets.image_set import ImageSet
+from ..datasets.dataset import ImageSet
 from ..errors import UnitFailed
 from ..methods._base import Method
-from ..methods._ensemble import EnsembleModel
-from ..methods._model import EmbeddingModel, NonFiniteEmbeddings
-from ..methods.scorers.distribution_scorer import DistributionScorer, mode_scorer
+from ..methods._model import EmbeddingModel, EnsembleModel, NonFiniteEmbeddings
+from ..methods.scorers.inner_products import mode_scorer
+from ..methods.scorers.spec import DistributionScorer
 from ..protocols._base import Tests
 from ..protocols.scorers import MeanScorer, Scorer
 from ..seeds import content_id

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from ..datasets.batches import class_balanced_batches
-from ..datasets.dataset import TrainVal
-from ..datasets.image_set import ImageSet
+from ..datasets.dataset import ImageSet, TrainVal
 from ..datasets.photo_images import PhotoImages
 from ..methods._model import EmbeddingModel
 from ..planning.plan import Plan
@@ -131,9 +130,9 @@ def _reading(
     few.view = replace(few.view, cache=False)
     some = list(few.paths[:16])
     reading = _median_seconds(lambda: [few.read(path, "training") for path in some], 1) / len(some)
-    cache_bytes = sum(part.estimated_cache_bytes(["evaluation"]) for part in photographs)
+    cache_bytes = sum(part.estimated_cache_bytes("evaluation") for part in photographs)
     if isinstance(data.train, PhotoImages):
-        cache_bytes += data.train.estimated_cache_bytes(["training"])
+        cache_bytes += data.train.estimated_cache_bytes("training")
     counts = (len(data.train), len(data.val), *map(len, held_out), len(tests))
     load = _median_seconds(lambda: few.training(torch.arange(len(some)), augmentation, generator("x")), 1)
     return max(0.0, load / len(some) - reading), reading * sum(counts) if cache_bytes else 0.0, cache_bytes

@@ -20,8 +20,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ..datasets.dataset import Dataset, TrainVal
-from ..datasets.image_set import ImageSet
+from ..datasets.dataset import Dataset, ImageSet, TrainVal
 from ..methods._model import Embedding, EmbeddingModel
 from ..methods.backbones.registry import build_backbone, find_weights
 from ..seeds import content_id, seed_for

@@ -135,7 +135,7 @@ def _check_plan(plan: PlanNeeds, site: Site) -> None:
 
 
 def _prepare(plan: PlanNeeds, site: Site, alive: Callable[[str], None]) -> None:
-    from ..datasets.errors import DataError
+    from ..datasets.files import DataError
     from ..datasets.releases import PhotoDataset
 
     data = site.dataset(plan.template.dataset, plan.template.view)

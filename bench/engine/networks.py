@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ..methods._base import Method
-from ..methods._ensemble import EnsembleMethod, EnsembleModel
-from ..methods._model import EmbeddingModel, NonFiniteEmbeddings
+from ..methods._model import EmbeddingModel, EnsembleMethod, EnsembleModel, NonFiniteEmbeddings
 from ..methods.backbones.registry import build_backbone, find_weights
 from ..methods.distributions.arrays import from_arrays, to_arrays
 from ..seeds import seed_for

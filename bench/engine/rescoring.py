@@ -20,7 +20,7 @@ from .. import versions
 from ..errors import UnitFailed, UserError, first_line
 from ..methods.distributions.arrays import from_arrays
 from ..methods.scorers.registry import get_scorer
-from ..protocols.battery import run_battery
+from ..protocols.declare import run_battery
 from ..protocols.embeddings import Embeddings
 from ..protocols.known_tests import load_tests
 from ..protocols.rows import SplitRow
@@ -36,7 +36,7 @@ from .running import Running
 from .testing import draw_seed, mean_rows, noise_of, options_of, view_of_split, without_nan
 
 if TYPE_CHECKING:
-    from ..datasets.image_set import ImageSet
+    from ..datasets.dataset import ImageSet
 
 TOLERANCE = 0.005
 """Largest difference of retrieval values that a copy of the embeddings in float16 may cause."""

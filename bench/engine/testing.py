@@ -13,15 +13,14 @@ from statistics import fmean
 from safetensors.torch import save
 from torch import Tensor
 
-from ..datasets.image_set import ImageSet
+from ..datasets.dataset import ImageSet
 from ..methods.distributions.arrays import to_arrays
 from ..protocols._base import Tests
-from ..protocols.battery import run_battery
-from ..protocols.controls import random_confidence
-from ..protocols.declare import EmbeddingTest
+from ..protocols.declare import EmbeddingTest, run_battery
 from ..protocols.embeddings import Embeddings, Options, Quality
 from ..protocols.known_tests import load_tests
 from ..protocols.quality import ranks_by_severity
+from ..protocols.retrieval_confidence import random_confidence
 from ..protocols.rows import RERANKED, Row, SplitRow, row
 from ..seeds import seed_for
 from ..site import Site

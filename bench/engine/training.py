@@ -20,7 +20,8 @@ from ..datasets.batches import class_balanced_batches
 from ..datasets.dataset import Dataset, TrainVal
 from ..errors import UnitFailed, first_line
 from ..methods._model import Embedding, NonFiniteEmbeddings
-from ..methods.scorers.distribution_scorer import DistributionScorer, mode_scorer
+from ..methods.scorers.inner_products import mode_scorer
+from ..methods.scorers.spec import DistributionScorer
 from ..protocols.near_modes import reranked_map_at_r
 from ..protocols.query_metrics import map_at_r
 from ..protocols.scorers import Scorer

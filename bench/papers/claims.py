@@ -19,16 +19,9 @@ from ..methods.scorers.registry import SCORERS
 from ..planning.experiment import settings_of
 from ..planning.files import read_toml
 from ..planning.setting import FIDELITIES, known_keys, resolve_fidelity
-from ..protocols import PROTOCOLS
-from ..protocols.confidence_kinds import (
-    COMBINED,
-    CONTROLS,
-    FITTED,
-    FREE_IMAGE_CONFIDENCES,
-    OWN,
-    RETRIEVAL_CONFIDENCES,
-)
+from ..protocols._base import PROTOCOLS
 from ..protocols.metrics import METRICS, Metric, declared_metric, find_metric
+from ..protocols.rows import COMBINED, CONTROLS, FITTED, FREE_IMAGE_CONFIDENCES, OWN, RETRIEVAL_CONFIDENCES
 from ..site import Site
 from .items import FOLDER, Entry, Named, Published, every_item, published_value
 from .run import BASE, method_of

@@ -6,7 +6,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from ..datasets.errors import DataError
+from ..datasets.files import DataError
 from ..engine.estimate import estimate
 from ..engine.networks import load_model
 from ..errors import UserError

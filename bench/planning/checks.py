@@ -86,8 +86,8 @@ def _blamed(option: str, value: object, of_recipe: object, dataset: str) -> str:
 
 
 def _check_names(values: Values, recipe: Recipe, dataset: type[Dataset]) -> None:
-    from ..methods.backbones.pooling import POOLINGS
     from ..methods.backbones.registry import FREEZE_NORM, check_backbone
+    from ..methods.heads import POOLINGS
 
     name, backbone, augmentation = dataset.name, values["model.backbone"], part(values, "augment")
     try:

@@ -44,7 +44,7 @@ def corruption_ranges(
 
 
 def _severities(name: str, text: str, bounds: str) -> tuple[float, float]:
-    from ..datasets.corruptions.severity import LEVELS, check_range
+    from ..datasets.corruptions._base import LEVELS, check_range
 
     low, dash, high = bounds.partition("-")
     ends = [low, high if dash else low]

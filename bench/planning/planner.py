@@ -10,8 +10,7 @@ from ..datasets.corruptions.registry import CORRUPTIONS
 from ..errors import UnknownName, UserError
 from ..methods.scorers.registry import SCORERS
 from ..names import expand, split_names
-from ..protocols import PROTOCOLS, get_protocol
-from ..protocols._base import Preset, Protocol
+from ..protocols._base import PROTOCOLS, Preset, Protocol, get_protocol
 from ..site import Site
 from ..store.specs import AXES
 from .corruptions import corruption_ranges

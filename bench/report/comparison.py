@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from ..protocols.confidence_kinds import kind_of
+from ..protocols.rows import kind_of
 from .contender import Budget, Contender, budget_texts, by_budget, method_names, unequal_budgets, unequal_text
 from .ranks import Rank, ranks, unranked_text
 from .seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics

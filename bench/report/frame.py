@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from ..protocols.confidence_kinds import kind_of
-from ..protocols.rows import SplitRow
+from ..protocols.rows import SplitRow, kind_of
 from ..store.files import write_atomic
 from ..store.folder import Store
 from ..store.pinned import Pinned

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..methods.scorers.distribution_scorer import DistributionScorer
+from ..methods.scorers.spec import DistributionScorer
 from ..protocols.metrics import title_of
 from ..protocols.query_metrics import per_query
 from ..protocols.ranking import full_depth, rank

@@ -16,8 +16,8 @@ from rich.text import Text
 
 from ..errors import printable
 from ..protocols.confidence import risk_coverage
-from ..protocols.confidence_kinds import KINDS, kind_of
 from ..protocols.metrics import find_metric, title_of
+from ..protocols.rows import KINDS, kind_of
 from ..protocols.statistics import FEW
 from ..store.files import write_atomic
 from .render import print_table, to_csv

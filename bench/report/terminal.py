@@ -11,8 +11,7 @@ import pandas as pd
 from rich.console import Console
 
 from ..errors import printable
-from ..protocols.confidence_kinds import COMBINED, OBSERVER, RETRIEVAL_CONFIDENCES, kind_of
-from ..protocols.rows import RERANKED
+from ..protocols.rows import COMBINED, OBSERVER, RERANKED, RETRIEVAL_CONFIDENCES, kind_of
 from ..store.pinned import split_pinned
 from .comparison import ALONE, COLUMNS, Comparison, ComparisonRow, Part, metric_column, parts
 from .contender import COMMON, Contender, distinct_labels

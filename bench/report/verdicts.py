@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 import pandas as pd
 
-from ..protocols.confidence_kinds import COMBINED, FITTED, FREE_IMAGE_CONFIDENCES, OWN, RETRIEVAL_CONFIDENCES, kind_of
+from ..protocols.rows import COMBINED, FITTED, FREE_IMAGE_CONFIDENCES, OWN, RETRIEVAL_CONFIDENCES, kind_of
 from ..protocols.statistics import ROUNDING, Outcome, Summary, paired_difference
 from .contender import CONTENDER, LABELS, Contender
 from .frame import tested_splits

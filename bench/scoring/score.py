@@ -13,10 +13,10 @@ from torch.distributions import Distribution
 
 from ..errors import BadInput, UnknownName
 from ..methods.distributions.arrays import rows_of
-from ..methods.distributions.point import PointMass
+from ..methods.distributions.normal import PointMass
 from ..methods.distributions.von_mises_fisher import VonMisesFisher
 from ..methods.scorers.registry import SCORERS, pairwise_score
-from ..protocols.battery import run_battery
+from ..protocols.declare import run_battery
 from ..protocols.known_tests import load_tests
 from ..protocols.metrics import Metric, find_metric, known_metrics, metric_requests
 from ..protocols.rows import Row

@@ -13,14 +13,13 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ..errors import BadInput
-from ..methods.confidence import norm_confidence
-from ..methods.distributions.normal import DiagonalNormal, IsotropicNormal
-from ..methods.distributions.point import PointMass
+from ..methods._model import norm_confidence
+from ..methods.distributions.normal import DiagonalNormal, IsotropicNormal, PointMass
 from ..methods.distributions.von_mises_fisher import VonMisesFisher
 from ..methods.learned_spread import spread_confidence
-from ..methods.scorers.distribution_scorer import DistributionScorer
-from ..protocols.controls import random_confidence
+from ..methods.scorers.spec import DistributionScorer
 from ..protocols.embeddings import Embeddings, Options, Quality
+from ..protocols.retrieval_confidence import random_confidence
 from ..seeds import seed_for
 from .embedding_set import EmbeddingSet, StoredRows
 

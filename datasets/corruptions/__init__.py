@@ -11,33 +11,17 @@ Names are resolved on first use, so that importing one module of this package do
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ._base import CROP as CROP
     from ._base import Corruption as Corruption
     from ._base import Draw as Draw
-    from .apply import corrupt as corrupt
-    from .apply import corrupted as corrupted
     from .registry import CORRUPTIONS as CORRUPTIONS
-    from .registry import corruption_module as corruption_module
     from .registry import register_corruption as register_corruption
-    from .severity import LEVELS as LEVELS
-    from .severity import check_range as check_range
-    from .severity import draw_quality as draw_quality
-    from .severity import manifest_sha256 as manifest_sha256
 else:
     from importlib import import_module
 
     _EXPORTS = {
         "CORRUPTIONS": ".registry",
-        "CROP": "._base",
         "Corruption": "._base",
         "Draw": "._base",
-        "LEVELS": ".severity",
-        "check_range": ".severity",
-        "corrupt": ".apply",
-        "corrupted": ".apply",
-        "corruption_module": ".registry",
-        "draw_quality": ".severity",
-        "manifest_sha256": ".severity",
         "register_corruption": ".registry",
     }
 

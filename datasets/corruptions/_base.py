@@ -1,7 +1,9 @@
-"""The description of a corruption, and the random numbers that belong to an image."""
+"""What a corruption is, how its severity and its random numbers belong to an image, and applying it."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -10,6 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from ..dataset import ImageSet
 
 CROP = "crop"
 """Name of the centre crop, which starts from the original image instead of the pixels of the evaluation view.
@@ -70,4 +74,109 @@ def _key(identity: str, seed: int) -> bytes:
     return f"{seed}|{identity}".encode("utf-8", "surrogateescape")
 
 
-__all__ = ["CROP", "Corruption", "Draw", "identity_draw", "identity_uniform"]
+LEVELS = 5
+"""Number of graded levels of a corruption: level k is severity k / 5."""
+
+
+def draw_quality(name: str, ids: Sequence[str], seed: int, low: float, high: float) -> Tensor:
+    """Draw the quality of each image, 1 - severity of a corruption, uniformly in [1 - high, 1 - low], float64 ``[N]``.
+
+    A draw depends on the seed and the image's identity alone, not on the other images or their order. The quality of a
+    centre crop is the side of the crop as a fraction of the image's side.
+
+    Raises:
+        ValueError: If the range is not within [0, 1], or contains severity 1 of the crop, which leaves nothing.
+
+    Example:
+        >>> draw_quality("blur", ["a.png", "b.png"], 0, 0.6, 0.6).tolist()
+        [0.4, 0.4]
+    """
+    check_range(name, low, high)
+    least, most = round(1 - high, 12), round(1 - low, 12)
+    return least + (most - least) * identity_uniform(ids, seed)
+
+
+def check_range(name: str, low: float, high: float) -> None:
+    """Refuse a range of severities outside [0, 1], or with severity 1 of the crop, which leaves nothing."""
+    if not 0 <= low <= high <= 1:
+        raise ValueError(f"severities are from 0 to 1, the smaller first, not {low:g} to {high:g}")
+    if name == CROP and high == 1:
+        raise ValueError("a crop of severity 1 is empty; its side is 1 - severity")
+
+
+def manifest_sha256(ids: Sequence[str], quality: Tensor, seed: int) -> str:
+    """SHA-256 (hexadecimal) of the severities of a corruption of N images; the order of the images does not matter.
+
+    It covers the seed, then a line ``["id", severity]`` (JSON) per image, sorted by identity; ``quality`` is 1 -
+    severity.
+    """
+    digest = hashlib.sha256(f"{seed}\n".encode())
+    for identity, value in sorted(zip(ids, quality.tolist())):
+        digest.update(json.dumps([identity, 1 - value]).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def corrupted(images: ImageSet, name: str, index: Tensor, quality: Tensor, seed: int) -> Tensor:
+    """Corrupted images of a set at positions ``[B]``, float32 ``[B, C, H, W]``, as by :meth:`.ImageSet.normalised`.
+
+    ``quality`` ``[B]`` is 1 - severity of each image, in [0, 1], above 0 for the crop; 1 is the clean image, bit for
+    bit. The random numbers of an image depend on the seed and its identity alone. An unknown name or a quality out of
+    range is a ValueError.
+    """
+    if name == CROP:
+        return images.cropped(index, quality)
+
+    def one(item: tuple[Tensor, float, int]) -> Tensor:
+        pixels, severity, place = item
+        return corrupt(name, pixels, severity, images.ids[place], seed)
+
+    items = list(zip(images.pixels_of(index), (1 - quality).tolist(), index.tolist()))
+    return images.normalised(torch.stack(list(images.map(one, items))))
+
+
+def corrupt(name: str, image: Tensor, severity: float, identity: str, seed: int) -> Tensor:
+    """Corrupt the pixels of one image, uint8 ``[C, H, W]``; severity 0 gives the image itself.
+
+    Raises:
+        ValueError: If the name is unknown or ``crop``, the image is not 8-bit, the severity is not in [0, 1], or the
+            corruption returns an image of another shape or type.
+
+    Example:
+        >>> image = torch.tensor([[[0, 40], [80, 120]]], dtype=torch.uint8)
+        >>> corrupt("occlusion", image, 1.0, "a.png", seed=0).unique().tolist()
+        [60]
+    """
+    from .registry import CORRUPTIONS, corruption_file
+
+    kind = CORRUPTIONS.get(name)
+    if kind is None or kind.apply is None:
+        raise ValueError(f"no corruption of pixels is called {name!r}")
+    if image.dtype != torch.uint8 or image.dim() != 3:
+        raise ValueError(f"an image is uint8 [C, H, W], not {image.dtype} {list(image.shape)}")
+    if not 0 <= severity <= 1:
+        raise ValueError(f"severity must be in [0, 1], not {severity}")
+    if severity == 0:
+        return image
+    made = kind.apply(image, severity, identity_draw(identity, seed))
+    if not isinstance(made, Tensor) or made.dtype != torch.uint8 or made.shape != image.shape:
+        given = f"{made.dtype} {list(made.shape)}" if isinstance(made, Tensor) else type(made).__name__
+        raise ValueError(
+            f"corruption {name!r} ({corruption_file(name)}) gives {given} for an image {image.dtype}"
+            f" {list(image.shape)}; both must be the same"
+        )
+    return made
+
+
+__all__ = [
+    "CROP",
+    "LEVELS",
+    "Corruption",
+    "Draw",
+    "check_range",
+    "corrupt",
+    "corrupted",
+    "draw_quality",
+    "identity_draw",
+    "identity_uniform",
+    "manifest_sha256",
+]

@@ -68,7 +68,7 @@ def register_corruption(corruption: Corruption) -> Corruption:
         inspect.signature(corruption.apply).bind(None, 0.5, None)
     except TypeError:
         raise ValueError(f"corruption {name!r}: its function takes (image, severity, draw)") from None
-    from .severity import check_range
+    from ._base import check_range
 
     try:
         check_range(name, corruption.low, corruption.high)

@@ -7,7 +7,7 @@ from pathlib import Path
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from .pooling import pooled
+from ..heads import pooled
 
 
 class ConvNet(nn.Module):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .pooling import pooled
+from ..heads import pooled
 
 NORMS = (nn.modules.batchnorm._BatchNorm,)
 HEADS = ("classifier.", "last_linear.", "fc.", "head.", "aux1.", "aux2.", "AuxLogits.")

@@ -41,16 +41,15 @@ if TYPE_CHECKING:
     from .non_isotropic import nivmf_log_prob as nivmf_log_prob
     from .normal import DiagonalNormal as DiagonalNormal
     from .normal import IsotropicNormal as IsotropicNormal
-    from .point import PointMass as PointMass
-    from .point import RatedPoint as RatedPoint
+    from .normal import PointMass as PointMass
+    from .normal import RatedPoint as RatedPoint
     from .von_mises_fisher import VonMisesFisher as VonMisesFisher
 else:
     _NAMES = {
         ".arrays": ("array_form", "from_arrays", "in_float64", "on_device", "rows_of", "to_arrays"),
         ".bessel": ("vmf_log_normalizer", "vmf_log_normalizer_ratio", "vmf_log_uniform", "vmf_mean_resultant_length"),
         ".non_isotropic": ("NonIsotropicVonMisesFisher", "nivmf_log_prob"),
-        ".normal": ("DiagonalNormal", "IsotropicNormal"),
-        ".point": ("PointMass", "RatedPoint"),
+        ".normal": ("DiagonalNormal", "IsotropicNormal", "PointMass", "RatedPoint"),
         ".von_mises_fisher": ("VonMisesFisher",),
     }
     _MODULES = {name: module for module, names in _NAMES.items() for name in names}

@@ -1,4 +1,4 @@
-"""Conversion of distributions to named arrays and back, which stores embeddings without pickles.
+"""What all distributions share: broadcasting, and conversion to named arrays, which stores embeddings without pickles.
 
 A distribution class declares its array form where it is defined::
 
@@ -8,10 +8,11 @@ A distribution class declares its array form where it is defined::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
@@ -150,3 +151,13 @@ def on_device(distribution: Distribution, device: str | torch.device) -> Distrib
     """Same distribution with its parameters on the given device."""
     kind, arrays = to_arrays(distribution)
     return from_arrays(kind, {name: value.to(device) for name, value in arrays.items()})
+
+
+def broadcast_shapes(*shapes: Sequence[int]) -> torch.Size:
+    """Common shape of several batch shapes, as ``torch.broadcast_shapes`` gives it, whose first call imports SymPy.
+
+    Example:
+        >>> broadcast_shapes((3, 1), (4,))
+        torch.Size([3, 4])
+    """
+    return torch.Size(np.broadcast_shapes(*map(tuple, shapes)))

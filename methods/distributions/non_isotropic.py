@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
+from .arrays import broadcast_shapes
 from .bessel import vmf_log_normalizer
-from .shapes import broadcast_shapes
 from .von_mises_fisher import VonMisesFisher, on_sphere
 
 NORMALIZERS = ("heuristic", "exact", "none")

@@ -11,9 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Distribution, constraints, register_kl
 
-from .arrays import array_form
+from .arrays import array_form, broadcast_shapes
 from .bessel import vmf_log_normalizer, vmf_log_normalizer_ratio, vmf_log_uniform, vmf_mean_resultant_length
-from .shapes import broadcast_shapes
 
 PATHWISE_FROM_DIM = 64
 """From here on the pathwise gradient of a draw is used by default: its slope of E[cos] is too small by up to 0.8 / D.

@@ -21,10 +21,9 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from .distribution_scorer import DistributionScorer
-    from .spec import ScorerSpec
+    from .spec import DistributionScorer, ScorerSpec
 else:
-    _LAZY = {"DistributionScorer": ".distribution_scorer", "ScorerSpec": ".spec"}
+    _LAZY = {"DistributionScorer": ".spec", "ScorerSpec": ".spec"}
 
     def __getattr__(name: str) -> object:
         if name in _LAZY:

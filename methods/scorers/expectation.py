@@ -14,13 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..distributions.normal import DiagonalNormal, IsotropicNormal
-from ..distributions.point import PointMass
+from ..distributions.normal import DiagonalNormal, IsotropicNormal, PointMass
 from ..distributions.von_mises_fisher import VonMisesFisher
-from .bounds import Bound, DistanceBound, InnerBound, Rows
-from .inner_products import inner_of_means, unit_mean
-from .layout import Layout
-from .spec import ScorerSpec
+from .inner_products import DistanceBound, InnerBound, inner_of_means, unit_mean
+from .spec import Bound, Layout, Rows, ScorerSpec
 
 SAMPLES = 10
 """Draws per image of the sampled score, as in PER."""

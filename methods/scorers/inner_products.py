@@ -1,16 +1,24 @@
-"""Scores of the means or of the raw embeddings: cosine and squared distance."""
+"""Scores of the means or of the raw embeddings, cosine and squared distance, and their bounds for an exact search.
+
+A bound writes a score as a function of one inner product and one number per image. Embeddings are read by rows, so that
+no float64 copy of a whole set is made.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..distributions.point import PointMass
+from ..distributions.normal import PointMass
 from ..distributions.von_mises_fisher import VonMisesFisher
-from .bounds import DistanceBound, InnerBound
-from .layout import Layout
-from .spec import ScorerSpec
+from .spec import DistributionScorer, Layout, Rows, ScorerSpec
+
+_CHUNK = 1 << 13
 
 
 def _mode(d: Distribution) -> Tensor:
@@ -59,6 +67,87 @@ def _l2(a: Distribution, b: Distribution, layout: Layout) -> Tensor:
     return -layout.squared_distance(a.mean, b.mean)
 
 
+def statistic(rows_at: Rows, count: int, of: Callable[[Any], Tensor]) -> Tensor:
+    """A statistic per image, ``[N]`` float64, of ``count`` images."""
+    # Filled in place: a new small result after each chunk would keep the chunk's memory from being reused.
+    found = torch.empty(count, dtype=torch.float64)
+    for rows in torch.arange(count).split(_CHUNK):
+        found[rows[0] : rows[-1] + 1] = of(rows_at(rows))
+    return found
+
+
+class InnerBound:
+    """Bound, for exact search, of the score that is the inner product of the means; the score is its own bound.
+
+    ``rows_at`` gives the distributions of rows of N images, as the scorer has prepared them (normalised, for example).
+    """
+
+    per_image: Tensor | None = None
+
+    def __init__(self, rows_at: Rows, count: int) -> None:
+        self._rows_at = rows_at
+        self._norms = statistic(rows_at, count, lambda d: d.mean.norm(dim=1))
+
+    def left(self, rows: Tensor) -> Tensor:
+        """Means ``[B, D]`` of the queries."""
+        return self._rows_at(rows).mean
+
+    def right(self, rows: Tensor) -> Tensor:
+        """Means ``[B, D]`` of the gallery items."""
+        return self._rows_at(rows).mean
+
+    def value(self, inner: Tensor, rows: Tensor, items: Tensor) -> Tensor:
+        """Scores ``[B, M]``: the inner products themselves."""
+        return inner
+
+    def upper(self, inner: Tensor, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """Upper bounds of scores: the inner products themselves."""
+        return inner
+
+    def scale(self, rows: Tensor, gallery: Tensor) -> Tensor:
+        """Bound ``[B]`` on the size of a query's scores: its norm times the largest norm of the gallery."""
+        return self._norms[rows] * self._norms[gallery].max()
+
+
+class DistanceBound:
+    """Bound, for exact search, of the score -(|x - y|^2 + s_x + s_y), with the means x, y and a term s of each image.
+
+    The inner product ``<(2x, 1), (y, -|y|^2 - s_y)>`` plus the query's own part, -|x|^2 - s_x, is the score. ``terms``
+    gives the s ``[B]`` of B distributions, not negative; zero if not given.
+    """
+
+    per_image: Tensor | None = None
+
+    def __init__(self, rows_at: Rows, count: int, terms: Callable[[Distribution], Tensor] | None = None) -> None:
+        self._rows_at = rows_at
+        squares = statistic(rows_at, count, lambda d: d.mean.square().sum(1))
+        self._norms = squares.sqrt()
+        self._terms = torch.zeros_like(squares) if terms is None else statistic(rows_at, count, terms)
+        self._own = squares + self._terms
+
+    def left(self, rows: Tensor) -> Tensor:
+        """Left factors (2x, 1) ``[B, D + 1]`` of the inner product."""
+        vectors = self._rows_at(rows).mean
+        return torch.cat([2.0 * vectors, vectors.new_ones(len(rows), 1)], dim=1)
+
+    def right(self, rows: Tensor) -> Tensor:
+        """Right factors (y, -|y|^2 - s_y) ``[B, D + 1]`` of the inner product."""
+        return torch.cat([self._rows_at(rows).mean, -self._own[rows, None]], dim=1)
+
+    def value(self, inner: Tensor, rows: Tensor, items: Tensor) -> Tensor:
+        """Exact scores of queries with gallery items from the inner products of their factors, ``[B, M]`` float64."""
+        return inner.double() - self._own[rows, None]
+
+    def upper(self, inner: Tensor, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """Upper bounds of scores at the inner products ``[B, n]``: the scores themselves."""
+        return self.value(inner, rows, low)
+
+    def scale(self, rows: Tensor, gallery: Tensor) -> Tensor:
+        """Bound ``[B]`` on the size of a query's scores: largest squared distance by the norms, plus terms s."""
+        apart = (self._norms[rows] + self._norms[gallery].max()).square()
+        return apart + self._terms[rows] + self._terms[gallery].max()
+
+
 SPECS = (
     ScorerSpec("cosine", "cos(E[z1], E[z2])", inner_of_means, _unit_point, bound=InnerBound),
     ScorerSpec("l2", "-||E[z1] - E[z2]||^2", _l2, bound=DistanceBound),
@@ -71,3 +160,11 @@ SPECS = (
         bound=DistanceBound,
     ),
 )
+
+
+def mode_scorer(distribution: Distribution, device: str = "cpu") -> DistributionScorer:
+    """Build a scorer of the negative squared distance of the modes.
+
+    The public code of Probabilistic Embeddings Revisited uses it to choose the candidates that another scorer ranks.
+    """
+    return DistributionScorer("l2", modes_of(distribution), device=device)

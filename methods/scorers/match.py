@@ -10,10 +10,8 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ..distributions.bessel import vmf_log_normalizer, vmf_mean_resultant_length
-from ..distributions.normal import IsotropicNormal
-from ..distributions.point import PointMass
-from .layout import Layout, Matrix, Pairs
-from .spec import ScorerSpec
+from ..distributions.normal import IsotropicNormal, PointMass
+from .spec import Layout, Matrix, Pairs, ScorerSpec
 
 SAMPLES = 8
 """Draws per image of the sampled score, as in PER."""

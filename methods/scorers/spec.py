@@ -1,15 +1,101 @@
-"""Description of a scorer: its score, the preparation of an embedding, and a bound for fast searches."""
+"""What a scorer is: its score in two layouts, the preparation of an embedding, a bound for fast searches.
+
+A layout is a full matrix or aligned pairs, so that every score is written once. Bound to the embeddings of a data set,
+a scorer has the form in which rankings and verification use it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from torch import Tensor
 from torch.distributions import Distribution
 
-from .bounds import Bound, Rows
-from .layout import Matrix, Pairs
+from ..distributions.arrays import in_float64, on_device, rows_of
+from .registry import get_scorer
+
+
+class Matrix:
+    """Layout in which all pairs of two batches ``[Na]`` and ``[Nb]`` are scored, ``[Na, Nb]``, by matrix products.
+
+    A score function gets the layout as an argument and calls its functions, so that one formula serves both layouts.
+    """
+
+    @staticmethod
+    def inner(x: Tensor, y: Tensor) -> Tensor:
+        """Inner products ``[Na, Nb]`` of all pairs of ``x [Na, D]`` and ``y [Nb, D]``."""
+        return x @ y.mT
+
+    @staticmethod
+    def outer(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Values per image ``u [Na, *]`` and ``v [Nb, *]``, reshaped to broadcast to all pairs ``[Na, Nb, *]``."""
+        return u.unsqueeze(1), v.unsqueeze(0)
+
+    @staticmethod
+    def squared_distance(x: Tensor, y: Tensor) -> Tensor:
+        """Squared Euclidean distances ``[Na, Nb]`` of all pairs of ``x [Na, D]`` and ``y [Nb, D]``, at least zero."""
+        squares = x.square().sum(-1)[:, None] + y.square().sum(-1)[None, :]
+        return (squares - 2.0 * (x @ y.mT)).clamp_min(0.0)
+
+
+class Pairs:
+    """Layout in which aligned pairs of two batches ``[N]`` are scored, ``[N]``."""
+
+    @staticmethod
+    def inner(x: Tensor, y: Tensor) -> Tensor:
+        """Inner products ``[N]`` of aligned rows of ``x`` and ``y``, each ``[N, D]``."""
+        return (x * y).sum(-1)
+
+    @staticmethod
+    def outer(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Values per image ``u`` and ``v``, each ``[N, *]``, unchanged, because they are aligned already."""
+        return u, v
+
+    @staticmethod
+    def squared_distance(x: Tensor, y: Tensor) -> Tensor:
+        """Squared Euclidean distances ``[N]`` of aligned rows of ``x`` and ``y``, each ``[N, D]``."""
+        return (x - y).square().sum(-1)
+
+
+Layout = type[Matrix] | type[Pairs]
+
+
+Rows = Callable[[Tensor], Distribution]
+"""Function from rows ``[B]`` to their prepared distributions, in float64."""
+
+
+class Bound(Protocol):
+    """Protocol of a score that never falls as an inner product rises, with upper bounds of it for an exact search.
+
+    The score of images i and j is f(<left_i, right_j>; i, j), with vectors left_i of the query and right_j of the
+    gallery item. Besides the inner product it may depend on one number per image, such as a variance. A
+    nearest-neighbour search skips groups of gallery items whose upper bound is below the best scores found. Images are
+    rows of a set of N.
+    """
+
+    @property
+    def per_image(self) -> Tensor | None:
+        """Number per image on which the score depends besides the inner product, ``[N]`` float64; None if none."""
+
+    def left(self, rows: Tensor) -> Tensor:
+        """Left factors ``[B, K]`` of the inner product, float64, for the queries in ``rows [B]`` of the set."""
+
+    def right(self, rows: Tensor) -> Tensor:
+        """Right factors ``[B, K]`` of the inner product, float64, for the gallery items in ``rows [B]`` of the set."""
+
+    def value(self, inner: Tensor, rows: Tensor, items: Tensor) -> Tensor:
+        """Scores of queries with gallery items from their inner products, both float64 ``[B, M]``."""
+
+    def upper(self, inner: Tensor, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """Upper bounds ``[B, n]`` of the scores of queries with n groups at the largest inner products ``[B, n]``.
+
+        ``low`` and ``high`` are the smallest and largest ``per_image`` of each group, ``[n]`` or ``[B, n]``.
+        """
+
+    def scale(self, rows: Tensor, gallery: Tensor) -> Tensor:
+        """Upper bound ``[B]`` on the absolute size of the terms of a query's scores; rounding errors scale with it."""
 
 
 def as_is(distribution: Distribution, seed: int = 0) -> Distribution:
@@ -58,3 +144,52 @@ class ScorerSpec:
     def pairs(self, a: Distribution, b: Distribution, **options: float) -> Tensor:
         """Scores ``[N]`` of the aligned pairs of two batches that were passed through ``prepare``."""
         return self.score(a, b, Pairs, **options)
+
+
+class DistributionScorer:
+    """Scorer, a function that compares two sets of embeddings, together with one batch of N distributions to compare.
+
+    It gives scores in float64 between images that are named by their rows in the batch; higher = more similar.
+
+    Args:
+        name: Name of the scorer, such as ``cosine``.
+        distribution: All embeddings, batch shape ``[N]``.
+        options: Trained parameters of the scorer, such as HIB's scale and bias; those it does not take are left out.
+        device: Where matrices of scores are computed. Aligned pairs and searches with :meth:`bound` stay on the CPU.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        distribution: Distribution,
+        options: Mapping[str, float] | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self.name = name
+        self.device = device
+        self._spec = get_scorer(name)
+        self._options = {key: value for key, value in (options or {}).items() if key in self._spec.options}
+        if self._spec.prepare_once:
+            distribution = self._spec.prepare(in_float64(distribution))
+        self._distribution = distribution
+        self._gallery: tuple[Tensor, Distribution] | None = None
+
+    def _rows(self, index: Tensor) -> Distribution:
+        """Some embeddings, prepared in float64; all of them at once would take twice the memory of what was given."""
+        rows = in_float64(rows_of(self._distribution, index))
+        return rows if self._spec.prepare_once else self._spec.prepare(rows)
+
+    def matrix(self, queries: Tensor, gallery: Tensor) -> Tensor:
+        """Scores ``[Q, G]`` between rows ``queries [Q]`` and ``gallery [G]`` of the batch, on the scorer's device."""
+        # Rankings ask block after block for the same gallery.
+        if self._gallery is None or self._gallery[0] is not gallery:
+            self._gallery = (gallery, on_device(self._rows(gallery), self.device))
+        return self._spec.matrix(on_device(self._rows(queries), self.device), self._gallery[1], **self._options)
+
+    def pairs(self, left: Tensor, right: Tensor) -> Tensor:
+        """Scores ``[P]`` of P pairs of rows of the batch, ``left[i]`` with ``right[i]``."""
+        return self._spec.pairs(self._rows(left), self._rows(right), **self._options)
+
+    def bound(self) -> Bound | None:
+        """Make the bound of the score for an exact search (:class:`.Bound`); None if the score has none."""
+        return self._spec.bound(self._rows, self._distribution.batch_shape[0])

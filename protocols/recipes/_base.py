@@ -1,9 +1,11 @@
-"""Training recipes: the settings that all methods share on one data set."""
+"""Training recipes, the settings that all methods share on one data set: their types, and lookup by name."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from importlib import import_module
 from typing import Any, Literal
 
 Optimizer = Literal["adamw", "adam", "sgd", "rmsprop"]
@@ -84,6 +86,14 @@ class Stage(Optim):
         return {item.name: getattr(self, item.name) for item in fields(Optim)}
 
 
+HEADS = Stage(
+    epochs=20,
+    lr=1e-2,
+    lr_objective=1e-2,
+    search={"lr": Range(1e-3, 5e-2, log=True), "weight_decay": Range(1e-6, 1e-2, log=True)},
+)
+"""Optimisation of heads on the cached features of a frozen backbone, the same on all data sets so far."""
+
 BATCHES = (
     "classes_per_batch",
     "images_per_class",
@@ -141,3 +151,32 @@ class Recipe:
     def batches(self) -> dict[str, Any]:
         """Settings by name, :data:`BATCHES`, of how training images are batched and enter the backbone."""
         return {name: getattr(self, name) for name in BATCHES}
+
+
+RECIPES = ("cub200", "default", "folder", "inshop", "ndigit", "sop")
+
+
+def get_recipe(name: str) -> Recipe:
+    """Look up a built-in training recipe by its name, such as ``cub200``; a ValueError if there is none."""
+    if name not in RECIPES:
+        raise ValueError(f"unknown recipe {name!r} (known: {', '.join(RECIPES)})")
+    recipe: Recipe = import_module(f".{name}", __package__).RECIPE
+    return recipe
+
+
+def recipe_of(dataset: type) -> Recipe:
+    """Training recipe (settings of network, data and optimiser) of a data set.
+
+    The recipe is the attribute ``recipe`` of the class or, if the class sets none, the variable ``RECIPE`` of its
+    source file. If neither exists, the nearest base class with either decides. The value is a ``Recipe`` or the name of
+    a built-in one; anything else is a ValueError.
+    """
+    for cls in dataset.__mro__:
+        found = vars(cls).get("recipe", getattr(sys.modules.get(cls.__module__), "RECIPE", None))
+        if isinstance(found, Recipe):
+            return found
+        if isinstance(found, str):
+            return get_recipe(found)
+        if found is not None:
+            raise ValueError(f"{cls.__name__} has a recipe that is neither a Recipe nor the name of one: {found!r}")
+    raise ValueError(f"{dataset.__name__} has no recipe")

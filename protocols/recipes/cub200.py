@@ -6,7 +6,7 @@ defaults are near the middle of the settings that PER published for ArcFace and 
 
 from __future__ import annotations
 
-from ._base import Range, Recipe, Stage
+from ._base import HEADS, Range, Recipe, Stage
 
 RECIPE = Recipe(
     backbone="bn_inception",
@@ -28,12 +28,7 @@ RECIPE = Recipe(
             "gamma": Range(0.1, 1.0),
         },
     ),
-    frozen=Stage(
-        epochs=20,
-        lr=1e-2,
-        lr_objective=1e-2,
-        search={"lr": Range(1e-3, 5e-2, log=True), "weight_decay": Range(1e-6, 1e-2, log=True)},
-    ),
+    frozen=HEADS,
     augmentation={
         "area_low": 0.16,
         "area_high": 1.0,

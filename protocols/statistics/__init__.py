@@ -6,20 +6,36 @@ Pure functions of NumPy arrays, SciPy underneath. docs/protocol.md says how ofte
 from __future__ import annotations
 
 from .bootstrap import FEW, Interval, NestedInterval, nested_bootstrap, paired_bootstrap
-from .equivalence import Outcome, Superiority, probability_of_superiority, verdict
-from .paired import ROUNDING, holm, p_different, p_equivalent, p_greater
-from .power import VarianceShare, power_of_seeds, seeds_needed, variance_by_source
+from .paired import (
+    ROUNDING,
+    Outcome,
+    Summary,
+    Superiority,
+    VarianceShare,
+    holm,
+    p_different,
+    p_equivalent,
+    p_greater,
+    paired_difference,
+    power_of_seeds,
+    probability_of_superiority,
+    seeds_needed,
+    summarise,
+    variance_by_source,
+    verdict,
+)
 from .ranks import (
     PROFILED,
+    RANKED,
     RankInterval,
+    critical_difference,
+    friedman,
     mean_ranks,
     performance_profile,
     rank_intervals,
     significantly_better,
     tie_groups,
 )
-from .seeds import Summary, paired_difference, summarise
-from .sets import RANKED, critical_difference, friedman
 
 __all__ = [
     "FEW",

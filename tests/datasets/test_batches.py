@@ -23,12 +23,18 @@ def problems(draw):
     return sizes, draw(st.integers(1, len(sizes))), draw(st.integers(1, 7)), draw(st.integers(0, 2**32))
 
 
+def drawn(problem, num_batches):
+    """Labels, and batches of them."""
+    sizes, p, k, seed = problem
+    labels = label_list(sizes)
+    return labels, class_balanced_batches(labels, p, k, generator(seed), num_batches)
+
+
 @settings(deadline=None)
 @given(problems(), st.integers(0, 30))
 def test_every_batch_is_exactly_p_classes_by_k_images(problem, num_batches):
-    sizes, p, k, seed = problem
-    labels = label_list(sizes)
-    batches = class_balanced_batches(labels, p, k, generator(seed), num_batches)
+    sizes, p, k, _ = problem
+    labels, batches = drawn(problem, num_batches)
     assert len(batches) == num_batches
     for batch in batches:
         assert batch.dtype == torch.int64
@@ -45,9 +51,8 @@ def test_every_batch_is_exactly_p_classes_by_k_images(problem, num_batches):
 @settings(deadline=None)
 @given(problems(), st.integers(0, 40))
 def test_classes_are_visited_in_passes(problem, num_batches):
-    sizes, p, k, seed = problem
-    labels = label_list(sizes)
-    batches = class_balanced_batches(labels, p, k, generator(seed), num_batches)
+    sizes, p, k, _ = problem
+    labels, batches = drawn(problem, num_batches)
     visits = Counter({c: 0 for c in range(len(sizes))})
     for batch in batches:
         visits.update(labels[batch].view(p, k)[:, 0].tolist())
@@ -62,9 +67,9 @@ def test_classes_are_visited_in_passes(problem, num_batches):
 @settings(deadline=None)
 @given(problems(), st.integers(1, 40))
 def test_images_of_a_class_are_used_evenly(problem, num_batches):
-    sizes, p, k, seed = problem
-    labels = label_list(sizes)
-    used = torch.cat(class_balanced_batches(labels, p, k, generator(seed), num_batches)).bincount(minlength=len(labels))
+    sizes = problem[0]
+    labels, batches = drawn(problem, num_batches)
+    used = torch.cat(batches).bincount(minlength=len(labels))
     for c in range(len(sizes)):
         counts = used[labels == c]
         assert counts.max() - counts.min() <= 2

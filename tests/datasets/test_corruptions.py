@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 from bench.datasets import CORRUPTIONS, ArrayImages, PhotoImages, View, corrupt, corrupted
-from bench.datasets.corruptions import check_range, corruption_module, draw_quality, manifest_sha256
+from bench.datasets.corruptions._base import check_range, draw_quality, manifest_sha256
 from bench.datasets.corruptions.blur import BLUR_SIGMA
 from bench.datasets.corruptions.noise import NOISE_SD
+from bench.datasets.corruptions.registry import corruption_module
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image

@@ -19,7 +19,7 @@ from bench.cli import main
 from bench.datasets import downloads
 from bench.datasets.cub200 import CUB200
 from bench.datasets.downloads import Archive, download
-from bench.datasets.errors import DataError
+from bench.datasets.files import DataError
 from bench.datasets.grocery import Grocery
 from bench.datasets.sop import SOP
 
@@ -432,49 +432,6 @@ def test_an_archive_of_a_commit_is_read_as_github_packs_it(tmp_path, make_photo,
 
 
 @pytest.mark.slow
-def test_on_an_empty_machine_a_download_and_a_run_lead_to_tables(mirror, releases, tmp_path):
-    root, packed = releases.sop(train=12, test=12), io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        for path in sorted(root.rglob("*.*")):
-            archive.write(path, path.relative_to(root))
-    mirror.content = packed.getvalue()
-    home = tmp_path / "home"
-    home.mkdir()
-    kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(("BENCH_", "XDG_", "HF_", "TORCH"))
-    }
-    environment = {**kept, "HOME": str(home)}
-
-    def bench(*arguments, **more):
-        command = [Path(sys.executable).with_name("bench"), *arguments]
-        done = subprocess.run(command, cwd=home, env=environment | more, capture_output=True, text=True, timeout=600)
-        assert done.returncode == 0, done.stderr + done.stdout
-        return done.stdout
-
-    bench("data", "download", "sop", "--mirror", mirror.url)
-    small = ("--set", "data.image_size=64", "--set", "data.resize=64", "--set", "data.classes_per_batch=8")
-    run = ("run", "--method", "dul_cls", "--dataset", "sop", "--seeds", "5", "--trials", "2", "--allow-partial",
-           "--weights", "none", "--set", "optim.epochs=1", *small)  # fmt: skip
-    assert "dul_cls" in bench(*run, "--workers", "2")
-    assert (home / "results" / "runs" / "metrics.csv").exists()
-    moved = tmp_path / "moved"
-    (home / ".local" / "share" / "bench").rename(moved)
-    assert "dul_cls" in bench(*run, "--dry-run", "--on-existing", "rerun", BENCH_DATA=str(moved))
-
-
-@pytest.mark.slow
-def test_after_a_download_the_short_command_plans_a_run(releases, monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(SOP, "counts", (144, 48))
-    monkeypatch.setattr(SOP, "part_classes", (44, 4))
-    monkeypatch.setenv("BENCH_DATA", str(releases.sop(train=44, test=4)))
-    monkeypatch.chdir(tmp_path)
-    command = ["run", "--method", "dul_cls", "--dataset", "sop", "--seeds", "5", "--dry-run"]
-    small = ("--set", "data.image_size=64", "--set", "data.resize=64", "--backbone", "squeezenet1_0")
-    assert main([*command, "--weights", "none", *small]) == 0
-    assert "dul_cls" in capsys.readouterr().out
-
-
-@pytest.mark.slow
 def test_there_is_nothing_to_download_of_data_in_memory(refusal):
     assert "data set 'ndigit' is built in memory" in refusal("data", "download", "ndigit")
 
@@ -540,9 +497,9 @@ def test_the_command_of_the_project_on_an_empty_machine(sop_zip, tmp_path):
     environment = kept | {"HOME": str(tmp_path / "home")}
     (tmp_path / "home").mkdir()
 
-    def call(*arguments):
+    def call(*arguments, **more):
         done = subprocess.run(
-            [bench, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1500
+            [bench, *arguments], cwd=tmp_path, env=environment | more, capture_output=True, text=True, timeout=1500
         )
         assert done.returncode == 0, done.stderr
         return done
@@ -550,8 +507,11 @@ def test_the_command_of_the_project_on_an_empty_machine(sop_zip, tmp_path):
     with serving(Mirror(sop_zip)) as server:
         said = call("data", "download", "sop", "--mirror", f"{server.url}/Stanford_Online_Products.zip").stdout
     assert said.endswith("now: bench run --method dul_cls --dataset sop --allow-partial --seeds 5\n")
-    asked = ("--trials", "2", "--allow-partial", "--weights", "none", "--set", "optim.epochs=1")
-    done = call(*SOP_RUN, *asked, "--set", "data.image_size=64", "--set", "data.resize=72")
+    small = ("--set", "optim.epochs=1", "--set", "data.image_size=64", "--set", "data.resize=72")
+    run = (*SOP_RUN, "--trials", "2", "--allow-partial", "--weights", "none", *small)
+    done = call(*run)
     assert "batches of 3 classes x 3 images instead of 32 classes x 4 images" in done.stderr
     assert "7 trainings done" in done.stderr
     assert "MAP@R" in done.stdout
+    (tmp_path / "home" / ".local" / "share" / "bench").rename(tmp_path / "moved")
+    assert "dul_cls" in call(*run, "--dry-run", "--on-existing", "rerun", BENCH_DATA=str(tmp_path / "moved")).stdout

@@ -77,11 +77,6 @@ def test_sizes(cls):
         assert set(s.labels.bincount().tolist()) == {cls.images_per_class}
 
 
-def test_sizes_of_the_default():
-    assert sum(map(len, parts(NDigit))) == 4000
-    assert NDigit.image_size == (18, 50)
-
-
 @pytest.mark.parametrize("cls", NUMBERS)
 def test_pixels_have_not_changed(cls):
     assert tuple(hashlib.sha256(s.pixels.numpy().tobytes()).hexdigest() for s in parts(cls)) == PIXELS[cls.name]

@@ -7,9 +7,8 @@ import pytest
 import torch
 from bench.datasets import DataError
 from bench.datasets.decode import decode
-from bench.datasets.photo_augmentation import PhotoAugmentation, colour_jitter, crop_boxes
 from bench.datasets.photo_images import PhotoImages
-from bench.datasets.view import View, cropped_view, evaluation_view
+from bench.datasets.view import PhotoAugmentation, View, colour_jitter, crop_boxes, cropped_view, evaluation_view
 from PIL import Image
 from scipy.stats import ks_2samp
 from torchvision.transforms import RandomResizedCrop
@@ -120,7 +119,7 @@ def test_the_cache_changes_nothing_that_originals_would_give(files):
 
 def test_large_images_are_reduced_once_to_the_cache_side(files):
     images = _images(files, cache_side=40)
-    images.prepare(["training"])
+    images.prepare("training")
     assert min(images._image(3, "training").shape[1:]) == 40
     assert tuple(images._image(3, "training").shape[1:]) == (40, 133)
     small = _images(files[:3], cache_side=100)
@@ -166,7 +165,7 @@ def test_a_cache_that_cannot_be_written_says_what_to_do(files, monkeypatch, tmp_
     (tmp_path / "taken").write_text("a file, not a folder")
     monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "taken"))
     with pytest.raises(DataError, match="set BENCH_CACHE"):
-        _images(files).prepare(["evaluation"])
+        _images(files).prepare("evaluation")
 
 
 @pytest.mark.parametrize("wrong", [{"resize": 16}, {"fit": "stretch"}])

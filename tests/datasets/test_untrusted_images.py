@@ -211,7 +211,8 @@ def test_verify_and_dry_run_name_a_pipe_among_the_images(releases, capsys, kind)
     SPECIAL[kind][0](root / "class 7" / "pipe.png")
     assert main(["data", "verify", "folder", "--data-root", str(root)]) == 1
     assert "pipe.png: a pipe, device or socket, not a file; remove it" in capsys.readouterr().out
-    Folder(root).test().estimated_cache_bytes(["evaluation", "training"])
+    for purpose in ("evaluation", "training"):
+        Folder(root).test().estimated_cache_bytes(purpose)
     with pytest.raises(DataError, match=r"1 of 13 images cannot be used: .*pipe.png"):
         Folder(root).prepare()
 
@@ -220,7 +221,8 @@ def test_the_estimate_of_a_dry_run_skips_bombs_and_verify_names_them(releases, c
     root = releases.folder()
     (root / "class 1" / "bomb.png").write_bytes(_png(30_000, 30_000))
     data = Folder(root)
-    data.train_val().train.estimated_cache_bytes(["evaluation", "training"])
+    for purpose in ("evaluation", "training"):
+        data.train_val().train.estimated_cache_bytes(purpose)
     assert [line.partition(":")[0] for line in data.verify()["damaged"]] == [str(root / "class 1" / "bomb.png")]
     assert main(["data", "verify", "folder", "--data-root", str(root)]) == 1
     assert "bomb.png: more than 100 million pixels" in capsys.readouterr().out

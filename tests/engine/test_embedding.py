@@ -2,16 +2,15 @@
 
 import pytest
 import torch
-from bench.datasets.corruptions import draw_quality
+from bench.datasets.corruptions._base import draw_quality
 from bench.engine.networks import embed, load_model
 from bench.engine.training import run_training
 from bench.methods.distributions import rows_of, to_arrays
 from bench.methods.scorers import DistributionScorer
 from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
-from bench.protocols.pairs import sample_pairs
 from bench.protocols.retrieval import retrieval_rows
-from bench.protocols.verification import verification_rows
+from bench.protocols.verification import sample_pairs, verification_rows
 from bench.site import Site
 
 

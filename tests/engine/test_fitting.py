@@ -9,8 +9,8 @@ from bench.engine.networks import backbone_features, load_model
 from bench.engine.worker import run_job
 from bench.errors import UnitFailed, UserError
 from bench.methods.backbones.registry import build_backbone
-from bench.methods.distributions.point import PointMass
-from bench.methods.scorers.distribution_scorer import DistributionScorer
+from bench.methods.distributions.normal import PointMass
+from bench.methods.scorers.spec import DistributionScorer
 from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
 from bench.protocols.query_metrics import map_at_r

@@ -20,11 +20,11 @@ from bench.errors import LINE, OutOfMemory, UnitFailed, is_out_of_memory
 from bench.methods._model import Embedding, EmbeddingModel
 from bench.methods.backbones.registry import build_backbone
 from bench.methods.cosface import CosFace
-from bench.methods.distributions.point import PointMass
+from bench.methods.distributions.normal import PointMass
 from bench.methods.dul_cls import DulCls
 from bench.methods.hib import HIB
 from bench.methods.multi_similarity import MultiSimilarity
-from bench.methods.scorers.distribution_scorer import DistributionScorer
+from bench.methods.scorers.spec import DistributionScorer
 from bench.planning.experiment import Experiment
 from bench.planning.planner import build_plans
 from bench.protocols.recipes._base import Optim

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from bench.datasets.corruptions.severity import draw_quality
-from bench.protocols.confidence_kinds import COMBINED, FITTED, RETRIEVAL_CONFIDENCES, kind_of
+from bench.datasets.corruptions._base import draw_quality
+from bench.protocols.rows import COMBINED, FITTED, RETRIEVAL_CONFIDENCES, kind_of
 from bench.store.folder import Store
 from bench.store.records import TestRecord
 from safetensors.numpy import load_file

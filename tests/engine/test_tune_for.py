@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from bench.datasets.corruptions.severity import draw_quality
+from bench.datasets.corruptions._base import draw_quality
 from bench.engine.corrupted_images import crop_auroc
 from bench.engine.estimate import Estimate
 from bench.engine.networks import load_model

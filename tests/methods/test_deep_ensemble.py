@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from bench.conformance import build
 from bench.methods._base import Method, register
-from bench.methods._ensemble import EnsembleModel, mean_log_probabilities
-from bench.methods._model import EmbeddingModel
+from bench.methods._model import EmbeddingModel, EnsembleModel, mean_log_probabilities
 from bench.methods.backbones.registry import build_backbone
 from bench.methods.cosface import CosFace
 from bench.methods.deep_ensemble import DeepEnsemble, mutual_information
@@ -21,6 +20,12 @@ from bench.methods.scorers.registry import pairwise_score
 def _log_p(members=4, images=5, classes=3):
     g = torch.Generator().manual_seed(0)
     return torch.randn(members, images, classes, generator=g, dtype=torch.float64).mul(3).log_softmax(-1)
+
+
+@pytest.fixture
+def ensemble():
+    """A network of three members, and images."""
+    return build(DeepEnsemble).eval(), torch.randn(6, 1, 20, 20, generator=torch.Generator().manual_seed(1))
 
 
 def test_mutual_information_equals_its_loop():
@@ -42,9 +47,8 @@ def test_mutual_information_of_the_extremes():
     assert float(mutual_information(apart)) == pytest.approx(math.log(2))
 
 
-def test_cosines_are_the_mean_of_the_members():
-    model = build(DeepEnsemble).eval()
-    images = torch.randn(6, 1, 20, 20, generator=torch.Generator().manual_seed(1))
+def test_cosines_are_the_mean_of_the_members(ensemble):
+    model, images = ensemble
     with torch.no_grad():
         embedding = model(images)
         each = [F.normalize(member(images).raw, dim=-1) for member in model.members]
@@ -53,9 +57,8 @@ def test_cosines_are_the_mean_of_the_members():
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
 
-def test_confidences_are_those_of_the_mean_of_the_members_probabilities():
-    model = build(DeepEnsemble).eval()
-    images = torch.randn(6, 1, 20, 20, generator=torch.Generator().manual_seed(1))
+def test_confidences_are_those_of_the_mean_of_the_members_probabilities(ensemble):
+    model, images = ensemble
     with torch.no_grad():
         found = model.confidences(model(images))
         each = [member.confidences(member(images)) for member in model.members]
@@ -68,9 +71,8 @@ def test_confidences_are_those_of_the_mean_of_the_members_probabilities():
         torch.testing.assert_close(found[name], sum(of[name] for of in each) / 3)
 
 
-def test_a_rotation_of_a_members_space_changes_nothing():
-    model = build(DeepEnsemble).eval()
-    images = torch.randn(6, 1, 20, 20, generator=torch.Generator().manual_seed(1))
+def test_a_rotation_of_a_members_space_changes_nothing(ensemble):
+    model, images = ensemble
     with torch.no_grad():
         before, distribution = model.confidences(model(images)), model(images).distribution
         member = model.members[1]

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from bench.conformance import build
 from bench.methods.distributions import DiagonalNormal
-from bench.methods.distributions.point import PointMass
+from bench.methods.distributions.normal import PointMass
 from bench.methods.heads import MeanHead
 from bench.methods.mc_dropout import MCDropout, dropout_masks, moments_over_masks
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from bench.methods.confidence import classifier_confidences
+from bench.methods._model import classifier_confidences
 from bench.methods.distributions import VonMisesFisher
 from bench.methods.el_nivmf import ElNivmf
 from bench.methods.proxy_anchor_el_nivmf import ProxyAnchorElNivmf

@@ -23,8 +23,8 @@ from bench.methods.learned_spread import RELEASED_SPREAD, spread_confidence
 from bench.methods.scorers import paired_score, pairwise_score
 from bench.methods.scorers.expectation import sampled_direction
 from bench.methods.scorers.inner_products import inner_of_means
-from bench.methods.scorers.layout import Pairs
 from bench.methods.scorers.match import draws_of, mean_match
+from bench.methods.scorers.spec import Pairs
 from bench.methods.spe import prototypes
 from bench.methods.vmf_loss import surrogate_log_normalizer
 

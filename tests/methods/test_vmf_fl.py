@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from bench.methods.confidence import classifier_confidences
+from bench.methods._model import classifier_confidences
 from bench.methods.distributions import IsotropicNormal, VonMisesFisher
 from bench.methods.vmf_fl import LikelihoodClassifier
 

@@ -5,12 +5,12 @@ import math
 import pytest
 import torch
 from bench.protocols.ambiguity import ambiguity, answer_probability
-from bench.protocols.battery import run_battery
 from bench.protocols.confidence import augrc
-from bench.protocols.confidence_kinds import OBSERVER, OBSERVER_IMAGE, kind_of
+from bench.protocols.declare import run_battery
 from bench.protocols.embeddings import Embeddings, Options
 from bench.protocols.known_tests import load_tests
 from bench.protocols.ranking import rank
+from bench.protocols.rows import OBSERVER, OBSERVER_IMAGE, kind_of
 from bench.protocols.scorers import ScoreMatrix
 
 CLASSES, QUERIES = 6, 240

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 from bench.protocols import declare, get_protocol, known_tests
-from bench.protocols.battery import run_battery
-from bench.protocols.confidence_kinds import RETRIEVAL_CONFIDENCES
+from bench.protocols.declare import run_battery
 from bench.protocols.embeddings import Embeddings, Options, Quality
 from bench.protocols.known_tests import BUILT_IN, known_groups, load_tests
-from bench.protocols.metrics import METRICS, find_metric, metric_groups, metric_help, metric_requests, title_of
+from bench.protocols.metrics import METRICS, find_metric, known_metrics, metric_help, metric_requests, title_of
+from bench.protocols.rows import RETRIEVAL_CONFIDENCES
 from bench.protocols.scorers import ScoreMatrix
 
 PROTOCOLS = Path(known_tests.__file__).parent
@@ -90,7 +90,7 @@ def test_every_declared_metric_is_computed_by_the_tests_of_its_group():
     }
     computed = {find_metric(name).name for name in names}
     assert computed == set(METRICS)
-    assert {group for group, _ in metric_groups()} | {"reranked"} == set(BUILT_IN)
+    assert {metric.group for metric in METRICS.values()} | {"reranked"} == set(BUILT_IN)
 
 
 def test_a_test_that_lacks_what_it_needs_is_left_out():
@@ -182,7 +182,7 @@ def test_a_new_test_of_embeddings_is_one_file_with_its_metrics(plugin):
     metric = find_metric("alignment")
     assert (metric, title_of("alignment"), metric.sign) == (plugin.ALIGNMENT, "alignment loss", -1)
     assert "alignment" in known_groups()
-    assert ("alignment", (plugin.ALIGNMENT,)) in list(metric_groups())
+    assert known_metrics()["alignment"] == plugin.ALIGNMENT
     assert metric_requests()["alignment"] == ("alignment",)
     assert "alignment" in metric_help()
     assert [test.module for test in load_tests(["alignment"])] == ["my_alignment"]

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from bench.protocols.battery import run_battery
 from bench.protocols.calibration import brier_score, expected_calibration_error, fit_isotonic, fit_platt
+from bench.protocols.declare import run_battery
 from bench.protocols.embeddings import Embeddings
 from bench.protocols.known_tests import load_tests
 from bench.protocols.retrieval_confidence import LogisticFit

@@ -15,8 +15,7 @@ from bench.protocols.confidence import (
     risk_rows,
 )
 from bench.protocols.embeddings import Embeddings
-from bench.protocols.quality import kendall, share_above, spearman
-from bench.protocols.soft_labels import label_entropy
+from bench.protocols.quality import kendall, label_entropy, share_above, spearman
 from bench.protocols.statistics import paired_difference, summarise
 from hypothesis import given, settings
 from hypothesis import strategies as st

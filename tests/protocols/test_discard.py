@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from bench.protocols.battery import run_battery
+from bench.protocols.declare import run_battery
 from bench.protocols.discard import (
     FRACTIONS,
     DiscardCurve,
@@ -18,8 +18,8 @@ from bench.protocols.discard import (
 )
 from bench.protocols.embeddings import Embeddings, Options
 from bench.protocols.known_tests import load_tests
-from bench.protocols.pairs import sample_pairs
 from bench.protocols.scorers import ScoreMatrix
+from bench.protocols.verification import sample_pairs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate

@@ -2,14 +2,16 @@
 
 import pytest
 import torch
-from bench.protocols.controls import oracle_confidence, random_confidence
 from bench.protocols.filter_out import filter_out_rows
 from bench.protocols.query_metrics import per_query
 from bench.protocols.ranking import rank
 from bench.protocols.retrieval import retrieval_rows
+from bench.protocols.retrieval_confidence import random_confidence
 from bench.protocols.scorers import ScoreMatrix
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from .ties import precision_sum
 
 FRACTIONS = tuple(i / 10 for i in range(10))
 
@@ -80,19 +82,6 @@ def test_a_constant_confidence_is_a_random_control_whatever_the_order():
         for s in range(60)
     ]  # fmt: skip
     assert sum(halves) / 60 == pytest.approx(whole, abs=0.03)
-
-
-def test_the_oracle_bounds_every_query_only_map_curve():
-    scores, labels, ids = _data(7, n=200, classes=30)
-    values = per_query(rank(ScoreMatrix(scores), labels, depth=200))["map_at_r"]
-    g = torch.Generator().manual_seed(0)
-    confidences = {str(i): torch.randn(200, generator=g) for i in range(5)} | {"oracle": oracle_confidence(values)}
-    rows = list(filter_out_rows(ScoreMatrix(scores), labels, ids, confidences))
-    best = [r["value"] for r in _curve(rows, "map_at_r", "query_only", "oracle")]
-    assert best == sorted(best)
-    for i in range(5):
-        for r, top in zip(_curve(rows, "map_at_r", "query_only", str(i)), best):
-            assert r["value"] <= top + 1e-12
 
 
 def test_each_metric_has_the_oracle_that_bounds_it():
@@ -173,10 +162,5 @@ def _loop_map(scores, labels, asked, gallery, levels):
         r = sum(int(labels[g] == labels[q]) for g in others)
         if r == 0:
             continue
-        hits, total = 0, 0.0
-        for place, g in enumerate(others[:r], 1):
-            if labels[g] == labels[q]:
-                hits += 1
-                total += hits / place
-        values.append(total / r)
+        values.append(precision_sum([bool(labels[g] == labels[q]) for g in others[:r]]) / r)
     return sum(values) / len(values) if values else float("nan")

@@ -13,8 +13,9 @@ import pytest
 import torch
 from bench.methods.distributions import IsotropicNormal, PointMass, VonMisesFisher
 from bench.methods.learned_spread import spread_confidence
-from bench.methods.scorers.distribution_scorer import DistributionScorer, mode_scorer
-from bench.protocols.battery import run_battery
+from bench.methods.scorers.inner_products import mode_scorer
+from bench.methods.scorers.spec import DistributionScorer
+from bench.protocols.declare import run_battery
 from bench.protocols.embeddings import Embeddings, Options
 from bench.protocols.known_tests import load_tests
 from bench.protocols.near_modes import NearModes, candidate_count, reranked_map_at_r, with_lone_queries

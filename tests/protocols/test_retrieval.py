@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 
-from .ties import orders_of
+from .ties import orders_of, precision_sum
 
 KS = (1, 2, 4, 8)
 
@@ -37,8 +37,7 @@ def _brute_force(scores, labels):
         orders = list(orders_of(scores[q], others))
         for order in orders:
             hits = [labels[j] == labels[q] for j in order]
-            precision = [sum(hits[: i + 1]) / (i + 1) for i in range(len(hits))]
-            sums["map_at_r"] += sum(precision[i] for i in range(positives) if hits[i]) / positives / len(orders)
+            sums["map_at_r"] += precision_sum(hits[:positives]) / positives / len(orders)
             sums["r_precision"] += sum(hits[:positives]) / positives / len(orders)
             sums["precision_at_1"] += hits[0] / len(orders)
             for k in KS:
@@ -208,11 +207,7 @@ def test_map_at_k_equals_a_loop(seed, k):
         positives = sum(int(labels[j] == labels[q]) for j in others)
         if not positives:
             continue
-        hits, total = 0, 0.0
-        for place, j in enumerate(others[:k], 1):
-            if labels[j] == labels[q]:
-                hits += 1
-                total += hits / place
+        total = precision_sum([bool(labels[j] == labels[q]) for j in others[:k]])
         by_n.append(total / (positives + 1))
         by_found.append(total / min(k, positives))
     found = {r["variant"]: r["value"] for r in map_at_k_rows(ScoreMatrix(scores), labels, k=k)}
@@ -226,16 +221,10 @@ def test_map_at_k_is_the_mean_over_the_orders_of_ties_and_a_perfect_ranking_miss
     total = []
     for q in range(5):
         others = [j for j in range(5) if j != q]
+        positives = sum(int(labels[j] == labels[q]) for j in others)
         orders = list(orders_of(scores[q].tolist(), others))
-        values = []
-        for order in orders:
-            hits, sum_ = 0, 0.0
-            for place, j in enumerate(order[:3], 1):
-                if labels[j] == labels[q]:
-                    hits += 1
-                    sum_ += hits / place
-            values.append(sum_ / min(3, sum(int(labels[j] == labels[q]) for j in others)))
-        total.append(sum(values) / len(values))
+        values = [precision_sum([bool(labels[j] == labels[q]) for j in order[:3]]) for order in orders]
+        total.append(sum(values) / len(values) / min(3, positives))
     found = {r["variant"]: r["value"] for r in map_at_k_rows(ScoreMatrix(scores), labels, k=3)}
     assert found["denominator=min(k,n-1)"] == pytest.approx(sum(total) / 5)
     labels = torch.arange(20) // 5

@@ -7,16 +7,14 @@ import pytest
 import torch
 from bench.methods.distributions import PointMass, VonMisesFisher
 from bench.methods.scorers import DistributionScorer
-from bench.protocols.answers import NEAREST, answer_depth
-from bench.protocols.battery import run_battery
 from bench.protocols.confidence import confidence_auroc
-from bench.protocols.confidence_kinds import RETRIEVAL_CONFIDENCES, kind_of
-from bench.protocols.controls import random_confidence
+from bench.protocols.declare import run_battery
 from bench.protocols.embeddings import Embeddings, Options
 from bench.protocols.known_tests import load_tests
 from bench.protocols.query_metrics import per_query
-from bench.protocols.ranking import full_depth, rank
-from bench.protocols.retrieval_confidence import LogisticFit, mean_rank, retrieval_confidences
+from bench.protocols.ranking import NEAREST, answer_depth, full_depth, rank
+from bench.protocols.retrieval_confidence import LogisticFit, mean_rank, random_confidence, retrieval_confidences
+from bench.protocols.rows import RETRIEVAL_CONFIDENCES, kind_of
 from bench.protocols.scorers import ScoreMatrix
 from hypothesis import given, settings
 from hypothesis import strategies as st

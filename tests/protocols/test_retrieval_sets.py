@@ -6,7 +6,7 @@ import pytest
 import torch
 from bench.methods.distributions import IsotropicNormal, PointMass
 from bench.methods.scorers import DistributionScorer
-from bench.protocols.battery import run_battery
+from bench.protocols.declare import run_battery
 from bench.protocols.embeddings import Embeddings
 from bench.protocols.known_tests import load_tests
 from bench.protocols.query_metrics import per_query

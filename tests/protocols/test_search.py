@@ -6,7 +6,7 @@ from itertools import pairwise, permutations, product
 
 import pytest
 import torch
-from bench.methods.distributions import IsotropicNormal, PointMass, VonMisesFisher, from_arrays
+from bench.methods.distributions import DiagonalNormal, IsotropicNormal, PointMass, VonMisesFisher, from_arrays
 from bench.methods.scorers import DistributionScorer
 from bench.protocols import ranking, search
 from bench.protocols.filter_out import filter_out_rows
@@ -16,6 +16,8 @@ from bench.protocols.retrieval import retrieval_rows
 from bench.protocols.scorers import ScoreMatrix
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from .ties import precision_sum
 
 N, DEPTH = 900, 5
 
@@ -253,7 +255,7 @@ def test_every_scorer_equals_a_loop_over_all_orders_of_ties(seed, name):
         orders = _orders(groups)
         hits = [[bool(labels[j] == labels[q]) for j in order] for order in orders]
         expected = {
-            "map_at_r": [sum(sum(h[: i + 1]) / (i + 1) for i in range(r) if h[i]) / r for h in hits],
+            "map_at_r": [precision_sum(h[:r]) / r for h in hits],
             "r_precision": [sum(h[:r]) / r for h in hits],
             "precision_at_1": [float(h[0]) for h in hits],
             "recall_at_2": [float(any(h[:2])) for h in hits],
@@ -411,3 +413,20 @@ def test_a_random_confidence_stays_in_its_own_band():
             if variant == "query_only":
                 whole = next(r["value"] for r in rows if r["fraction"] == 0.0 and r["metric"].endswith("recall_at_1"))
                 assert abs(values.mean().item() - whole) <= 4.5 * values.std().item() / 60**0.5 + 1e-7
+
+
+def _tied_scorer(name, device="cpu"):
+    g = torch.Generator().manual_seed(0)
+    x = torch.randint(-2, 3, (90, 4), generator=g).double()  # ties
+    if name == "match":
+        return DistributionScorer(name, IsotropicNormal(x, 0.1 + torch.rand(90, generator=g)), {"scale": 2.0}, device)
+    return DistributionScorer(name, DiagonalNormal(x, 0.1 + torch.rand(90, 4, generator=g)), device=device)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", ["match", "mls", "cosine", "l2"])
+@pytest.mark.parametrize("depth", [3, 89])
+def test_a_gpu_ranks_as_the_cpu(name, depth):
+    labels = torch.arange(90) % 7
+    _equal(rank(_tied_scorer(name, "cuda"), labels, depth=depth), rank(_tied_scorer(name), labels, depth=depth))
+    assert _tied_scorer(name, "cuda").matrix(torch.arange(2), torch.arange(3)).device.type == "cuda"

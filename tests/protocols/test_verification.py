@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from bench.protocols.pairs import sample_pairs
 from bench.protocols.verification import (
     accuracy_at,
     auc,
     best_threshold,
     equal_error_rate,
+    sample_pairs,
     tpr_at_fpr,
     verification_rows,
 )

@@ -9,3 +9,8 @@ def orders_of(scores, others):
     groups = [[j for j in others if scores[j] == level] for level in levels]
     for parts in itertools.product(*(itertools.permutations(group) for group in groups)):
         yield [j for part in parts for j in part]
+
+
+def precision_sum(hits):
+    """Sum of the precisions at the places of the hits."""
+    return sum(sum(hits[:place]) / place for place, hit in enumerate(hits, 1) if hit)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from bench.protocols import Tests
-from bench.protocols.confidence_kinds import FREE_IMAGE_CONFIDENCES, OWN, RETRIEVAL_CONFIDENCES
 from bench.protocols.embeddings import row
+from bench.protocols.rows import FREE_IMAGE_CONFIDENCES, OWN, RETRIEVAL_CONFIDENCES
 from bench.store.pinned import Pinned
 from bench.store.records import Columns, Environment, Role, TestRecord
 from bench.store.specs import Cell, TestSpec

@@ -9,7 +9,7 @@ import torch
 from bench.commands import extra_tables
 from bench.commands.extra_tables import check_extras, write_extras
 from bench.errors import UserError
-from bench.methods.distributions.point import PointMass
+from bench.methods.distributions.normal import PointMass
 from bench.papers.items import every_item
 from bench.papers.tables import fill_form
 from bench.protocols.statistics import nested_bootstrap

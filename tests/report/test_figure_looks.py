@@ -12,8 +12,8 @@ import pytest
 import torch
 from bench.datasets.array_images import ArrayImages
 from bench.methods.distributions.arrays import from_arrays
-from bench.protocols.answers import NEAREST
 from bench.protocols.confidence import risk_coverage
+from bench.protocols.ranking import NEAREST
 from bench.registry import Registry
 from bench.report.figures import comparison, images, reliability, training
 from bench.report.figures.curves import MOST_LINES, MOST_PANELS, Curve, contender_figure

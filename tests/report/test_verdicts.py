@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from bench.papers.tables import answers_of
-from bench.protocols.confidence_kinds import FREE_IMAGE_CONFIDENCES, OWN, RETRIEVAL_CONFIDENCES
+from bench.protocols.rows import FREE_IMAGE_CONFIDENCES, OWN, RETRIEVAL_CONFIDENCES
 from bench.report.frame import confidences
 from bench.report.terminal import print_verdicts
 from bench.report.verdicts import verdict_document, verdict_frame

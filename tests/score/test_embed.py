@@ -14,8 +14,8 @@ from bench.engine.networks import build_model
 from bench.errors import UserError
 from bench.methods.backbones import build_backbone
 from bench.protocols import Tests
-from bench.protocols.confidence_kinds import kind_of
 from bench.protocols.recipes._base import Optim
+from bench.protocols.rows import kind_of
 from bench.scoring.files import read_embeddings
 from bench.site import Site
 from bench.store.files import sha256, write_atomic

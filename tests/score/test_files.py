@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from bench.errors import BadInput
-from bench.protocols.confidence_kinds import KINDS, RETRIEVAL_CONFIDENCES
+from bench.protocols.rows import KINDS, RETRIEVAL_CONFIDENCES
 from bench.scoring.embedding_set import EmbeddingSet
 from bench.scoring.files import read_embeddings, write_embeddings
 from bench.store.records import COLUMNS

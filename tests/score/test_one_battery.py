@@ -9,12 +9,12 @@ import pytest
 import torch
 from bench.engine.embedded_model import EmbeddedModel
 from bench.engine.testing import TestImages, rows_of_model
-from bench.methods.confidence import norm_confidence
+from bench.methods._model import norm_confidence
 from bench.methods.distributions import IsotropicNormal
 from bench.protocols import Tests
-from bench.protocols.controls import random_confidence
 from bench.protocols.embeddings import Embeddings
 from bench.protocols.known_tests import known_groups
+from bench.protocols.retrieval_confidence import random_confidence
 from bench.seeds import seed_for
 
 KEYS = ("scorer", "confidence", "variant", "metric", "fraction")

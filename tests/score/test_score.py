@@ -13,9 +13,9 @@ import pytest
 import torch
 from bench.methods.distributions import DiagonalNormal, IsotropicNormal, VonMisesFisher
 from bench.methods.scorers import DistributionScorer
-from bench.protocols.confidence_kinds import RETRIEVAL_CONFIDENCES, kind_of
 from bench.protocols.quality import spearman
 from bench.protocols.retrieval import map_at_k_rows, retrieval_rows
+from bench.protocols.rows import RETRIEVAL_CONFIDENCES, kind_of
 from bench.protocols.structure import structure_rows
 from bench.store.records import COLUMNS
 from scipy import stats

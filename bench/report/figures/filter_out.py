@@ -13,9 +13,8 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ...protocols.confidence_kinds import FREE_IMAGE_CONFIDENCES, OWN, RETRIEVAL_CONFIDENCES, kind_of
 from ...protocols.metrics import METRICS, title_of
-from ...protocols.rows import RERANKED
+from ...protocols.rows import FREE_IMAGE_CONFIDENCES, OWN, RERANKED, RETRIEVAL_CONFIDENCES, kind_of
 from ...store.records import COLUMNS, KEYS
 from .curves import (
     CONTROLS,

@@ -12,7 +12,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ...datasets.image_set import ImageSet
+from ...datasets.dataset import ImageSet
 from ...errors import UserError
 from .source import Drawing, Missing, Note, Source
 from .style import FULL_PAGE, RIGHT, WRONG

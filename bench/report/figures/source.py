@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ...protocols.confidence_kinds import COMBINED
+from ...protocols.rows import COMBINED
 from ...site import Site
 from ...store.pinned import split_pinned
 from ...store.records import TestRecord, TrainRecord

@@ -12,10 +12,9 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ...methods.distributions.arrays import from_arrays
-from ...methods.scorers.distribution_scorer import DistributionScorer
-from ...protocols.answers import NEAREST, answer_depth
+from ...methods.scorers.spec import DistributionScorer
 from ...protocols.query_metrics import per_query
-from ...protocols.ranking import Ranking, full_depth, rank
+from ...protocols.ranking import NEAREST, Ranking, answer_depth, full_depth, rank
 from ...protocols.retrieval_confidence import retrieval_confidences
 from ...store.folder import Store
 from ...store.records import KEYS, TestRecord

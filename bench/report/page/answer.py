@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...protocols.confidence_kinds import COMBINED, FITTED, OWN
+from ...protocols.rows import COMBINED, FITTED, OWN
 from ...protocols.statistics import Outcome
 from ..comparison import ComparisonRow
 from ..verdicts import IMAGES, Question, Verdict

@@ -9,7 +9,7 @@ from functools import cached_property
 
 import pandas as pd
 
-from ...protocols.confidence_kinds import CONTROLS, OWN
+from ...protocols.rows import CONTROLS, OWN
 from ..contender import Contender
 from ..render import csv_uri
 from ..seeds import SeedGroup

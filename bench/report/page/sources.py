@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ...engine.jobs import LOG
 from ...errors import shortened
-from ...protocols import PROTOCOLS, get_protocol
+from ...protocols._base import PROTOCOLS, get_protocol
 from ...registry import Registry
 from ...store.folder import CHECKPOINT, RECORD, Damage, Store
 from ...store.records import Environment, TestRecord, TrainRecord

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from ...protocols.confidence_kinds import COMBINED, FITTED, OWN
+from ...protocols.rows import COMBINED, FITTED, OWN
 from ...protocols.statistics import Outcome, Summary, paired_difference, rank_intervals
 from ...store.records import TestRecord
 from ..comparison import ComparisonRow
