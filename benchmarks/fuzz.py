@@ -372,14 +372,14 @@ class Settings(Reader):
     def read(self, path: Path) -> None:
         """Read the file, and make the setting of a method."""
         from bench.planning.files import read_settings_file
-        from bench.planning.setting import checked_params, from_file, from_user, layer, part
+        from bench.planning.setting import build, from_file, from_user, layer, part
         from bench.seeds import content_id
 
         method, values = self.method, layer(optim=self.recipe.end_to_end.values())
         file = read_settings_file(str(path), ["cosface", "pfe"])
         values |= from_file(file.of(method.name), file.path, method, values)
         values |= from_user({key: str(value) for key, value in file.shared.items()}, method, self.recipe)
-        content_id([checked_params(method, part(values, "method")), part(values, "optim")])
+        content_id([build(method, values).params.model_dump(), part(values, "optim")])
 
 
 class Records(Reader):

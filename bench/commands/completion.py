@@ -74,7 +74,7 @@ def _presets(ctx: typer.Context) -> Iterable[str]:
 
 
 def _fidelities(ctx: typer.Context) -> Iterable[str]:
-    from ..planning.setting import FIDELITIES
+    from ..planning.asked import FIDELITIES
 
     return FIDELITIES
 

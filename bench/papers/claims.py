@@ -16,9 +16,10 @@ from pydantic import Field, ValidationError, model_validator
 from ..datasets.corruptions.registry import CORRUPTIONS
 from ..errors import UnknownName, UserError, first_line, shortened
 from ..methods.scorers.registry import SCORERS
+from ..planning.asked import FIDELITIES
 from ..planning.experiment import settings_of
 from ..planning.files import read_toml
-from ..planning.setting import FIDELITIES, known_keys, resolve_fidelity
+from ..planning.setting import known_keys, resolve_fidelity
 from ..protocols._base import PROTOCOLS
 from ..protocols.metrics import METRICS, Metric, declared_metric, find_metric
 from ..protocols.rows import COMBINED, CONTROLS, FITTED, FREE_IMAGE_CONFIDENCES, OWN, RETRIEVAL_CONFIDENCES

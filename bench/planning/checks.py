@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -13,8 +14,9 @@ from ..errors import MissingWeights, TooFewClasses, UnknownName, UserError, firs
 from ..methods.backbones.registry import FILE
 from ..protocols.recipes._base import Optimizer, Precision, Recipe, Schedule
 from ..seeds import content_id
-from ..site import Site
-from .setting import Setting, Values, part
+from ..store.specs import Parameters
+from .asked import Asked
+from .files import Values
 
 if TYPE_CHECKING:
     from ..datasets.dataset import Dataset
@@ -37,46 +39,82 @@ class Sizes:
     validation: int
 
 
-def checked(setting: Setting, site: Site) -> Setting:
-    """The setting with what is found of its data and weights, and batches that fit the data."""
-    experiment, preset, method, values = setting.experiment, setting.preset, setting.method, setting.values
-    dataset, view, backbone = setting.cell.dataset, part(values, "view"), values["model.backbone"]
-    recipe = site.recipe(dataset)
-    _check_names(values, recipe, site.datasets.dataset(dataset))
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What checks of data and weights found for a setting.
+
+    Attributes:
+        partial: Files that the data set lacks, if incomplete data are allowed.
+        files: Hash of the content of its image files; empty for data sets that come with the installation.
+        soft_labels: SHA-256 of label distributions by people; empty if there are none.
+        weights: SHA-256 of the starting weights of the backbone; None for random ones.
+        scorers: The scorers asked for that are defined for the method's distributions.
+        batches: Batch sizes that replace default ones for which the data set is too small.
+        adapted: Line about these batches, or empty.
+        floor: Line about a network that stays as it starts, at random weights, or empty.
+    """
+
+    partial: str
+    files: str
+    soft_labels: str
+    weights: str | None
+    scorers: tuple[str, ...]
+    batches: Mapping[str, int]
+    adapted: str
+    floor: str
+
+
+def check(
+    asked: Asked,
+    name: str,
+    method: Method,
+    values: Values,
+    *,
+    view: Parameters,
+    augmentation: Parameters,
+    select_by: str | None,
+) -> Found:
+    """Check that a method can be trained on a data set at a setting, before any training is started.
+
+    Raises:
+        UserError: If a value does not fit, or the data or weights cannot be used.
+    """
+    experiment, preset, site = asked.experiment, asked.preset, asked.site
+    backbone, dim = values["model.backbone"], values["model.dim"]
+    recipe = site.recipe(name)
+    _check_names(values, augmentation, recipe, site.datasets.dataset(name))
     try:
-        data = site.dataset(dataset, view)
+        data = site.dataset(name, view)
     except ValueError as error:
-        raise UserError(f"{_blamed('--set data.*', view, recipe.view, dataset)}: {error}") from None
+        raise UserError(f"{_blamed('--set data.*', view, recipe.view, name)}: {error}") from None
     try:
         sizes, files = _split_identity(data, preset.validate, preset.folds, bool(view))
     except ValueError as error:
-        raise UserError(f"data set {dataset!r}: {error}") from None
+        raise UserError(f"data set {name!r}: {error}") from None
     selects = preset.selection.metric != "last"
     user = {key for key in experiment.set if key in values}
-    fitting = fitting_batches(dataset, values, user, sizes, selects=selects, instead=data.without_training())
-    asked = setting.select_by
-    if asked is not None and not _fitting_scorers((asked,), method, values["model.dim"]):
-        raise UserError(f"--select-by {asked}: not defined for the distributions of {method.name}")
+    fitting = fitting_batches(name, values, user, sizes, selects=selects, instead=data.without_training())
+    if select_by is not None and not _fitting_scorers((select_by,), method, dim):
+        raise UserError(f"--select-by {select_by}: not defined for the distributions of {method.name}")
     if view:
-        source = _blamed(f"--backbone {backbone}", backbone, recipe.backbone, dataset)
+        source = _blamed(f"--backbone {backbone}", backbone, recipe.backbone, name)
         _try_backbone(backbone, view["image_size"], source)
     weights = weights_hash(backbone, site.weights)
     if experiment.frozen and weights is None:
         raise UserError(
-            f"--frozen: backbone {backbone} of data set {dataset!r} would stay at random weights;"
+            f"--frozen: backbone {backbone} of data set {name!r} would stay at random weights;"
             f" give --weights {FILE}, or --backbone with one that has ImageNet weights"
         )
     stays = not method.by_steps and not method.on_base
-    return replace(
-        setting,
-        values={**values, **fitting},
+    return Found(
         partial=data.partial if view else "",
         files=files,
         soft_labels=data.soft_labels_sha256,
         weights=weights,
-        scorers=_fitting_scorers(setting.scorers, method, values["model.dim"]),
-        adapted=said_of_batches(dataset, values, fitting, sizes),
-        floor=f"{method.name} on {dataset}: {backbone} {_FLOOR}" if stays and weights is None else "",
+        scorers=_fitting_scorers(asked.scorers, method, dim),
+        batches=fitting,
+        adapted=said_of_batches(name, values, fitting, sizes),
+        floor=f"{method.name} on {name}: {backbone} {_FLOOR}" if stays and weights is None else "",
     )
 
 
@@ -85,11 +123,11 @@ def _blamed(option: str, value: object, of_recipe: object, dataset: str) -> str:
     return f"the recipe of data set {dataset!r}" if value == of_recipe else option
 
 
-def _check_names(values: Values, recipe: Recipe, dataset: type[Dataset]) -> None:
+def _check_names(values: Values, augmentation: Parameters, recipe: Recipe, dataset: type[Dataset]) -> None:
     from ..methods.backbones.registry import FREEZE_NORM, check_backbone
     from ..methods.heads import POOLINGS
 
-    name, backbone, augmentation = dataset.name, values["model.backbone"], part(values, "augment")
+    name, backbone = dataset.name, values["model.backbone"]
     try:
         check_backbone(backbone)
     except ValueError as error:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -241,6 +242,12 @@ class Experiment(Section):
         values["set"] = {key: value for key, value in held.set.items() if key not in swept} | fixed
         values["sweep"] = {key: value for key, value in held.sweep.items() if key not in fixed} | swept
         return cls.checked(values)
+
+    def variants(self) -> Iterator[Experiment]:
+        """One experiment for each combination of swept values, as if each value were fixed by the user."""
+        for chosen in product(*self.sweep.values()):
+            fixed = {**self.set, **dict(zip(self.sweep, chosen, strict=True))}
+            yield self.model_copy(update={"set": fixed, "sweep": {}})
 
     def to_toml(self, *, without: Iterable[str] = ()) -> str:
         """The experiment as a TOML text that :func:`.files.read_experiment` reads; what has its default is left out."""

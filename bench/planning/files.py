@@ -12,7 +12,10 @@ from typing import Any, Literal
 
 from ..errors import UnknownName, UserError, first_line, shortened
 from ..store.files import read_json
-from .setting import Values
+
+Values = Mapping[str, Any]
+"""Values by key as ``--set`` has them, such as ``method.margin`` or ``optim.lr``; ``model.backbone`` and ``model.dim``
+have options of their own. A layer has some of the keys; a later layer wins."""
 
 LARGEST = 64_000
 """Largest file, bytes."""

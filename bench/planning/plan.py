@@ -1,10 +1,14 @@
-"""Plans: one (protocol, data set, method) cell with the specifications of its units."""
+"""Plans: one (protocol, data set, method) cell with the specifications of its units.
+
+Runs that measure the variance by source have plans in which one source of randomness is frozen: it has the same draw in
+all of them, and everything else is drawn anew.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import product
 
 from .. import versions
 from ..datasets.corruptions._base import CROP
@@ -13,7 +17,9 @@ from ..protocols.recipes._base import Optim, Range
 from ..site import Site
 from ..store.pinned import CALIBRATE, Pinned
 from ..store.specs import (
+    AXES,
     TUNING,
+    Axis,
     BaseReference,
     Batches,
     Cell,
@@ -28,9 +34,6 @@ from ..store.specs import (
 )
 from .setting import Setting, part
 
-if TYPE_CHECKING:
-    from .variance import Frozen
-
 PlanKey = tuple[str, ...]
 """Key that distinguishes plans."""
 
@@ -38,6 +41,28 @@ Specs = dict[int, TrainSpec]
 """Training specifications of one replicate, by the block of classes that validates: one model each."""
 
 OF_FOLDS: tuple[Ensemble, ...] = ("separated", "concatenated")
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """Draws of a group of runs of which one source of randomness, or none, has the same draw in all of them.
+
+    The other draws are unrelated to those of normal runs and of the other groups.
+
+    Attributes:
+        source: Name of the frozen source, or ``nothing``.
+        study: Number of the tuning study, of one replicate each; 0 for that of the normal runs.
+    """
+
+    source: str
+    study: int = 0
+
+    def draws(self, replicate: int | str) -> dict[Axis, str]:
+        """Names that seed the sources of randomness of a replicate; empty for trials of the normal runs' study."""
+        if replicate == TUNING:
+            return dict.fromkeys(AXES, f"tuning {self.study}") if self.study else {}
+        anew = dict.fromkeys(AXES, f"{self.source} frozen, {replicate}")
+        return {axis: f"{axis} frozen" if axis == self.source else name for axis, name in anew.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +112,7 @@ class Plan:
         stage: Method of which this base is the first stage, at the setting published for it; else empty.
         variant: For runs that measure the variance by source, what is drawn anew; None for all others.
         adapted: Line about batches that are smaller than the default ones because the data set is small; else empty.
+        floor: Line about a network that stays as it starts, at random weights; else empty.
     """
 
     template: TrainSpec
@@ -108,6 +134,7 @@ class Plan:
     stage: str = ""
     variant: Frozen | None = None
     adapted: str = ""
+    floor: str = ""
 
     @property
     def key(self) -> PlanKey:
@@ -160,8 +187,8 @@ class Plan:
     @property
     def trainings(self) -> int:
         """Number of trainings for all trials and all seeds, without those of the base."""
-        # The study of a variant is another plan's, too.
-        trials = 0 if self.variant and not self.variant.has_own_study else self.trials
+        # All plans of one study have its trials in common; those in which nothing is frozen count them.
+        trials = 0 if self.variant and self.variant.source != "nothing" else self.trials
         return 0 if self.ensemble else (trials + self.seeds) * self.models
 
     @property
@@ -172,7 +199,7 @@ class Plan:
     @property
     def replicates(self) -> range:
         """Numbers of the replicates that are tested."""
-        first = self.variant.first if self.variant else 0
+        first = max(0, self.study_draw - 1)
         return range(first, first + self.tests)
 
     @property
@@ -247,10 +274,10 @@ class Plan:
         ]
 
 
-def make_plan(setting: Setting, base: Plan | None, site: Site) -> Plan:
-    """Make the plan of a setting: all its trials, trainings and tests."""
-    experiment, preset, method = setting.experiment, setting.preset, setting.method
-    template = _template(setting, site)
+def make_plan(setting: Setting) -> Plan:
+    """Make the plan of a setting, and of its base: all trials, trainings and tests."""
+    asked, preset, method, found = setting.asked, setting.asked.preset, setting.method, setting.found
+    experiment, template = asked.experiment, _template(setting)
     # With nothing to tune, one trial is the study; an ensemble has no models of its own to try.
     single = experiment.hparams == "tuned" and not setting.space
     return Plan(
@@ -260,64 +287,66 @@ def make_plan(setting: Setting, base: Plan | None, site: Site) -> Plan:
         trials=0 if method.ensemble else 1 if single else preset.trials,
         seeds=preset.seeds,
         ensemble=method.ensemble,
-        hparams=setting.hparams,
+        hparams=asked.file.label if asked.file else experiment.hparams,
         sampler=experiment.tuning.sampler,
         tune_for=setting.tune_for,
         trial_batch=preset.trial_batch,
-        base=base,
-        testing=TestPlan(
-            versions=testing_versions(template, preset.tests, (method.scorer, *setting.scorers), site),
-            tests=preset.tests,
-            scorers=setting.scorers,
-            soft_labels=setting.soft_labels,
-        ),
+        base=make_plan(setting.base) if setting.base else None,
         preset=experiment.preset,
         pinned=_pinned(setting, template),
         requested=setting.requested,
         differences=setting.differences,
         stage=setting.stage,
-        adapted=setting.adapted,
+        adapted=found.adapted,
+        floor=found.floor,
+        testing=TestPlan(
+            versions=testing_versions(template, preset.tests, (method.scorer, *found.scorers), asked.site),
+            tests=preset.tests,
+            scorers=found.scorers,
+            soft_labels=found.soft_labels,
+        ),
     )
 
 
-def _template(setting: Setting, site: Site) -> TrainSpec:
-    preset, values = setting.preset, setting.values
+def _template(setting: Setting) -> TrainSpec:
+    asked, found, values, cell = setting.asked, setting.found, setting.values, setting.cell
     # Trials see the crops of the preset, whatever corruptions tests are asked for.
-    crops = setting.protocol.presets[setting.experiment.preset].tests.corruptions.get(CROP, Tests().corruptions[CROP])
+    usual = asked.protocol.presets[asked.experiment.preset].tests.corruptions
     spec = TrainSpec(
-        versions={"protocol": setting.protocol.version},
-        protocol=setting.cell.protocol,
-        dataset=setting.cell.dataset,
-        folds=preset.folds,
-        fold=preset.validate[0],
+        versions={"protocol": asked.protocol.version},
+        protocol=cell.protocol,
+        dataset=cell.dataset,
+        folds=asked.preset.folds,
+        fold=asked.preset.validate[0],
         replicate=TUNING,
-        method=setting.cell.method,
+        method=cell.method,
         params=part(values, "method"),
         backbone=values["model.backbone"],
-        weights=setting.weights,
+        weights=found.weights,
         dim=values["model.dim"],
         optim=Optim(**part(values, "optim")),
         batches=Batches(**part(values, "batches")),
         view=part(values, "view"),
         augmentation=part(values, "augment"),
         selection=_selection(setting),
-        partial=setting.partial,
-        files=setting.files,
+        partial=found.partial,
+        files=found.files,
         base=None,
-        crop_confidence=None if setting.tune_for == "retrieval" else crops,
-        frozen=setting.experiment.frozen,
+        crop_confidence=None if setting.tune_for == "retrieval" else usual.get(CROP, Tests().corruptions[CROP]),
+        frozen=asked.experiment.frozen,
     )
-    return spec.replaced(versions=training_versions(spec, site))
+    return spec.replaced(versions=training_versions(spec, asked.site))
 
 
 def _selection(setting: Setting) -> StageSelection:
     """Rule by which an epoch is kept: a scorer that was asked for selects every stage of the methods that were."""
-    selection, method = setting.preset.selection, setting.method
+    preset, method = setting.asked.preset, setting.method
+    selection = preset.selection
     metric = selection.frozen_metric if method.means_frozen else selection.metric
     return StageSelection(
         metric="map_at_r" if setting.select_by else metric,
         scorer=setting.select_by or method.scorer,
-        candidates=1 + max(setting.preset.tests.recall_ks) if selection.reranked else 0,
+        candidates=1 + max(preset.tests.recall_ks) if selection.reranked else 0,
         patience=selection.patience,
         min_improvement=selection.min_improvement,
     )
@@ -325,16 +354,16 @@ def _selection(setting: Setting) -> StageSelection:
 
 def _pinned(setting: Setting, template: TrainSpec) -> Pinned:
     """What distinguishes this run from others of the same method, data set and budget."""
-    experiment = setting.experiment
+    asked, experiment = setting.asked, setting.asked.experiment
     # A method with one form has it under every fidelity; its network may differ.
     uncalibrated = template.form == "corrected" != experiment.fidelity and not template.batches.calibrate
     return Pinned(
-        folds=setting.folds,
+        folds=asked.folds,
         settings=dict(setting.fixed),
         frozen_backbone=experiment.frozen,
         select_by=setting.select_by,
         uncalibrated=uncalibrated and experiment.hparams != "published" and CALIBRATE not in setting.fixed,
-        corruptions=setting.corruptions,
+        corruptions=asked.corruptions,
         sampler=experiment.tuning.sampler if experiment.hparams == "tuned" else "gp",
         tune_for=setting.tune_for,
         stage=setting.stage,
@@ -371,3 +400,37 @@ def testing_versions(spec: TrainSpec, tests: Tests, scorers: Iterable[str], site
 
 def _versions(entries: Mapping[str, versions.Entry]) -> Versions:
     return {name: versions.version(entry) for name, entry in entries.items()}
+
+
+# Runs that measure the variance by source
+
+
+def with_frozen(plans: Sequence[Plan], sources: Sequence[str]) -> tuple[Plan, ...]:
+    """Plans, and for each source of randomness those of the runs in which it is frozen.
+
+    If ``tuning`` is among the sources, every replicate of the other groups has a study of its own, and there is a group
+    in which nothing is frozen: normal runs share one study. An ensemble of all seeds has no replicates, and is not
+    repeated.
+    """
+    anew = "tuning" in sources
+    groups = [*(["nothing"] if anew else []), *(name for name in AXES if name in sources)]
+    added: dict[PlanKey, Plan] = {}
+    for plan, source in product(plans, groups):
+        if plan.requested and not plan.ensemble:
+            for study in range(1, plan.seeds + 1) if anew and plan.trials else (0,):
+                frozen = _frozen(plan, Frozen(source, study))
+                if frozen.base is not None:
+                    added.setdefault(frozen.base.key, frozen.base)
+                added[frozen.key] = frozen
+    return (*plans, *added.values())
+
+
+def _frozen(plan: Plan, variant: Frozen) -> Plan:
+    """The plan with other draws, those of its base included."""
+    return replace(
+        plan,
+        variant=variant,
+        seeds=1 if variant.study else plan.seeds,
+        pinned=replace(plan.pinned, frozen_source=variant.source, tuned_anew=variant.study > 0),
+        base=None if plan.base is None else _frozen(replace(plan.base, requested=False), variant),
+    )

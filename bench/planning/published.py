@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from ..methods.published import PER, NivmfScripts
-from .setting import Values, layer
+from .files import Values
 
 if TYPE_CHECKING:
     from ..methods._base import Method
@@ -88,11 +88,6 @@ class Published:
     kind: Mapping[str, Any] = field(default_factory=dict)
     released_only: bool = False
     stage1: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def layer(self) -> Values:
-        """The values by key, which override those of other sources."""
-        return layer(method=self.params, optim=self.optim, data=self.data)
 
 
 DATASETS = {"cars196": "CARS196", "cub200": "CUB200-2011", "inshop": "", "inshop_merged": "", "sop": "SOP"}

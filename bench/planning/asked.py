@@ -1,0 +1,225 @@
+"""What an experiment asks for: names that exist, the preset with its seeds and trials, and a file of settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ..datasets.corruptions.registry import CORRUPTIONS
+from ..errors import UnknownName, UserError, shortened
+from ..methods.scorers.registry import SCORERS
+from ..names import expand, split_names
+from ..protocols import PROTOCOLS, get_protocol
+from ..protocols._base import Preset, Protocol
+from ..site import Site
+from ..store.specs import AXES
+from .experiment import Experiment
+from .files import SettingsFile, read_settings_file
+
+FIDELITIES = ("corrected", "released", "released_per", "released_el")
+
+SOURCES = (*AXES, "tuning")
+"""Sources of randomness that can be frozen."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """An experiment with what its names stand for.
+
+    Attributes:
+        preset: The preset, with the seeds, trials, folds and tests that were asked for.
+        scorers: Scorers to test with, in addition to a method's own and the cosine.
+        named_scorers: Those of them that were named one by one; ``all`` is those that are defined.
+        frozen_sources: Sources of randomness to freeze, to measure the variance by source.
+        corruptions: Corruptions at severities that are not the default ones, as texts.
+        folds: Number of folds that was asked for, if it is not the preset's.
+        file: File of settings that ``hparams`` names, if it names one.
+        left_out: A line for every method that a single seed cannot make.
+    """
+
+    experiment: Experiment
+    site: Site
+    protocol: Protocol
+    preset: Preset
+    methods: tuple[str, ...]
+    datasets: tuple[str, ...]
+    scorers: tuple[str, ...]
+    named_scorers: tuple[str, ...]
+    frozen_sources: tuple[str, ...]
+    corruptions: tuple[str, ...]
+    folds: int | None
+    file: SettingsFile | None
+    left_out: list[str]
+
+
+def look_up(experiment: Experiment, site: Site) -> Asked:
+    """Look up what an experiment names.
+
+    Raises:
+        UserError: If a name does not exist, or something is asked for that the preset does not do.
+    """
+    groups = site.plugin_tests  # imports the plug-ins, whose names are then known
+    methods = expand(experiment.methods, site.methods.names)
+    datasets = expand(experiment.datasets, site.datasets.names)
+    scorers = expand(experiment.scorers, list(SCORERS)) if experiment.scorers else ()
+    sources = list(SOURCES if experiment.hparams == "tuned" else AXES)
+    vary = expand(experiment.vary, sources) if experiment.vary else ()
+    named_scorers = tuple(name for name in split_names(experiment.scorers) if name != "all")
+    corruptions = split_names(experiment.corruptions)
+    ensembles_too = "all" in split_names(experiment.methods)
+    _check_names(experiment, named_scorers, corruptions)
+    protocol = get_protocol(experiment.protocol)
+    preset = _preset(experiment, protocol.presets[experiment.preset])
+    lone = [name for name in methods if preset.seeds < site.methods.method(name).least_seeds]
+    left_out = [f"{name}: an ensemble of the models of all seeds; use --seeds 2 or more" for name in lone]
+    if lone and not ensembles_too:
+        raise UserError(f"--seeds 1: {left_out[0]}")
+    methods = tuple(name for name in methods if name not in lone)
+    _check_sources(vary, preset)
+    ranges, apart = dict(preset.tests.corruptions), tuple[str, ...]()
+    if experiment.corruptions:
+        ranges, apart = corruption_ranges(corruptions, ranges)
+    file = None
+    if experiment.hparams not in ("tuned", "default", "published"):
+        file = read_settings_file(experiment.hparams, site.methods.names)
+    tests = replace(preset.tests, groups=tuple(dict.fromkeys([*preset.tests.groups, *groups])), corruptions=ranges)
+    return Asked(
+        experiment=experiment,
+        site=site,
+        protocol=protocol,
+        preset=replace(preset, tests=tests),
+        methods=methods,
+        datasets=datasets,
+        scorers=scorers,
+        named_scorers=named_scorers,
+        frozen_sources=vary,
+        corruptions=apart,
+        folds=None if preset.validate == protocol.presets[experiment.preset].validate else experiment.tuning.folds,
+        file=file,
+        left_out=left_out,
+    )
+
+
+def _check_names(experiment: Experiment, scorers: tuple[str, ...], corruptions: tuple[str, ...]) -> None:
+    """Refuse a name of a protocol, preset, fidelity, scorer or corruption that does not exist."""
+    presets = get_protocol(experiment.protocol).presets if experiment.protocol in PROTOCOLS else {}
+    asked = experiment.tuning.select_by
+    for what, names, known in (
+        ("protocol", (experiment.protocol,), PROTOCOLS),
+        ("preset", (experiment.preset,), presets),
+        ("scorer", scorers, SCORERS),
+        ("scorer", () if asked is None else (asked,), SCORERS),
+        ("corruption", (text.partition(":")[0] for text in corruptions if text != "all"), CORRUPTIONS),
+        ("fidelity", (experiment.fidelity,), FIDELITIES),
+    ):
+        for name in names:
+            if name not in known:
+                raise UnknownName(what, name, known)
+
+
+def _preset(experiment: Experiment, usual: Preset) -> Preset:
+    """The preset with the seeds, trials and folds that were asked for.
+
+    Raises:
+        UserError: If something is asked for that the preset does not do.
+    """
+    tuning, tunes, named = experiment.tuning, experiment.hparams == "tuned", f"protocol {experiment.protocol!r}"
+    if tuning.tune_for != "retrieval":
+        reason = ""
+        if usual.trials == 0:
+            reason = f"{named} holds out no classes and tunes nothing"
+        elif not tunes:
+            reason = f"--hparams {experiment.hparams} tunes nothing; leave out one of the two"
+        elif usual.selection.reranked:
+            # Its trials are chosen as in public code, by a re-ranked MAP@R: there is no such confidence.
+            reason = f"preset {experiment.preset!r} selects everything by MAP@R, as the public code does"
+            reason += "; use another preset"
+        if reason:
+            raise UserError(f"--tune-for {tuning.tune_for}: {reason}")
+    if usual.trials == 0 and tunes:
+        raise UserError(
+            f"{named} holds out no classes, so there is nothing to tune on: use --hparams default or a file"
+        )
+    if tuning.select_by is not None and usual.selection.metric == "last":
+        raise UserError(f"--select-by {tuning.select_by}: {named} keeps the last epoch and selects nothing")
+    if experiment.frozen and experiment.hparams == "published":
+        raise UserError(
+            "--frozen: published settings are those of trained backbones; use --hparams tuned, default or a file"
+        )
+    folds = tuning.folds
+    if folds is not None and (folds > usual.folds or usual.folds == 1):
+        said = f"preset {experiment.preset!r} cuts the development classes into {usual.folds}"
+        raise UserError(f"--folds {folds}: {said}")
+    return replace(
+        usual,
+        validate=usual.validate if folds is None else tuple(range(folds)),
+        seeds=experiment.seeds or usual.seeds,
+        trials=(experiment.trials or usual.trials) if tunes else 0,
+    )
+
+
+def _check_sources(names: tuple[str, ...], preset: Preset) -> None:
+    """Refuse sources of randomness that cannot be frozen."""
+    for name in names:
+        if name not in SOURCES:
+            raise UnknownName("source of variance", name, SOURCES)
+    if names and preset.seeds < 2:
+        raise UserError(f"--vary needs --seeds 2 or more: {preset.seeds} has no variance")
+    if "tuning" in names and not preset.trials:
+        raise UserError("--vary tuning: nothing is tuned here; leave out `tuning`, or use --hparams tuned")
+
+
+# Corruptions of the test images
+
+
+def corruption_ranges(
+    named: tuple[str, ...], preset: Mapping[str, tuple[float, float]]
+) -> tuple[dict[str, tuple[float, float]], tuple[str, ...]]:
+    """Corruptions to test with their ranges of severity, and, as text, those whose severities are not the default.
+
+    They are named by ``NAME``, ``NAME:LEVEL``, ``NAME:LEVEL-LEVEL`` (level k of 1 to 5 is severity k / 5) or
+    ``NAME:LOW-HIGH`` (severities in [0, 1], told from levels by a decimal point). ``all`` adds every corruption that is
+    not named.
+    """
+    if not named:
+        raise UserError(f"--corruptions names no corruption; use {', '.join(CORRUPTIONS)} or all")
+    usual = {name: preset.get(name, (kind.low, kind.high)) for name, kind in CORRUPTIONS.items()}
+    given: dict[str, tuple[float, float]] = {}
+    for text in named:
+        name, colon, bounds = text.partition(":")
+        if name in given:
+            raise UserError(f"--corruptions {text}: {name} is named twice; one range covers all severities in between")
+        if name != "all":
+            given[name] = _severities(name, text, bounds) if colon else usual[name]
+    every = {**usual, **given}
+    # The order in which they were typed sets nothing apart.
+    ranges = {name: every[name] for name in CORRUPTIONS if name in given or "all" in named}
+    apart = (
+        f"{name}:{low}" + (f"-{high}" if high != low else "")
+        for name, (low, high) in ranges.items()
+        if (low, high) != usual[name]
+    )
+    return ranges, tuple(apart)
+
+
+def _severities(name: str, text: str, bounds: str) -> tuple[float, float]:
+    from ..datasets.corruptions.severity import LEVELS, check_range
+
+    first, dash, last = bounds.partition("-")
+    ends = (first, last if dash else first)
+    # A decimal point distinguishes a severity from a level: 1 is the mildest of five, 1.0 the strongest there is.
+    by_level = not any("." in end for end in ends)
+    try:
+        low, high = (int(end) / LEVELS if by_level else float(end) for end in ends)
+        if by_level and not (min(low, high) > 0 and max(low, high) <= 1):
+            raise ValueError
+    except (ValueError, OverflowError):
+        raise UserError(
+            f"--corruptions {shortened(text, 60)}: expected a level from 1 to {LEVELS} ({name}:3, {name}:1-4) or"
+            f" severities with a decimal point ({name}:0.2-0.8)"
+        ) from None
+    try:
+        check_range(name, low, high)
+    except ValueError as error:
+        raise UserError(f"--corruptions {text}: {error}") from None
+    return low, high
