@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from .closure import file_of, import_statements, plugin_name
 from .errors import LINE, PLUGINS, UnknownName, UserError, first_line, place_of
@@ -88,9 +88,7 @@ class Registry:
         for point in importlib.metadata.entry_points(group=package):
             check_name(f"entry point {point.value}", point.name)
             self._add(Entry(kind, point.name, f"from {point.value}", point.value, entry_point=point))
-        for path in _each_once(plugins):
-            if not path.is_file():
-                raise UserError(f"--plugin {path}: no such file")
+        for path in _plugin_files(plugins):
             self._add_file(path, origin=str(path), plugin=True)
 
     def _add(self, entry: Entry) -> None:
@@ -113,10 +111,10 @@ class Registry:
                 raise UserError(f"--plugin {path}: {reason}") from error
             self.broken.append(Entry(self.kind, path.stem, "", origin, path=path, broken=reason))
             return
-        for each in found:
-            entry = Entry(self.kind, each.name, each.summary, origin, each.class_name, path, plugin=plugin)
+        for kind, class_name, name, summary in found:
+            entry = Entry(self.kind, name, summary, origin, class_name, path, plugin=plugin)
             # A plug-in file may hold both kinds; a folder file can only hold its own.
-            if not plugin or (each.kind or self._kind_of_class(entry)) == self.kind:
+            if not plugin or (kind or self._kind_of_class(entry)) == self.kind:
                 self._add(entry)
 
     def _kind_of_class(self, entry: Entry) -> str:
@@ -161,25 +159,16 @@ class Registry:
         return iter(sorted(self.entries.values(), key=lambda entry: entry.name))
 
 
-class Declared(NamedTuple):
-    """A class that a file registers, read from its syntax tree; the kind is empty if the tree does not tell."""
-
-    kind: str
-    class_name: str
-    name: str
-    summary: str
-
-
 DECORATORS = {"register": "", "register_dataset": "datasets", "register_method": "methods"}
 """Decorators of registration, with the kind that their name implies."""
 
 
 @cache
-def _registered_classes(source: str, path: str) -> tuple[Declared, ...]:
-    """Top-level classes of a file's text that have a decorator of registration."""
+def _registered_classes(source: str, path: str) -> tuple[tuple[str, str, str, str], ...]:
+    """Kind, class, name and summary of what a file's text registers; the kind is empty if the tree does not tell."""
     tree = ast.parse(source, filename=path)
     imported = _imported_names(tree)
-    found: list[Declared] = []
+    found = []
     kinds: dict[str, str] = {}
     for node in tree.body:
         if not isinstance(node, ast.ClassDef):
@@ -198,7 +187,7 @@ def _registered_classes(source: str, path: str) -> tuple[Declared, ...]:
         decorator = registering[0]
         kind = DECORATORS[decorator.rpartition(".")[2]] or kinds[node.name] or _kind_of_module(decorator)
         kinds[node.name] = kind
-        found.append(Declared(kind, node.name, literals["name"], literals.get("summary", "")))
+        found.append((kind, node.name, literals["name"], literals.get("summary", "")))
     return tuple(found)
 
 
@@ -240,9 +229,7 @@ def load_plugins(paths: Iterable[Path]) -> tuple[str, ...]:
             raise
         except BaseException as error:  # a package that nobody asked for must not stop every command
             print(f"bench: note: entry point {point.name!r} does not import: {first_line(error)}", file=sys.stderr)
-    for path in _each_once(paths):
-        if not path.is_file():
-            raise UserError(f"--plugin {path}: no such file")
+    for path in _plugin_files(paths):
         try:
             import_file(path)
         except BaseException as error:  # whatever a contributed file raises is its reason, not our crash
@@ -263,9 +250,13 @@ def _check_names() -> None:
             check_name(what, name)
 
 
-def _each_once(paths: Iterable[Path]) -> list[Path]:
-    """Files in their order, without those that were given before."""
-    return list({os.path.realpath(path): path for path in reversed(list(paths))}.values())[::-1]
+def _plugin_files(paths: Iterable[Path]) -> list[Path]:
+    """Files in their order, without those that were given before; each must exist."""
+    found = {os.path.realpath(path): path for path in reversed(list(paths))}
+    for path in reversed(found.values()):
+        if not path.is_file():
+            raise UserError(f"--plugin {path}: no such file")
+    return list(found.values())[::-1]
 
 
 def _reason(error: BaseException) -> str:
@@ -289,7 +280,7 @@ def described(module: str, call: str) -> dict[str, str]:
     texts = {}
     for node in ast.walk(tree):
         match node:
-            case ast.Call(func=function, args=[name, text, *_]) if _last_name(function) == call:
+            case ast.Call(func=function, args=[name, text, *_]) if ast.unparse(function).rpartition(".")[2] == call:
                 # A description may be an f-string of the module's constants.
                 literal = [eval(compile(ast.Expression(part), module, "eval"), {}, constants) for part in (name, text)]
                 texts[literal[0]] = literal[1]
@@ -303,17 +294,6 @@ def _string_fields(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
                 yield key, value
             case ast.AnnAssign(target=ast.Name(id=key), value=ast.Constant(value=str(value))):
                 yield key, value
-
-
-def _last_name(node: ast.expr) -> str:
-    match node:
-        case ast.Name(id=name):
-            return name
-        case ast.Attribute(attr=name):
-            return name
-        case ast.Call(func=func):
-            return _last_name(func)
-    return ""
 
 
 def import_file(path: Path) -> ModuleType:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..datasets.dataset import Dataset
     from ..datasets.downloads import Archive
     from ..datasets.releases import PhotoDataset
-    from ..datasets.verification import SplitVerification, Verification
+    from ..datasets.verification import MemoryVerification, SplitVerification, Verification
 
 app = typer.Typer(
     help="Download data sets to where `bench run` finds them, or place what you downloaded, and check them.",
@@ -98,45 +98,32 @@ def verify(
 
 
 def _verify(dataset: Dataset, as_json: bool = False) -> None:
-    from ..datasets.releases import PhotoDataset
+    from rich.console import Console
 
+    from ..datasets.releases import PhotoDataset
+    from ..datasets.verification import verify_in_memory
+    from ..progress import progress_bar
+
+    damaged = False
     try:
         if isinstance(dataset, PhotoDataset):
-            damaged = _verify_photographs(dataset, as_json)
+            with progress_bar(Console(stderr=True)) as progress:
+                verification = dataset.verify(progress)
+            damaged = bool(verification["damaged"])
+            if as_json:
+                print_json(verification)
+            else:
+                _print_verification(verification)
         else:
-            damaged = _verify_in_memory(dataset, as_json)
+            in_memory = verify_in_memory(dataset)
+            if as_json:
+                print_json(in_memory)
+            else:
+                _print_in_memory(dataset.name, in_memory)
     except ValueError as error:
         raise UserError(f"data set {dataset.name!r}: {error}") from None
     if damaged:
         raise typer.Exit(1)
-
-
-def _verify_photographs(dataset: PhotoDataset, as_json: bool) -> bool:
-    from rich.console import Console
-
-    from ..progress import progress_bar
-
-    with progress_bar(Console(stderr=True)) as progress:
-        verification = dataset.verify(progress)
-    if as_json:
-        print_json(verification)
-    else:
-        _print_verification(verification)
-    return bool(verification["damaged"])
-
-
-def _verify_in_memory(dataset: Dataset, as_json: bool) -> bool:
-    from ..datasets.verification import verify_in_memory
-
-    verification = verify_in_memory(dataset)
-    if as_json:
-        print_json(verification)
-    else:
-        shape = " x ".join(map(str, verification["shape"]))
-        print(f"{dataset.name}, built in memory: {verification['images']} images of {shape},", end=" ")
-        print(f"{verification['classes']} classes")
-        _print_splits(verification["splits"])
-    return False
 
 
 @app.command("import")
@@ -205,7 +192,8 @@ def download_data(
     if (root / name).exists():
         typer.echo(f"{cls.official} is at {root / name} already; remove it to download it anew")
     else:
-        _download(_Target(cls, cls.archive, root, allow_partial, plugins), mirror, checksum)
+        take = partial(import_release, name, root=root, allow_partial=allow_partial, plugins=plugins)
+        _download(cls, cls.archive, mirror, checksum, take, root / ".downloads")
     dataset = _open(name, root / name, allow_partial, plugins)
     _verify(dataset)
     where = "" if data_root is None else f" --data-root {shlex.quote(str(data_root))}"
@@ -213,28 +201,15 @@ def download_data(
     typer.echo(f"now: bench run --method dul_cls --dataset {name}{where} --seeds 5")
 
 
-@dataclass(frozen=True)
-class _Target:
-    """Place of a data set that is downloaded: its class, archive and folders."""
-
-    cls: type[PhotoDataset]
-    archive: Archive
-    root: Path
-    allow_partial: bool
-    plugins: tuple[Path, ...]
-
-    @property
-    def folder(self) -> Path:
-        """Folder of archives that are not unpacked yet."""
-        return self.root / ".downloads"
-
-    @property
-    def path(self) -> Path:
-        """Path of the archive."""
-        return self.folder / self.archive.file
-
-
-def _download(target: _Target, mirror: str | None, checksum: str | None) -> None:
+def _download(
+    cls: type[PhotoDataset],
+    archive: Archive,
+    mirror: str | None,
+    checksum: str | None,
+    take: Callable[[Path], str],
+    folder: Path,
+) -> None:
+    """Download an archive to a folder, import it with ``take``, and remove it."""
     from filelock import FileLock, Timeout
     from rich.console import Console
 
@@ -242,29 +217,33 @@ def _download(target: _Target, mirror: str | None, checksum: str | None) -> None
     from ..datasets.files import DataError
     from ..progress import download_bar
 
-    archive, folder = target.archive, target.folder
+    path = folder / archive.file
     try:
         url = archive.url if mirror is None else mirrored(archive, mirror)
         wanted = archive.checksum if mirror is None else checksum or ""
         if wanted:
             check_checksum(wanted)
-        _print_source(target, url)
+        _print_source(cls, archive, url, folder)
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / f"{archive.file}.lock", timeout=0):
             with download_bar(Console(stderr=True)) as progress:
                 size = archive.size if mirror is None else 0
-                download(url, target.path, size=size, checksum=wanted, progress=progress)
-            _import_download(target, bool(wanted))
+                download(url, path, size=size, checksum=wanted, progress=progress)
+            _say_if_not_the_owners(archive, path)
+            try:
+                typer.echo(take(path))
+            except UserError:
+                if not wanted:  # one that is known to be right stays
+                    path.unlink(missing_ok=True)
+                raise
+            path.unlink()
     except DataError as error:
         raise UserError(str(error)) from None
     except Timeout:
-        raise UserError(
-            f"another command downloads {target.cls.name} to {folder} at this moment; wait for it"
-        ) from None
+        raise UserError(f"another command downloads {cls.name} to {folder} at this moment; wait for it") from None
 
 
-def _print_source(target: _Target, url: str) -> None:
-    cls, archive = target.cls, target.archive
+def _print_source(cls: type[PhotoDataset], archive: Archive, url: str, folder: Path) -> None:
     size = f", {archive.size / 1e9:.2f} GB" if archive.size and url == archive.url else ""
     typer.echo(cls.summary)
     for what, text in (
@@ -272,27 +251,24 @@ def _print_source(target: _Target, url: str) -> None:
         ("licence", cls.licence),
         ("cite", cls.citation),
         ("archive", f"{url}{size}"),
-        ("to", str(target.folder)),
+        ("to", str(folder)),
     ):
         typer.echo(f"  {what:<8}{printable(text)}")
 
 
-def _import_download(target: _Target, checked: bool) -> None:
-    """Import a downloaded archive and remove it; one that is known to be right stays if the import fails."""
+def _say_if_not_the_owners(archive: Archive, path: Path) -> None:
     from ..datasets.downloads import checksum_of
 
-    archive, path = target.archive, target.path
     if archive.checksum:
         found = checksum_of(path, archive.checksum.partition(":")[0])
         if found != archive.checksum:
             typer.echo(f"not the owners' archive ({found}, theirs is {archive.checksum}): packed anew, or incomplete")
-    try:
-        typer.echo(import_release(target.cls.name, path, target.root, target.allow_partial, target.plugins))
-    except UserError:
-        if not checked:
-            path.unlink(missing_ok=True)
-        raise
-    path.unlink()
+
+
+def _print_in_memory(name: str, verification: MemoryVerification) -> None:
+    shape = " x ".join(map(str, verification["shape"]))
+    print(f"{name}, built in memory: {verification['images']} images of {shape}, {verification['classes']} classes")
+    _print_splits(verification["splits"])
 
 
 def _print_verification(verification: Verification) -> None:

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..errors import printable
+from ..names import split_names
+
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ..site import Site
 
 DEFAULT_RESULTS = Path("results/runs")
@@ -114,6 +119,11 @@ def site_of(
     )
 
 
+def say(console: Console, text: str, style: str | None = None) -> None:
+    """Print a text as one line of any length; nothing in it is read as markup or moves the cursor."""
+    console.print(printable(text), style=style, highlight=False, markup=False, soft_wrap=True)
+
+
 def print_json(value: object) -> None:
     """Print a value as JSON on standard output."""
     sys.stdout.write(json.dumps(value, indent=1) + "\n")
@@ -126,5 +136,4 @@ def names(values: list[str] | None, default: tuple[str, ...] = ()) -> tuple[str,
         >>> names(["a, b", "c"]), names(None, ("x",))
         (('a', 'b', 'c'), ('x',))
     """
-    found = tuple(name.strip() for value in values or [] for name in value.split(",") if name.strip())
-    return found or default
+    return split_names(values or ()) or default

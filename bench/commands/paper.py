@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import LINE, UnknownName, printable
+from ..errors import LINE, UnknownName
 from ..registry import load_plugins
 from .options import (
     DEFAULT_RESULTS,
@@ -27,6 +27,7 @@ from .options import (
     Workers,
     names,
     print_json,
+    say,
     site_of,
 )
 from .run import OnExisting, carry_out
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from ..papers.tables import Reproduction
     from ..planning.plan import Plan
     from ..site import Site
-    from ..store.folder import Damage
 
 FOLDER = "reproduce"
 """Folder of the tables, inside the results folder."""
@@ -187,10 +187,9 @@ def _reproduce(planned: list[PlannedItem], site: Site, results: Path, launch: La
     from ..report.frame import plain_rows
 
     named, console = planned[0].named, Console(stderr=True)
-    say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
     for each in planned:
         # Below the table, too; but by then the time is spent.
-        say(printable(f"{named.name} on {each.dataset}: {what_differs(each)}"))
+        say(console, f"{named.name} on {each.dataset}: {what_differs(each)}")
     outcome, tables = _tables(planned, site, results, launch, console)
     if outcome is None:
         return 130
@@ -207,7 +206,7 @@ def _reproduce(planned: list[PlannedItem], site: Site, results: Path, launch: La
     done = f"{outcome.trained} trainings done, {outcome.reused} found done; {len(written)} files in {results / place}"
     console.print(done, highlight=False, markup=False)
     for failure in outcome.failures:
-        say(f"failed {printable(failure.line(LINE - len('failed ')))}", style="red")
+        say(console, f"failed {failure.line(LINE - len('failed '))}", "red")
     return 1 if outcome.failures else 0
 
 
@@ -284,8 +283,8 @@ def claims(
     from ..papers.claims import read_ledger
     from ..papers.judge import judge
     from ..papers.page import print_verdicts, to_frame, write_verdicts
-    from ..report.frame import collect, plain_rows
-    from .results import open_results, say_what_was_left_out
+    from ..report.frame import plain_rows
+    from .results import collect_from, open_results, say_what_was_left_out
 
     folders = results or [DEFAULT_RESULTS]
     load_plugins(plugin or ())  # their metrics
@@ -294,11 +293,7 @@ def claims(
     for key in names(paper):
         if key not in ledger.paper:
             raise UnknownName("paper", key, ledger.paper)
-    stores = [open_results(folder) for folder in folders]
-    damaged: list[Damage] = []
-    for store in stores:
-        store.on_damage = damaged.append
-    collected = collect(*stores)
+    collected, damaged = collect_from(*map(open_results, folders))
     # All claims of the file are judged, so that verdicts do not depend on which of them are shown.
     found = judge(ledger, collected, site)
     shown = [each for each in found if not paper or each.claim.paper in names(paper)]

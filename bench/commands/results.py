@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, TypedDict
@@ -13,12 +14,13 @@ import typer
 from ..errors import UnitFailed, UserError, printable
 from ..registry import load_plugins
 from ..site import Site
-from .options import DEFAULT_RESULTS, Json, Plugins, Results, names, print_json, site_of
+from .options import DEFAULT_RESULTS, Json, Plugins, Results, names, print_json, say, site_of
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from ..report.frame import Results as Collected
+    from ..store.claims import Claims
     from ..store.folder import Damage, Store
     from ..store.records import RescoreRecord, TestRecord
     from ..store.specs import Kind
@@ -58,13 +60,6 @@ class RunningUnit(TypedDict):
     host: str
     pid: int
     node: str
-
-
-class DamageRow(TypedDict):
-    """A damaged file of a results folder, and what is wrong with it."""
-
-    path: str
-    reason: str
 
 
 def status(
@@ -142,7 +137,7 @@ def _check(results: Path, as_json: bool) -> int:
     store = open_results(results, damaged_marker=True)
     found = damages(store.root) + inconsistencies(store) + _wrong_values(store)
     base = results.parent if store.is_archive else results
-    rows = [DamageRow(path=str(damage.path.relative_to(base)), reason=damage.reason) for damage in found]
+    rows = [{"path": str(damage.path.relative_to(base)), "reason": damage.reason} for damage in found]
     if as_json:
         print_json(rows)
     else:
@@ -194,7 +189,6 @@ def archive_results(results: Path, out: Path) -> None:
 def repair_results(results: Path) -> None:
     """Move the damaged files of a results folder to its ``.damaged``, and write its marker ``store.json`` again."""
     from ..store.check import damages
-    from ..store.claims import Claims
     from ..store.folder import Store
 
     store = Store(results)
@@ -202,15 +196,24 @@ def repair_results(results: Path) -> None:
         raise UserError(f"{results} is an archive, which is never changed")
     if results.exists() and (not results.is_dir() or store.marker_of_records() is None):
         open_results(results)
-    claims = Claims(results)
-    try:
-        claims.enter(alone=True, lost=lambda: None)
+    with at_work(results, alone=True):
         for damage in damages(results):
             target = store.set_aside(damage)
             if target is not None:
                 line = f"{damage.path.relative_to(results)}: {damage.reason}; moved to {target}"
                 typer.echo(printable(line), err=True)
         store.mark_again()
+
+
+@contextlib.contextmanager
+def at_work(results: Path, alone: bool, lost: Callable[[], None] = lambda: None) -> Iterator[Claims]:
+    """The claims of this process on a results folder, for as long as it is at work there."""
+    from ..store.claims import Claims
+
+    claims = Claims(results)
+    try:
+        claims.enter(alone, lost)
+        yield claims
     finally:
         claims.close()
 
@@ -221,7 +224,6 @@ def upgrade_results(results: Path) -> None:
     Raises:
         UserError: If it is no results folder, of another schema, or another process writes to it.
     """
-    from ..store.claims import Claims
     from ..store.files import MARKER
     from ..store.records import read_marker
     from ..store.upgrade import FORMER, upgrade
@@ -231,12 +233,8 @@ def upgrade_results(results: Path) -> None:
         open_results(results)
         typer.echo(f"{results} has results of the present schema already", err=True)
         return
-    claims = Claims(results)
-    try:
-        claims.enter(alone=True, lost=lambda: None)
+    with at_work(results, alone=True):
         count, damaged = upgrade(results)
-    finally:
-        claims.close()
     for damage in damaged:
         typer.echo(printable(f"{damage.path.relative_to(results)}: {damage.reason}; left out"), err=True)
     typer.echo(f"{results}: {count} records converted; `bench report` makes its tables anew", err=True)
@@ -304,7 +302,7 @@ def report(
         return
     from rich.console import Console
 
-    from ..report.frame import collect, write_metrics
+    from ..report.frame import write_metrics
     from ..report.page.page import write_page
     from ..report.terminal import print_tables
     from ..report.write import Judged, write_report
@@ -313,9 +311,7 @@ def report(
     check_extras(names(also))
     load_plugins(plugin or ())  # titles and directions of their metrics
     store = _open_for_page(results, out) if html else open_results(results)
-    damaged: list[Damage] = []
-    store.on_damage = damaged.append
-    collected = collect(store)
+    collected, damaged = collect_from(store)
     judged = Judged(store, collected)
     empty = collected.frame.empty
     if empty and not html:
@@ -364,15 +360,13 @@ def _open_for_page(results: Path, out: Path | None) -> Store:
 
 def _page_with(drawn: Iterable[Path], results: Path, out: Path | None) -> Path:
     """Write the page of a results folder with figures in it."""
-    from ..report.frame import collect
     from ..report.page.page import write_page
     from ..report.write import Judged
 
     store = open_results(results)
-    damaged: list[Damage] = []
-    store.on_damage = damaged.append
+    collected, damaged = collect_from(store)
     pictures = [path for path in drawn if path.suffix == ".png"]
-    return write_page(Judged(store, collect(store)), damaged, out or results / "report", pictures)
+    return write_page(Judged(store, collected), damaged, out or results / "report", pictures)
 
 
 def draw_figures(chosen: tuple[str, ...], site: Site, out: Path | None, reference: str) -> list[Path]:
@@ -406,6 +400,16 @@ def open_results(results: Path, damaged_marker: bool = False) -> Store:
     for name in PROTOCOLS:
         store.open(name, get_protocol(name).version, create=recognised)
     return store
+
+
+def collect_from(*stores: Store) -> tuple[Collected, list[Damage]]:
+    """The results of folders, and their damaged files; more of these may be found while the stores are used."""
+    from ..report.frame import collect
+
+    damaged: list[Damage] = []
+    for store in stores:
+        store.on_damage = damaged.append
+    return collect(*stores), damaged
 
 
 def status_rows(store: Store) -> list[StatusRow]:
@@ -480,7 +484,7 @@ def _say_what_was_rescored(collected: Collected) -> None:
 def say_what_is_not_drawn(lines: Iterable[str], console: Console) -> None:
     """Print which figures of a report are missing, or lack something, and why."""
     for line in lines:
-        console.print(f"not drawn: {printable(line)}", highlight=False, markup=False, soft_wrap=True)
+        say(console, f"not drawn: {line}")
 
 
 def say_what_was_left_out(damaged: Iterable[Damage], older: int, console: Console) -> None:
@@ -492,10 +496,4 @@ def say_what_was_left_out(damaged: Iterable[Damage], older: int, console: Consol
             highlight=False,
         )
     for path, reason in sorted(set(damaged)):
-        console.print(
-            f"damaged, left out: {path}: {printable(reason)}; the command that made it makes it again",
-            style="red",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+        say(console, f"damaged, left out: {path}: {reason}; the command that made it makes it again", "red")

@@ -7,13 +7,14 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
 
 from .. import interrupt
-from ..errors import LINE, MissingWeights, UnitFailed, UserError, printable
+from ..errors import LINE, MissingWeights, UnitFailed, UserError
 from . import completion
 from .options import (
     DEFAULT_RESULTS,
@@ -29,8 +30,10 @@ from .options import (
     Stall,
     TrainingDevice,
     Workers,
+    say,
     site_of,
 )
+from .results import at_work, collect_from, say_what_is_not_drawn, say_what_was_left_out
 from .sections import HelpAll, SectionedCommand
 
 if TYPE_CHECKING:
@@ -327,10 +330,8 @@ def run_experiment(
         # What would be done does not depend on weights, nor does its time.
         lacking, site = str(error), site.model_copy(update={"weights": "none"})
         built = build_plans(experiment, site)
-    for line in built.left_out:
-        console.print(f"left out: {printable(line)}", highlight=False, markup=False, soft_wrap=True)
-    for line in (*built.differences, *built.adapted, *built.floors):
-        console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
+    for line in (*(f"left out: {line}" for line in built.left_out), *built.differences, *built.adapted, *built.floors):
+        say(console, line)
     if save is not None:
         write_atomic(save, experiment.to_toml().encode())
     launch = launch.resolved()
@@ -342,9 +343,7 @@ def run_experiment(
             print(f"missing: {lacking}")
         return 0
 
-    def write_tables(outcome: Outcome) -> None:
-        _summarise(outcome, site, results, console)
-
+    write_tables = partial(_summarise, site=site, results=results, console=console)
     outcome = carry_out((built.plans,), site, results, launch, on_existing, console, write_tables, (experiment,))
     if outcome is None:
         return 130
@@ -373,7 +372,7 @@ def carry_out(
     protocol, version = plans[0].cell.protocol, plans[0].template.protocol_version
     store.open(protocol, version, create=True)
     rerun = on_existing is OnExisting.rerun
-    with _entered(store, alone=rerun) as claims:
+    with at_work(store.root, alone=rerun, lost=lambda: os.kill(os.getpid(), signal.SIGINT)) as claims:
         if on_existing is OnExisting.error:
             _check_none([plan for plan in plans if plan.requested], store)
         if launch.launcher == "local":  # on a cluster, every node does so
@@ -382,13 +381,9 @@ def carry_out(
         for experiment in experiments:
             store.keep_experiment(experiment.to_toml(without=("run",)))
         with _launched(launch, site, plans, claims, console) as launched:
-            console.print(
-                f"{len(plans)} x (method, data set), up to {sum(plan.trainings for plan in plans)}"
-                f" trainings, {launched.text}; results in {results}",
-                highlight=False,
-                markup=False,
-                soft_wrap=True,
-            )
+            trainings = sum(plan.trainings for plan in plans)
+            done = f"{len(plans)} x (method, data set), up to {trainings} trainings, {launched.text}"
+            say(console, f"{done}; results in {results}")
             outcome: Outcome | None = None
             try:
                 outcome = _execute(batches, launched, console, rerun)
@@ -432,28 +427,8 @@ def _launched(
     if launch.launcher == "local":
         yield local(launch, site)
         return
-    roster = Roster(site.store.root, claims.name)
-
-    def say(text: str) -> None:
-        console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
-
-    try:
-        yield on_ray(launch, site, plans, roster, say)
-    finally:
-        roster.close()
-
-
-@contextlib.contextmanager
-def _entered(store: Store, alone: bool) -> Iterator[Claims]:
-    """The claims of a driver on its results folder, for as long as it is at work there."""
-    from ..store.claims import Claims
-
-    claims = Claims(store.root)
-    try:
-        claims.enter(alone, lost=lambda: os.kill(os.getpid(), signal.SIGINT))
-        yield claims
-    finally:
-        claims.close()
+    with contextlib.closing(Roster(site.store.root, claims.name)) as roster:
+        yield on_ray(launch, site, plans, roster, partial(say, console))
 
 
 def _mark(store: Store, protocol: str, version: int, console: Console) -> None:
@@ -463,7 +438,7 @@ def _mark(store: Store, protocol: str, version: int, console: Console) -> None:
     def set_aside(damage: Damage) -> None:
         if damage.path.name == MARKER:
             store.set_aside(damage)
-            console.print(f"{printable(damage.reason)}; made again", highlight=False, markup=False, soft_wrap=True)
+            say(console, f"{damage.reason}; made again")
 
     store.on_damage = set_aside
     store.mark(protocol, version)
@@ -500,27 +475,24 @@ def _execute(batches: Sequence[tuple[Plan, ...]], launched: Launched, console: C
     async def execute() -> Outcome:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
-        with interrupt.cancelling(lambda: loop.call_soon_threadsafe(task.cancel)):
-            return await execute_in_pool()
-
-    async def execute_in_pool() -> Outcome:
         total = Outcome()
-        try:
-            await pool.start()
-            loading = asyncio.create_task(asyncio.to_thread(importlib.import_module, "bench.report.write"))
-            for plans in batches:
-                with Display(console) as display:
-                    for plan in plans:
-                        display.add(plan.cell, plan.trainings * plan.epochs)
-                    total.add(await Scheduler(plans, launched.site, pool, display, rerun).execute())
-            await loading
-            return total
-        except asyncio.CancelledError:
-            if pool.lost:
-                raise UnitFailed(pool.lost) from None
-            raise
-        finally:
-            await pool.stop()
+        with interrupt.cancelling(lambda: loop.call_soon_threadsafe(task.cancel)):
+            try:
+                await pool.start()
+                loading = asyncio.create_task(asyncio.to_thread(importlib.import_module, "bench.report.write"))
+                for plans in batches:
+                    with Display(console) as display:
+                        for plan in plans:
+                            display.add(plan.cell, plan.trainings * plan.epochs)
+                        total.add(await Scheduler(plans, launched.site, pool, display, rerun).execute())
+                await loading
+                return total
+            except asyncio.CancelledError:
+                if pool.lost:
+                    raise UnitFailed(pool.lost) from None
+                raise
+            finally:
+                await pool.stop()
 
     return asyncio.run(execute())
 
@@ -529,16 +501,13 @@ def _summarise(outcome: Outcome, site: Site, results: Path, console: Console) ->
     """Write tables and figures, and say what was done and what failed."""
     from rich.console import Console as Terminal
 
-    from ..report.frame import collect, write_metrics
+    from ..report.frame import write_metrics
     from ..report.terminal import print_tables
     from ..report.write import Judged, write_report
     from ..store.folder import Store
-    from .results import say_what_is_not_drawn, say_what_was_left_out
 
     store = Store(site.store.root)
-    damaged: list[Damage] = []
-    store.on_damage = damaged.append
-    collected = collect(store)
+    collected, damaged = collect_from(store)
     tables = "no test finished, so there is no table"
     if write_metrics(collected, store.root) is not None:
         missing: list[str] = []
@@ -553,5 +522,4 @@ def _summarise(outcome: Outcome, site: Site, results: Path, console: Console) ->
     done = f"{outcome.trained} trainings done, {outcome.reused} found done"
     console.print(f"{done}; {tables}", highlight=False, markup=False)
     for failure in outcome.failures:
-        line = failure.line(LINE - len("failed "))
-        console.print(f"failed {printable(line)}", style="red", highlight=False, markup=False, soft_wrap=True)
+        say(console, f"failed {failure.line(LINE - len('failed '))}", "red")

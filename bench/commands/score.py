@@ -15,7 +15,7 @@ from . import completion
 from .options import DEFAULT_RESULTS, Device, Json, Plugins, Results, names, print_json
 
 if TYPE_CHECKING:
-    from ..store.folder import Damage, Store
+    from ..store.folder import Store
 
 
 class Draw(StrEnum):
@@ -140,15 +140,13 @@ def compare_methods(store: Store, methods: tuple[str, ...], as_json: bool) -> No
     """Print the mean differences of metrics between methods of a results folder, other minus first, paired by seed."""
     from rich.console import Console
 
-    from ..report.frame import collect, plain_rows
+    from ..report.frame import plain_rows
     from ..report.pairing import paired_methods
     from ..report.seeds import seed_groups
     from ..report.terminal import print_paired
-    from .results import say_what_was_left_out
+    from .results import collect_from, say_what_was_left_out
 
-    damaged: list[Damage] = []
-    store.on_damage = damaged.append
-    collected = collect(store)
+    collected, damaged = collect_from(store)
     frame = collected.frame
     if frame.empty:
         raise UserError(f"{store.root} has no finished test yet; `bench status` shows what exists")

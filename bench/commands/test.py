@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypedDict
 import typer
 
 from ..errors import UnitFailed, UnknownName, UserError, first_line, from_plugin, place_of, printable
+from ..names import expand
 from ..registry import Registry, load_plugins
 from . import completion
 from .options import DataRoot, Json, Plugins, print_json, site_of
@@ -96,7 +97,6 @@ def check_entries(
 
 def _check_methods(names: tuple[str, ...], plugins: tuple[Path, ...]) -> Iterator[CheckResult]:
     from ..conformance.method_checks import CHECKS
-    from ..names import expand
 
     registry = Registry("methods", plugins)
     for name in expand(names, registry.names):
@@ -105,7 +105,6 @@ def _check_methods(names: tuple[str, ...], plugins: tuple[Path, ...]) -> Iterato
 
 def _check_datasets(names: tuple[str, ...], plugins: tuple[Path, ...], root: Path | None) -> Iterator[CheckResult]:
     from ..conformance.dataset_checks import DATASET_CHECKS
-    from ..names import expand
 
     site = site_of(Path(), plugin=list(plugins), data_root=root)
     for name in expand(names, site.datasets.names):
@@ -115,7 +114,6 @@ def _check_datasets(names: tuple[str, ...], plugins: tuple[Path, ...], root: Pat
 
 def _check_tests(names: tuple[str, ...]) -> Iterator[CheckResult]:
     from ..conformance.embedding_test_checks import TEST_CHECKS
-    from ..names import expand
     from ..protocols.known_tests import known_groups, load_tests
 
     known = known_groups()
@@ -129,7 +127,6 @@ def _check_tests(names: tuple[str, ...]) -> Iterator[CheckResult]:
 def _check_corruptions(names: tuple[str, ...]) -> Iterator[CheckResult]:
     from ..conformance.corruption_checks import CORRUPTION_CHECKS
     from ..datasets.corruptions.registry import CORRUPTIONS
-    from ..names import expand
 
     of_pixels = [name for name in CORRUPTIONS if CORRUPTIONS[name].apply is not None]
     for name in expand(names, of_pixels):

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from ..errors import UserError
 from ..planning.checks import files_hash, weights_hash
-from ..planning.plan import Plan, testing_versions, training_versions
+from ..planning.plan import Plan, versions_of
 from ..protocols._base import Tests
 from ..site import Site
 from ..store.files import write_atomic
@@ -121,8 +121,7 @@ def visible(paths: Iterable[Path], seconds: float) -> bool:
 def _check_plan(plan: PlanNeeds, site: Site) -> None:
     spec = plan.template
     what = f"{spec.method} on {spec.dataset}"
-    tests_versions = testing_versions(spec, plan.tests, plan.scorers, site)
-    if training_versions(spec, site) != spec.versions or tests_versions != plan.tests_versions:
+    if versions_of(spec, plan.tests, plan.scorers, site) != (spec.versions, plan.tests_versions):
         raise UserError(f"its code of {what} is not that of this run; give every node the same code and plug-ins")
     if weights_hash(spec.backbone, site.weights) != spec.weights:
         raise UserError(f"its weights of {spec.backbone} are not those of this run; copy the same file to every node")

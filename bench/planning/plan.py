@@ -278,10 +278,12 @@ def make_plan(setting: Setting) -> Plan:
     """Make the plan of a setting, and of its base: all trials, trainings and tests."""
     asked, preset, method, found = setting.asked, setting.asked.preset, setting.method, setting.found
     experiment, template = asked.experiment, _template(setting)
+    pinned = _pinned(setting, template)
+    trained, tested = versions_of(template, preset.tests, (method.scorer, *found.scorers), asked.site)
     # With nothing to tune, one trial is the study; an ensemble has no models of its own to try.
     single = experiment.hparams == "tuned" and not setting.space
     return Plan(
-        template=template,
+        template=template.replaced(versions=trained),
         validate_folds=preset.validate,
         space=setting.space,
         trials=0 if method.ensemble else 1 if single else preset.trials,
@@ -293,14 +295,14 @@ def make_plan(setting: Setting) -> Plan:
         trial_batch=preset.trial_batch,
         base=make_plan(setting.base) if setting.base else None,
         preset=experiment.preset,
-        pinned=_pinned(setting, template),
+        pinned=pinned,
         requested=setting.requested,
         differences=setting.differences,
         stage=setting.stage,
         adapted=found.adapted,
         floor=found.floor,
         testing=TestPlan(
-            versions=testing_versions(template, preset.tests, (method.scorer, *found.scorers), asked.site),
+            versions=tested,
             tests=preset.tests,
             scorers=found.scorers,
             soft_labels=found.soft_labels,
@@ -309,10 +311,11 @@ def make_plan(setting: Setting) -> Plan:
 
 
 def _template(setting: Setting) -> TrainSpec:
+    """Specification of a training, as yet without the versions of its code."""
     asked, found, values, cell = setting.asked, setting.found, setting.values, setting.cell
     # Trials see the crops of the preset, whatever corruptions tests are asked for.
     usual = asked.protocol.presets[asked.experiment.preset].tests.corruptions
-    spec = TrainSpec(
+    return TrainSpec(
         versions={"protocol": asked.protocol.version},
         protocol=cell.protocol,
         dataset=cell.dataset,
@@ -335,7 +338,6 @@ def _template(setting: Setting) -> TrainSpec:
         crop_confidence=None if setting.tune_for == "retrieval" else usual.get(CROP, Tests().corruptions[CROP]),
         frozen=asked.experiment.frozen,
     )
-    return spec.replaced(versions=training_versions(spec, asked.site))
 
 
 def _selection(setting: Setting) -> StageSelection:
@@ -373,33 +375,29 @@ def _pinned(setting: Setting, template: TrainSpec) -> Pinned:
     )
 
 
-def training_versions(spec: TrainSpec, site: Site) -> Versions:
-    """Versions here of what a training runs; that of the protocol is the specification's."""
-    entries = {
+def versions_of(spec: TrainSpec, tests: Tests, scorers: Iterable[str], site: Site) -> tuple[Versions, Versions]:
+    """Versions here of what a training runs, and of what its test runs; that of the protocol is the specification's.
+
+    Ids of trained models cover what else a test depends on, but not the code of an ensemble.
+    """
+    method = versions.registered(site.methods, spec.method)
+    training = {
         "engine": versions.engine("training"),
-        "method": versions.registered(site.methods, spec.method),
+        "method": method,
         "dataset": versions.registered(site.datasets, spec.dataset),
         "backbone": versions.backbone(spec.backbone),
         "scorer": versions.scorer(spec.selection.scorer),
     }
-    return {"protocol": spec.versions["protocol"], **_versions(entries)}
-
-
-def testing_versions(spec: TrainSpec, tests: Tests, scorers: Iterable[str], site: Site) -> Versions:
-    """Versions here of what a test runs; ids of trained models cover the rest, but not the code of an ensemble."""
-    ensemble = site.methods.method(spec.method).ensemble
-    entries = {
+    testing = {
         "engine": versions.engine("testing"),
-        **({"method": versions.registered(site.methods, spec.method)} if ensemble else {}),
+        **({"method": method} if site.methods.method(spec.method).ensemble else {}),
         **{f"test.{name}": versions.test(name) for name in tests.groups},
         **{f"scorer.{name}": versions.scorer(name) for name in {"cosine", *scorers}},
         **{f"corruption.{name}": versions.corruption(name) for name in tests.corruptions},
     }
-    return {"protocol": spec.versions["protocol"], **_versions(entries)}
-
-
-def _versions(entries: Mapping[str, versions.Entry]) -> Versions:
-    return {name: versions.version(entry) for name, entry in entries.items()}
+    protocol = {"protocol": spec.versions["protocol"]}
+    trained, tested = ({name: versions.version(entry) for name, entry in part.items()} for part in (training, testing))
+    return protocol | trained, protocol | tested
 
 
 # Runs that measure the variance by source

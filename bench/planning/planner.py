@@ -44,7 +44,8 @@ def build_plans(experiment: Experiment, site: Site) -> Plans:
     for one in experiment.variants():
         settings, missing = settle_all(replace(asked, experiment=one))
         left_out += missing
-        for plan in map(make_plan, settings):
+        for setting in settings:
+            plan = make_plan(setting)
             for each in (plan.base, plan):
                 # A base that was asked for by name may serve as well.
                 if each is not None and (each.key not in plans or each.requested):
