@@ -203,7 +203,7 @@ def corruption_ranges(
 
 
 def _severities(name: str, text: str, bounds: str) -> tuple[float, float]:
-    from ..datasets.corruptions.severity import LEVELS, check_range
+    from ..datasets.corruptions._base import LEVELS, check_range
 
     first, dash, last = bounds.partition("-")
     ends = (first, last if dash else first)
