@@ -428,10 +428,9 @@ class Records(Reader):
 
 def _records(folder: Path) -> dict[str, bytes]:
     from bench.planning.experiment import Experiment
-    from bench.planning.planner import build_plans
+    from bench.planning.plan import build_plans
     from bench.protocols.rows import row
     from bench.site import Site
-    from bench.store.pinned import Pinned
     from bench.store.records import (
         Columns,
         Environment,
@@ -442,6 +441,7 @@ def _records(folder: Path) -> dict[str, bytes]:
         TrainRecord,
         TrialRecord,
     )
+    from bench.store.specs import Pinned
 
     request = Experiment(methods=("cosface",), datasets=("ndigit_smoke",))
     plan = build_plans(request, Site(results=str(folder))).plans[0]

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from bench.engine.training import Trainer, run_training
 from bench.planning.experiment import Experiment
-from bench.planning.planner import build_plans
+from bench.planning.plan import build_plans
 from bench.site import Site
 from bench.store.specs import TrainSpec
 from torch import Tensor, nn

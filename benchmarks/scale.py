@@ -37,7 +37,7 @@ from bench.engine.pool import Pool
 from bench.engine.scheduler import Scheduler
 from bench.engine.tuning import Told, propose
 from bench.planning.experiment import Experiment
-from bench.planning.planner import build_plans
+from bench.planning.plan import build_plans
 from bench.progress import Display
 from bench.protocols.recipes._base import Range
 from bench.seeds import seed_for

@@ -78,7 +78,7 @@ import json, os, sys
 from pathlib import Path
 
 from bench import versions
-from bench.planning.planner import build_plans
+from bench.planning.plan import build_plans
 from bench.planning.experiment import Experiment
 from bench.site import Site
 

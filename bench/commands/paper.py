@@ -35,7 +35,7 @@ from .run import OnExisting, carry_out
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..engine.failures import Outcome
+    from ..engine.jobs import Outcome
     from ..engine.launch import Launch
     from ..papers.items import Named
     from ..papers.run import PlannedItem
@@ -214,7 +214,7 @@ def _tables(
     planned: list[PlannedItem], site: Site, results: Path, launch: Launch, console: Console
 ) -> tuple[Outcome | None, list[Reproduction]]:
     """Train and test what the rows need, or time their steps, and make the tables."""
-    from ..engine.failures import Outcome
+    from ..engine.jobs import Outcome
     from ..papers.measure import norms, timed
     from ..papers.run import batches_of
     from ..papers.tables import build_table, measured

@@ -23,10 +23,12 @@ from .options import (
     DataRoot,
     Device,
     GpusPerWorker,
+    HelpAll,
     Launcher,
     LauncherOption,
     Plugins,
     Results,
+    SectionedCommand,
     Stall,
     TrainingDevice,
     Workers,
@@ -34,12 +36,11 @@ from .options import (
     site_of,
 )
 from .results import at_work, collect_from, say_what_is_not_drawn, say_what_was_left_out
-from .sections import HelpAll, SectionedCommand
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..engine.failures import Outcome
+    from ..engine.jobs import Outcome
     from ..engine.launch import Launch, Launched
     from ..planning.experiment import Experiment
     from ..planning.plan import Plan
@@ -317,7 +318,7 @@ def run_experiment(
     """
     from rich.console import Console
 
-    from ..planning.planner import build_plans
+    from ..planning.plan import build_plans
     from ..store.files import write_atomic
 
     console = Console(stderr=True)
@@ -466,7 +467,7 @@ def _execute(batches: Sequence[tuple[Plan, ...]], launched: Launched, console: C
     import asyncio
     import importlib
 
-    from ..engine.failures import Outcome
+    from ..engine.jobs import Outcome
     from ..engine.scheduler import Scheduler
     from ..progress import Display
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from ..site import Site
 from ..store.claims import CLAIM, Claims, holder
 from ..store.specs import Cell, Kind
-from .failures import JobFailed, SettingFailed
-from .jobs import TestJob, TrainJob
+from .jobs import JobFailed, SettingFailed, TestJob, TrainJob
 from .needs import visible
 from .pool import Pool
 

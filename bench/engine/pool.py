@@ -18,8 +18,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing
 from typing import Protocol
 
-from .failures import WorkerDied, WorkerSilent, failure
-from .jobs import EVENTS, Alive, Done, EpochDone, Event, Failed, Job
+from .jobs import EVENTS, Alive, Done, EpochDone, Event, Failed, Job, WorkerDied, WorkerSilent, failure
 
 TRIES = 3
 """Deaths of workers without a finished epoch in between after which a job is given up. One may be the out-of-memory

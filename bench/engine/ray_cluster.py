@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from ..errors import UnitFailed, UserError, first_line
 from ..resources import per_gpu
 from ..site import Site
-from .failures import WorkerDied
-from .jobs import CheckJob, Done, Job, ProposeJob
+from .jobs import CheckJob, Done, Job, ProposeJob, WorkerDied
 from .needs import Needs
 from .pool import TRIES, LocalWorker, Pool
 from .ray_nodes import Node, RayWorker, connect, watch_nodes

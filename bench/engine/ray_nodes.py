@@ -19,8 +19,20 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..errors import UserError, first_line, shortened
 from ..resources import cores
-from .failures import SettingFailed, WorkerDied, WorkerSilent, failure
-from .jobs import EVENTS, JOBS, CheckJob, Done, Event, Failed, Job, ProposeJob
+from .jobs import (
+    EVENTS,
+    JOBS,
+    CheckJob,
+    Done,
+    Event,
+    Failed,
+    Job,
+    ProposeJob,
+    SettingFailed,
+    WorkerDied,
+    WorkerSilent,
+    failure,
+)
 from .pool import LocalWorker
 
 T = TypeVar("T")

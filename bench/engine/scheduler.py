@@ -27,8 +27,18 @@ from ..store.folder import RECORD, WEIGHTS, Damage
 from ..store.records import Columns, StudyRecord, TestRecord, TrainRecord, TrialRecord
 from ..store.specs import TUNING, Cell, Point, TestSpec, TrainSpec
 from .claimed import ClaimedUnits
-from .failures import Failure, JobFailed, Outcome, SettingFailed
-from .jobs import LOG, FeaturesJob, ProposeJob, TestedFeaturesJob, TestJob, TrainJob
+from .jobs import (
+    LOG,
+    Failure,
+    FeaturesJob,
+    JobFailed,
+    Outcome,
+    ProposeJob,
+    SettingFailed,
+    TestedFeaturesJob,
+    TestJob,
+    TrainJob,
+)
 from .pool import Pool
 from .tuning import Best, Told, Trained, best_of, measured, objectives, tuning_note
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from ..errors import UnknownName, UserError
 from ..planning.experiment import Experiment, settings_of
-from ..planning.plan import Plan
-from ..planning.planner import build_plans
+from ..planning.plan import Plan, build_plans
 from ..planning.published import NothingPublished
 from ..planning.setting import known_keys
 from ..report.contender import Contender

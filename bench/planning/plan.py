@@ -15,15 +15,16 @@ from ..datasets.corruptions._base import CROP
 from ..protocols._base import Tests
 from ..protocols.recipes._base import Optim, Range
 from ..site import Site
-from ..store.pinned import CALIBRATE, Pinned
 from ..store.specs import (
     AXES,
+    CALIBRATE,
     TUNING,
     Axis,
     BaseReference,
     Batches,
     Cell,
     Ensemble,
+    Pinned,
     Point,
     StageSelection,
     StudySpec,
@@ -32,7 +33,9 @@ from ..store.specs import (
     TuneFor,
     Versions,
 )
-from .setting import Setting, part
+from .asked import look_up
+from .experiment import Experiment
+from .setting import Setting, part, settle_all
 
 PlanKey = tuple[str, ...]
 """Key that distinguishes plans."""
@@ -431,4 +434,59 @@ def _frozen(plan: Plan, variant: Frozen) -> Plan:
         seeds=1 if variant.study else plan.seeds,
         pinned=replace(plan.pinned, frozen_source=variant.source, tuned_anew=variant.study > 0),
         base=None if plan.base is None else _frozen(replace(plan.base, requested=False), variant),
+    )
+
+
+@dataclass(frozen=True)
+class Plans:
+    """Plans of an experiment, with what the user should be told about them.
+
+    Attributes:
+        plans: The plans, each once, a base before the methods that are built on it.
+        left_out: A line for every method and data set that is left out, since it has no published setting while others
+            have one, or since a single seed makes no ensemble.
+        differences: A line for every run at a published setting that differs from what its paper did.
+        adapted: A line for every data set that is too small for the default batches.
+        floors: A line for every method that leaves a network as it starts, if that is at random weights.
+    """
+
+    plans: tuple[Plan, ...]
+    left_out: tuple[str, ...]
+    differences: tuple[str, ...] = ()
+    adapted: tuple[str, ...] = ()
+    floors: tuple[str, ...] = ()
+
+
+def build_plans(experiment: Experiment, site: Site) -> Plans:
+    """Plan every method and data set of an experiment; with a sweep, at each of its values.
+
+    Raises:
+        UserError: If a name or a value is not known, with what to do.
+    """
+    asked = look_up(experiment, site)
+    # What does not have a swept value is the same plan at all of them.
+    plans: dict[PlanKey, Plan] = {}
+    left_out = list(asked.left_out)
+    for one in experiment.variants():
+        settings, missing = settle_all(replace(asked, experiment=one))
+        left_out += missing
+        for setting in settings:
+            plan = make_plan(setting)
+            for each in (plan.base, plan):
+                # A base that was asked for by name may serve as well.
+                if each is not None and (each.key not in plans or each.requested):
+                    plans[each.key] = each
+    every = tuple(plans.values())
+    differences = (
+        f"{plan.cell.method} on {plan.cell.dataset}{f', stage 1 of {plan.stage}' if plan.stage else ''} is not what"
+        f" its paper did: {', '.join(plan.differences)}"
+        for plan in every
+        if plan.differences
+    )
+    return Plans(
+        with_frozen(every, asked.frozen_sources),
+        left_out=tuple(dict.fromkeys(left_out)),
+        differences=tuple(dict.fromkeys(differences)),
+        adapted=tuple(dict.fromkeys(plan.adapted for plan in every if plan.adapted)),
+        floors=tuple(dict.fromkeys(plan.floor for plan in every if plan.floor)),
     )

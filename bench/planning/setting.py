@@ -13,8 +13,7 @@ from pydantic import ValidationError
 from ..errors import UnknownName, UserError, shortened
 from ..protocols._base import Preset
 from ..protocols.recipes._base import BATCHES, Optim, Range, Recipe, Stage
-from ..store.pinned import place
-from ..store.specs import Cell, Parameters, TuneFor
+from ..store.specs import Cell, Parameters, TuneFor, place
 from .asked import Asked
 from .checks import Found, check
 from .files import Values

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Self
 
 import pandas as pd
 
-from ..store.pinned import Pinned, split_pinned
 from ..store.records import Columns
+from ..store.specs import Pinned, split_pinned
 from .table import Column, grouped, label
 
 EPOCHS = "optim.epochs"

@@ -13,9 +13,8 @@ import pandas as pd
 from ..protocols.rows import SplitRow, kind_of
 from ..store.files import write_atomic
 from ..store.folder import Store
-from ..store.pinned import Pinned
 from ..store.records import COLUMNS, KEYS, ROW_KEYS, RescoreRecord, Role, TestRecord
-from ..store.specs import versions_text
+from ..store.specs import Pinned, versions_text
 from .contender import CONTENDER_KEYS
 from .render import to_csv
 

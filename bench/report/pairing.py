@@ -24,7 +24,7 @@ from ..protocols.statistics import (
     seeds_needed,
     verdict,
 )
-from ..store.pinned import split_pinned
+from ..store.specs import split_pinned
 from .contender import COMMON, CONTENDER, Contender, distinct_labels, ranked_together
 from .ranks import competition
 from .seeds import (

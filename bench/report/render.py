@@ -21,7 +21,7 @@ from rich.text import Text
 
 from ..errors import printable
 from ..store.files import write_atomic
-from ..store.pinned import Pinned
+from ..store.specs import Pinned
 from .table import Cell, Document, Table
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from ..errors import printable
 from ..protocols.rows import COMBINED, OBSERVER, RERANKED, RETRIEVAL_CONFIDENCES, kind_of
-from ..store.pinned import split_pinned
+from ..store.specs import split_pinned
 from .comparison import ALONE, COLUMNS, Comparison, ComparisonRow, Part, metric_column, parts
 from .contender import COMMON, Contender, distinct_labels
 from .pairing import SIDES

@@ -16,9 +16,8 @@ from ..protocols import PROTOCOLS, get_protocol
 from ..protocols.metrics import find_metric
 from .files import MARKER, DamagedFile
 from .folder import RECORD, STUDY, WEIGHTS, Damage, Store
-from .pinned import Pinned
 from .records import KEYS, ROW_KEYS, StudyRecord, TestRecord, TrainRecord, TrialRecord, read_marker
-from .specs import TUNING, Cell, Kind, TrainSpec
+from .specs import TUNING, Cell, Kind, Pinned, TrainSpec
 
 MOST_COUNTED = 10**9
 """Most queries, images or pairs that a value may be about."""

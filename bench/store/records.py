@@ -19,8 +19,7 @@ from ..errors import shortened
 from ..protocols.rows import SplitRow
 from ..seeds import content_id
 from .files import DamagedFile, read_json
-from .pinned import Pinned
-from .specs import Cell, Ensemble, Kind, Parameters, Point, RescoreSpec, StudySpec, TestSpec, TrainSpec
+from .specs import Cell, Ensemble, Kind, Parameters, Pinned, Point, RescoreSpec, StudySpec, TestSpec, TrainSpec
 
 SCHEMA_VERSION = 3
 

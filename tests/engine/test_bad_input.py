@@ -6,7 +6,7 @@ import pytest
 from bench.closure import digest
 from bench.errors import UserError
 from bench.planning.experiment import Experiment
-from bench.planning.planner import build_plans
+from bench.planning.plan import build_plans
 from bench.site import Site
 
 from tests.in_process import bring_workers_in, forget_determinism

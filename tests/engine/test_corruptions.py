@@ -10,7 +10,7 @@ import pytest
 from bench.cli import main
 from bench.datasets import CORRUPTIONS
 from bench.planning.experiment import Experiment
-from bench.planning.planner import build_plans
+from bench.planning.plan import build_plans
 from bench.site import Site
 from PIL import Image
 from safetensors import safe_open

@@ -10,7 +10,7 @@ import torch
 from bench.datasets import PhotoImages
 from bench.engine.optim import build_optimizer, learning_rate_factor
 from bench.planning.experiment import Experiment
-from bench.planning.planner import build_plans
+from bench.planning.plan import build_plans
 from bench.protocols.recipes._base import Optim
 from bench.site import Site
 from bench.store.records import COLUMNS

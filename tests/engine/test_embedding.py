@@ -8,7 +8,7 @@ from bench.engine.training import run_training
 from bench.methods.distributions import rows_of, to_arrays
 from bench.methods.scorers import DistributionScorer
 from bench.planning.experiment import Experiment
-from bench.planning.planner import build_plans
+from bench.planning.plan import build_plans
 from bench.protocols.retrieval import retrieval_rows
 from bench.protocols.verification import sample_pairs, verification_rows
 from bench.site import Site

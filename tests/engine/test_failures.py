@@ -6,12 +6,12 @@ import re
 import pandas as pd
 import pytest
 from bench.cli import main
-from bench.engine.failures import Failure
+from bench.engine.jobs import Failure
 from bench.errors import LINE
 from bench.protocols.rows import row
 from bench.store.folder import Store
-from bench.store.pinned import Pinned
 from bench.store.records import COLUMNS, KEYS
+from bench.store.specs import Pinned
 
 RUN = ("--dataset", "ndigit_smoke", "--seeds", "1", "--set", "optim.epochs=1", "--workers", "1")
 

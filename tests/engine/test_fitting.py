@@ -12,7 +12,7 @@ from bench.methods.backbones.registry import build_backbone
 from bench.methods.distributions.normal import PointMass
 from bench.methods.scorers.spec import DistributionScorer
 from bench.planning.experiment import Experiment
-from bench.planning.planner import build_plans
+from bench.planning.plan import build_plans
 from bench.protocols.query_metrics import map_at_r
 from bench.site import Site
 from safetensors.torch import save_file

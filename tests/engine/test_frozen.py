@@ -11,7 +11,7 @@ from bench.engine.worker import run_job
 from bench.errors import UserError
 from bench.methods.backbones.registry import build_backbone
 from bench.planning.experiment import Experiment
-from bench.planning.planner import build_plans
+from bench.planning.plan import build_plans
 from bench.site import Site
 from bench.store.check import damages
 from safetensors.torch import load_file, save_file

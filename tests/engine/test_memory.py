@@ -7,9 +7,8 @@ import sys
 import numpy as np
 import pytest
 import torch
-from bench.engine.failures import SETTING_ERRORS
 from bench.engine.inputs import AugmentedImages
-from bench.engine.jobs import TrainJob
+from bench.engine.jobs import SETTING_ERRORS, TrainJob
 from bench.engine.networks import backbone_features, embed
 from bench.engine.optim import MicroBatches, Optimisation
 from bench.engine.running import PatientScorer, Running, in_chunks
@@ -26,7 +25,7 @@ from bench.methods.hib import HIB
 from bench.methods.multi_similarity import MultiSimilarity
 from bench.methods.scorers.spec import DistributionScorer
 from bench.planning.experiment import Experiment
-from bench.planning.planner import build_plans
+from bench.planning.plan import build_plans
 from bench.protocols.recipes._base import Optim
 from bench.site import Site
 

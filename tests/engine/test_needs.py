@@ -11,7 +11,7 @@ from bench.engine.jobs import TestJob, TrainJob
 from bench.engine.needs import check, needs_of, software, visible
 from bench.errors import UserError
 from bench.planning.experiment import Experiment
-from bench.planning.planner import build_plans
+from bench.planning.plan import build_plans
 from bench.site import Site
 from bench.store.folder import RECORD, WEIGHTS
 from bench.store.specs import TUNING

@@ -11,7 +11,7 @@ from bench.cli import main
 from bench.engine.networks import build_model
 from bench.engine.training import run_training
 from bench.planning.experiment import Experiment
-from bench.planning.planner import build_plans
+from bench.planning.plan import build_plans
 from bench.site import Site
 from PIL import Image
 from safetensors.torch import load_file

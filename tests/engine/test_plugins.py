@@ -8,7 +8,7 @@ from bench.cli import main
 from bench.datasets.corruptions import CORRUPTIONS
 from bench.errors import UserError
 from bench.planning.experiment import Experiment
-from bench.planning.planner import build_plans
+from bench.planning.plan import build_plans
 from bench.registry import Registry
 from bench.site import Site
 from PIL import Image

@@ -3,8 +3,7 @@
 import asyncio
 
 import pytest
-from bench.engine.failures import JobCrashed, WorkerDied, WorkerSilent
-from bench.engine.jobs import Done, EpochDone, ProposeJob
+from bench.engine.jobs import Done, EpochDone, JobCrashed, ProposeJob, WorkerDied, WorkerSilent
 from bench.engine.pool import Pool
 
 

@@ -10,8 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from bench.engine import ray_cluster
-from bench.engine.failures import JobCrashed, WorkerDied
-from bench.engine.jobs import CheckJob, Done, ProposeJob, TrainJob
+from bench.engine.jobs import CheckJob, Done, JobCrashed, ProposeJob, TrainJob, WorkerDied
 from bench.engine.needs import Needs
 from bench.engine.ray_cluster import RayWorkers, Shares, slots
 from bench.engine.ray_nodes import Node

@@ -11,12 +11,22 @@ from types import SimpleNamespace
 
 import pytest
 from bench.engine import pool, ray_nodes
-from bench.engine.failures import JobCrashed, SettingFailed, WorkerDied, WorkerSilent
-from bench.engine.jobs import Alive, CheckJob, Done, EpochDone, Failed, TrainJob
+from bench.engine.jobs import (
+    Alive,
+    CheckJob,
+    Done,
+    EpochDone,
+    Failed,
+    JobCrashed,
+    SettingFailed,
+    TrainJob,
+    WorkerDied,
+    WorkerSilent,
+)
 from bench.engine.needs import Needs
 from bench.engine.ray_nodes import Host, Node, RayWorker
 from bench.planning.experiment import Experiment
-from bench.planning.planner import build_plans
+from bench.planning.plan import build_plans
 from bench.site import Site
 
 EVENTS = (Alive(step="epoch 1"), EpochDone(epoch=1))

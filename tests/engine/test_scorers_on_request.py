@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 from bench.errors import UserError
 from bench.planning.experiment import Experiment
-from bench.planning.planner import build_plans
+from bench.planning.plan import build_plans
 from bench.site import Site
-from bench.store.pinned import Pinned
+from bench.store.specs import Pinned
 
 ONE = ("--dataset", "ndigit_smoke", "--hparams", "default", "--seeds", "1", "--set", "optim.epochs=2")
 

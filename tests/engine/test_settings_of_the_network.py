@@ -7,7 +7,7 @@ from bench.engine.networks import build_model, load_model
 from bench.engine.optim import Optimisation
 from bench.engine.training import Trainer, run_training
 from bench.planning.experiment import Experiment
-from bench.planning.planner import build_plans
+from bench.planning.plan import build_plans
 from bench.protocols.recipes._base import Optim
 from bench.site import Site
 from bench.store.folder import CHECKPOINT

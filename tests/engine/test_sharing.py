@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 from bench.cli import main
-from bench.engine.failures import SettingFailed
+from bench.engine.jobs import SettingFailed
 from bench.engine.scheduler import Scheduler
 from bench.engine.worker import run_job
 from bench.errors import UserError
 from bench.planning.experiment import Experiment
-from bench.planning.planner import build_plans
+from bench.planning.plan import build_plans
 from bench.protocols.rows import row
 from bench.report.frame import collect
 from bench.site import Site

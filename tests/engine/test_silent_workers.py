@@ -6,8 +6,7 @@ import sys
 
 import pytest
 from bench.engine import pool
-from bench.engine.failures import WorkerSilent
-from bench.engine.jobs import Alive, Done, ProposeJob
+from bench.engine.jobs import Alive, Done, ProposeJob, WorkerSilent
 from bench.engine.pool import LocalWorker, Pool
 
 JOB = ProposeJob(axes=("x",), space={}, sampler="tpe", numbers=(), told=(), fixed={})

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from bench.datasets.ndigit import NDigitSmoke
 from bench.planning.experiment import Experiment
-from bench.planning.planner import build_plans
+from bench.planning.plan import build_plans
 from bench.site import Site
 
 ARGUMENTS = ("--dataset", "ndigit_smoke", "--protocol", "standardized", "--seeds", "1", "--set", "optim.epochs=2")

@@ -18,7 +18,7 @@ from bench.methods._model import EmbeddingModel
 from bench.methods.backbones.registry import build_backbone
 from bench.methods.distributions import to_arrays
 from bench.planning.experiment import Experiment
-from bench.planning.planner import build_plans
+from bench.planning.plan import build_plans
 from bench.protocols._base import Tests
 from bench.site import Site
 from bench.store.check import damages

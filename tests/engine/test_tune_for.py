@@ -15,7 +15,7 @@ from bench.engine.training import run_training
 from bench.engine.tuning import Told, choose, objectives, propose, tuning_note
 from bench.errors import UnitFailed, UserError
 from bench.planning.experiment import Experiment
-from bench.planning.planner import build_plans
+from bench.planning.plan import build_plans
 from bench.protocols.recipes._base import Range
 from bench.report.frame import collect
 from bench.seeds import content_id, seed_for

@@ -6,7 +6,7 @@ import pytest
 from bench.conformance import build
 from bench.engine.tuning import Told, propose
 from bench.planning.experiment import Experiment
-from bench.planning.planner import build_plans
+from bench.planning.plan import build_plans
 from bench.protocols.recipes._base import Range
 from bench.registry import Registry
 from bench.site import Site

@@ -8,9 +8,8 @@ from bench.papers.claims import read_ledger
 from bench.protocols.rows import SplitRow
 from bench.report.frame import collect
 from bench.site import Site
-from bench.store.pinned import Pinned
 from bench.store.records import Columns, Environment, Role, TestRecord
-from bench.store.specs import Cell, Tests, TestSpec
+from bench.store.specs import Cell, Pinned, Tests, TestSpec
 
 from tests.datasets.conftest import releases  # noqa: F401 (a fixture)
 

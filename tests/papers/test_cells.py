@@ -11,7 +11,7 @@ from bench.report.contender import Contender
 from bench.report.render import files_of, latex_text
 from bench.report.seeds import SeedGroup, SeedStatistics
 from bench.site import Site
-from bench.store.pinned import Pinned
+from bench.store.specs import Pinned
 
 CONTENDER = Contender("p", "q", "d", "m", "", "corrected", "default", 0, Pinned(), "convnet", 8, "")
 

@@ -7,7 +7,7 @@ import pytest
 from bench.papers.judge import ALPHA, findings, judge
 from bench.papers.page import labels, released_text, seeds_of, texts_of
 from bench.protocols.statistics import power_of_seeds
-from bench.store.pinned import Pinned
+from bench.store.specs import Pinned
 from scipy import stats
 
 from tests.papers.conftest import claim, runs

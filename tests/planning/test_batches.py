@@ -6,7 +6,7 @@ from bench.datasets.sop import SOP
 from bench.errors import TooFewClasses, UserError
 from bench.planning.checks import Sizes, fitting_batches
 from bench.planning.experiment import Experiment
-from bench.planning.planner import build_plans
+from bench.planning.plan import build_plans
 from bench.protocols.recipes.folder import RECIPE
 from bench.site import Site
 from PIL import Image

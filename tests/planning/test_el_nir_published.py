@@ -5,7 +5,7 @@ from bench.cli import main
 from bench.methods.nir import NIR
 from bench.methods.proxy_distance import ProxyDistance
 from bench.planning.experiment import Experiment
-from bench.planning.planner import build_plans
+from bench.planning.plan import build_plans
 from bench.planning.published import published_settings
 from bench.registry import Registry
 from bench.site import Site

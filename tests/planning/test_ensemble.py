@@ -8,7 +8,7 @@ from bench.engine.needs import needs_of
 from bench.errors import UserError
 from bench.planning import plan as planned
 from bench.planning.experiment import Experiment
-from bench.planning.planner import build_plans
+from bench.planning.plan import build_plans
 from bench.site import Site
 from bench.store.folder import RECORD, WEIGHTS
 

@@ -7,7 +7,7 @@ from bench.engine.training import Trainer
 from bench.errors import UserError
 from bench.methods import Method, MethodParams, register
 from bench.planning.experiment import Experiment
-from bench.planning.planner import build_plans
+from bench.planning.plan import build_plans
 from bench.planning.setting import resolve_fidelity
 from bench.registry import Registry
 from bench.site import Site

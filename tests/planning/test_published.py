@@ -7,7 +7,7 @@ from importlib.resources import files
 import numpy as np
 import pytest
 from bench.planning.experiment import Experiment
-from bench.planning.planner import build_plans
+from bench.planning.plan import build_plans
 from bench.planning.published import published_settings
 from bench.site import Site
 from PIL import Image

@@ -3,7 +3,7 @@
 import pytest
 from bench.errors import UserError
 from bench.planning.experiment import Experiment
-from bench.planning.planner import build_plans
+from bench.planning.plan import build_plans
 from bench.site import Site
 
 SITE = Site(results="unused")

@@ -10,13 +10,12 @@ from bench.engine.networks import build_model
 from bench.engine.training import Trainer
 from bench.errors import UserError
 from bench.planning.experiment import Experiment
-from bench.planning.planner import build_plans
+from bench.planning.plan import build_plans
 from bench.report.frame import collect
 from bench.report.variance import shares_of_variance, variance_document
 from bench.site import Site
 from bench.store.folder import Store
-from bench.store.pinned import Pinned
-from bench.store.specs import AXES, TUNING
+from bench.store.specs import AXES, TUNING, Pinned
 
 from tests.engine.test_sharing import Fake, _drive
 from tests.report.shown import latex, markdown

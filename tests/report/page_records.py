@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from bench.protocols import Tests
 from bench.protocols.embeddings import row
 from bench.protocols.rows import FREE_IMAGE_CONFIDENCES, OWN, RETRIEVAL_CONFIDENCES
-from bench.store.pinned import Pinned
 from bench.store.records import Columns, Environment, Role, TestRecord
-from bench.store.specs import Cell, TestSpec
+from bench.store.specs import Cell, Pinned, TestSpec
 
 CHALLENGERS = (OWN, f"{OWN}+margin", f"{OWN}+margin_fitted")
 FREE = (*FREE_IMAGE_CONFIDENCES, *RETRIEVAL_CONFIDENCES)

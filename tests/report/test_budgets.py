@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from bench.report.contender import Budget, Contender, budget_texts, by_budget
-from bench.store.pinned import Pinned
+from bench.store.specs import Pinned
 
 DEFAULT = Contender("reality_check", "strict", "d", "a", "", "corrected", "default", 0, Pinned(), "convnet", 64, "")
 EPOCHS = Pinned(settings={"optim.epochs": 2})

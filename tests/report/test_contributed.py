@@ -15,7 +15,7 @@ from bench.commands.results import _wrong_values, archive_results, status_rows
 from bench.engine import rescoring
 from bench.errors import UserError
 from bench.planning.experiment import Experiment
-from bench.planning.planner import build_plans
+from bench.planning.plan import build_plans
 from bench.protocols.declare import _DECLARED
 from bench.report.frame import collect, provenance
 from bench.seeds import content_id

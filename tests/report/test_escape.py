@@ -14,7 +14,7 @@ from bench.report.comparison import NOTE
 from bench.report.render import latex_text, markdown_text, print_table, to_csv
 from bench.report.table import cells_table, headings
 from bench.report.terminal import print_comparison
-from bench.store.pinned import Pinned
+from bench.store.specs import Pinned
 from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt

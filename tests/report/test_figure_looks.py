@@ -22,8 +22,8 @@ from bench.report.figures.registry import kinds_of, write_kinds
 from bench.report.figures.style import PALETTE, SLOTS, figure_style, look_at, look_of, looks
 from bench.report.figures.tested import TestedModel
 from bench.report.figures.tuning import FEWEST, importance_table
-from bench.store.pinned import Pinned
 from bench.store.records import COLUMNS
+from bench.store.specs import Pinned
 from matplotlib.collections import LineCollection
 
 METHODS = [f"method_{number:02d}" for number in range(26)]

@@ -22,9 +22,8 @@ from bench.report.figures.registry import FIGURES, draw_kind, kinds_of, write_au
 from bench.report.figures.source import Source
 from bench.report.figures.style import PALETTE, figure_style
 from bench.report.frame import Results
-from bench.store.pinned import Pinned
 from bench.store.records import KEYS, Columns, Curve, Epoch, Role, TestRecord
-from bench.store.specs import Cell
+from bench.store.specs import Cell, Pinned
 from safetensors.torch import save_file
 
 DIM, PER_CLASS, CLASSES = 6, 4, 10

@@ -8,8 +8,8 @@ import pytest
 from bench.protocols.embeddings import row
 from bench.report.contender import CONTENDER_KEYS
 from bench.report.frame import ROLE_COLUMNS, collect, plain_rows, write_metrics
-from bench.store.pinned import Pinned
 from bench.store.records import COLUMNS, KEYS, Columns, Role, TestRecord
+from bench.store.specs import Pinned
 
 
 def _record(unit, seed, finished, value):

@@ -26,7 +26,7 @@ from bench.report.render import csv_uri, to_csv
 from bench.report.seeds import SeedGroup
 from bench.report.write import Judged
 from bench.store.folder import Damage, Store
-from bench.store.pinned import Pinned
+from bench.store.specs import Pinned
 
 from tests.report.shown import comparison, comparison_frame, facts_of
 

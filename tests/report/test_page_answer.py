@@ -13,7 +13,7 @@ from bench.report.page.page import page_html
 from bench.report.page.words import Words, named
 from bench.report.write import Judged
 from bench.store.folder import Store
-from bench.store.pinned import Pinned
+from bench.store.specs import Pinned
 
 from tests.report.shown import facts_of
 

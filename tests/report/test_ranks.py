@@ -11,7 +11,7 @@ import pytest
 from bench.protocols.statistics import holm, p_different, p_equivalent, rank_intervals
 from bench.report.render import to_csv
 from bench.report.terminal import print_comparison, print_paired
-from bench.store.pinned import Pinned
+from bench.store.specs import Pinned
 from rich.console import Console
 
 from tests.report.shown import comparison, comparison_frame, paired_methods, paired_with_base, to_latex, to_markdown

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from bench.report.figures.comparison import draw_sweeps, find_sweeps
-from bench.store.pinned import Pinned
 from bench.store.records import COLUMNS
+from bench.store.specs import Pinned
 from scipy import stats
 
 SEEDS = 3

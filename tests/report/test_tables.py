@@ -11,8 +11,8 @@ import pytest
 from bench.report.comparison import Mark
 from bench.report.frame import confidences
 from bench.report.terminal import print_comparison
-from bench.store.pinned import Pinned
 from bench.store.records import COLUMNS
+from bench.store.specs import Pinned
 from rich.console import Console
 
 from tests.report.shown import (

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from bench.planning.experiment import Experiment
-from bench.planning.planner import build_plans
+from bench.planning.plan import build_plans
 from bench.report.figures.style import figure_style
 from bench.report.figures.tuning import draw, draw_front, front_figure, on_front, tuning_figure
 from bench.site import Site

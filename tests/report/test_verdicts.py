@@ -13,8 +13,8 @@ from bench.protocols.rows import FREE_IMAGE_CONFIDENCES, OWN, RETRIEVAL_CONFIDEN
 from bench.report.frame import confidences
 from bench.report.terminal import print_verdicts
 from bench.report.verdicts import verdict_document, verdict_frame
-from bench.store.pinned import Pinned
 from bench.store.records import COLUMNS
+from bench.store.specs import Pinned
 from rich.console import Console
 from scipy import stats
 

@@ -9,9 +9,8 @@ from bench.protocols import Tests
 from bench.protocols.statistics import paired_bootstrap
 from bench.scoring.files import write_embeddings
 from bench.store.folder import Store
-from bench.store.pinned import Pinned
 from bench.store.records import KEYS, ROW_KEYS, Columns, Environment, Role, TestRecord
-from bench.store.specs import Cell, TestSpec
+from bench.store.specs import Cell, Pinned, TestSpec
 from scipy import stats
 
 from tests.report.shown import paired_methods

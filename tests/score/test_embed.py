@@ -20,9 +20,8 @@ from bench.scoring.files import read_embeddings
 from bench.site import Site
 from bench.store.files import sha256, write_atomic
 from bench.store.folder import RECORD, WEIGHTS
-from bench.store.pinned import Pinned
 from bench.store.records import Columns, Environment, Role, TestRecord, TrainRecord
-from bench.store.specs import BaseReference, Batches, Cell, StageSelection, TestSpec, TrainSpec
+from bench.store.specs import BaseReference, Batches, Cell, Pinned, StageSelection, TestSpec, TrainSpec
 from PIL import Image
 from safetensors.torch import save
 from torchvision.transforms.v2 import functional as F

@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import pandas as pd
 import pytest
-from bench.store.pinned import Pinned, split_pinned
+from bench.store.specs import Pinned, split_pinned
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from bench.planning.experiment import Experiment
-from bench.planning.planner import build_plans
+from bench.planning.plan import build_plans
 from bench.site import Site
 from bench.store.folder import Store
 from bench.store.records import SCHEMA_VERSION, DamagedRecord, StudyRecord, TrialRecord, checked_content

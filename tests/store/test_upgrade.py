@@ -13,16 +13,15 @@ from bench import versions
 from bench.cli import main
 from bench.engine.tuning import choose
 from bench.planning.experiment import Experiment
-from bench.planning.planner import build_plans
+from bench.planning.plan import build_plans
 from bench.report.frame import collect
 from bench.seeds import content_id
 from bench.site import Site
 from bench.store.check import damages, inconsistencies
 from bench.store.files import unpacked
 from bench.store.folder import Store
-from bench.store.pinned import Pinned
 from bench.store.records import ROW_KEYS
-from bench.store.specs import TUNING
+from bench.store.specs import TUNING, Pinned
 from bench.store.upgrade import pinned_of, upgrade
 
 FORMER = Path(__file__).parent / "schema_2"

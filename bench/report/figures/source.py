@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 
 from ...protocols.rows import COMBINED
 from ...site import Site
-from ...store.pinned import split_pinned
 from ...store.records import TestRecord, TrainRecord
+from ...store.specs import split_pinned
 from ..contender import Contender, by_contender
 from ..frame import Results
 from .style import Look, looks

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import pandas as pd
 
-from ...store.pinned import split_pinned
+from ...store.specs import split_pinned
 from .. import comparison, pairing
 from ..comparison import ComparisonRow, comparison_frame
 from ..contender import Contender
