@@ -5,6 +5,7 @@ Pure functions of NumPy arrays, SciPy underneath. docs/protocol.md says how ofte
 
 from __future__ import annotations
 
+from .best import BestIntervals, best_intervals, dunnett_quantile, may_be_best
 from .bootstrap import FEW, Interval, NestedInterval, nested_bootstrap, paired_bootstrap
 from .paired import (
     ROUNDING,
@@ -42,6 +43,7 @@ __all__ = [
     "PROFILED",
     "RANKED",
     "ROUNDING",
+    "BestIntervals",
     "Interval",
     "NestedInterval",
     "Outcome",
@@ -49,9 +51,12 @@ __all__ = [
     "Summary",
     "Superiority",
     "VarianceShare",
+    "best_intervals",
     "critical_difference",
+    "dunnett_quantile",
     "friedman",
     "holm",
+    "may_be_best",
     "mean_ranks",
     "nested_bootstrap",
     "p_different",
