@@ -6,11 +6,19 @@ A normalised softmax, and a head on the same features that predicts the loss of 
     L = mean of l + prediction_weight * mean of (u - stopgrad(l))^2.
 
 For fixed embeddings the best prediction is the mean loss of the images with these features, u = E[l | x]. The image is
-a point; its confidence is -u.
+a point; its confidence is -u. With ``predict=order`` the head learns which of two images has the larger loss, not how
+large it is (Yoo and Kweon, equation 2; Pretrained Visual Uncertainties, Kirchhof et al. 2024): a hinge
+
+    mean over pairs i < j of max(0, GAP - sign(l_i - l_j) (u_i - u_j))
+
+takes the place of the squared error. It does not depend on the scale of the losses, which falls during training.
 """
 
 from __future__ import annotations
 
+from typing import Literal
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Distribution
@@ -20,22 +28,51 @@ from .distributions.normal import RatedPoint
 from .heads import SpreadHead
 from .losses import CosineClassifier
 
+GAP = 0.1
+"""Difference of two predictions at which the hinge of their order ends, as in the public code of the 2024 paper."""
+
 
 class PredictedCrossEntropy(CosineClassifier):
-    """Normalised softmax plus a weighted squared error of predictions of its cross-entropy.
+    """Normalised softmax plus a weighted error of predictions of its cross-entropy.
 
-    ``scale`` is the inverse temperature. The target of a prediction is constant: no gradient flows through it.
+    ``scale`` is the inverse temperature; ``predict`` is what is predicted, the ``value`` of the loss or the ``order``
+    of images by it. The target of a prediction is constant: no gradient flows through it.
     """
 
-    def __init__(self, num_classes: int, dim: int, scale: float, prediction_weight: float) -> None:
+    def __init__(
+        self,
+        num_classes: int,
+        dim: int,
+        scale: float,
+        prediction_weight: float,
+        predict: Literal["value", "order"] = "value",
+    ) -> None:
         super().__init__(num_classes, dim, scale)
         self.prediction_weight = prediction_weight
+        self.error = F.mse_loss if predict == "value" else order_loss
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
         """Scalar loss of a batch of B points, whose uncertainties are the predictions, with class labels ``[B]``."""
         assert isinstance(distribution, RatedPoint)
         losses = F.cross_entropy(self.training_logits(distribution, labels), labels, reduction="none")
-        return losses.mean() + self.prediction_weight * F.mse_loss(distribution.uncertainty, losses.detach())
+        return losses.mean() + self.prediction_weight * self.error(distribution.uncertainty, losses.detach())
+
+
+def order_loss(predicted: Tensor, losses: Tensor) -> Tensor:
+    """Mean hinge over all pairs of B images whose predictions ``[B]`` do not order them as their losses ``[B]`` do.
+
+    A pair whose predictions differ by :data:`GAP` or more in the right direction adds 0, a pair of equal losses the
+    constant :data:`GAP`. A batch of one image has a loss of 0.
+
+    Example:
+        >>> order_loss(torch.tensor([0.0, 0.25, 0.05]), torch.tensor([1.0, 3.0, 2.0])).item()  # (0 + 0.05 + 0) / 3
+        0.016666...
+    """
+    first, second = torch.triu_indices(len(losses), len(losses), 1, device=losses.device)
+    if not len(first):
+        return predicted.sum() * 0
+    sign = torch.sign(losses[first] - losses[second])
+    return F.relu(GAP - sign * (predicted[first] - predicted[second])).mean()
 
 
 class LossHead(SpreadHead):
@@ -67,10 +104,13 @@ class LossPrediction(Method):
         title="URL: A Representation Learning Benchmark for Transferable Uncertainty Estimates",
         venue="NeurIPS 2023",
         arxiv="2307.03810",
-        equations="loss of its public code; the idea is Learning Loss for Active Learning, CVPR 2019, 1905.03677",
+        equations="loss of its public code; the idea is Learning Loss for Active Learning, CVPR 2019, 1905.03677;"
+        " predict=order: Pretrained Visual Uncertainties, 2402.16569",
     )
     deviations = (
-        "squared error of the predicted loss, as in URL (Yoo and Kweon: a ranking of pairs, features of four depths)",
+        "squared error of the predicted loss, as in URL (Yoo and Kweon: a ranking of pairs, features of four depths);"
+        " predict=order ranks all pairs of a batch (public code: each image and its neighbour in the batch, which in"
+        " class-balanced batches are of one class)",
         "the softmax is that of norm_softmax, scaled cosines, so the two differ in the head only (URL: linear logits)",
         "the head has the hidden layers F/2 and F/4 of every method here (URL: three of width 1024), and its last layer"
         " starts small; softplus as in URL, without the 1e-6 that URL adds",
@@ -87,6 +127,7 @@ class LossPrediction(Method):
         scale: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)
         prediction_weight: float = tuned(0.04, 1e-3, 1.0, log=True, gt=0)
         stop_gradient: bool = False
+        predict: Literal["value", "order"] = "value"
 
     def spread_head(self, in_features: int, dim: int) -> nn.Module:
         """Build the head that predicts losses, from features ``[B, in_features]`` to raw numbers ``[B, 1]``."""
@@ -98,8 +139,9 @@ class LossPrediction(Method):
         return RatedPoint(raw, F.softplus(spread.squeeze(-1)))
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
-        """Build the loss module: cross-entropy over the training classes and squared error of its predictions."""
-        return PredictedCrossEntropy(num_classes, dim, self.params.scale, self.params.prediction_weight)
+        """Build the loss module: cross-entropy over the training classes and the error of its predictions."""
+        params = self.params
+        return PredictedCrossEntropy(num_classes, dim, params.scale, params.prediction_weight, params.predict)
 
     def confidence(self, distribution: Distribution) -> Tensor:
         """Confidence ``[B]`` of the embeddings: the negative predicted loss."""

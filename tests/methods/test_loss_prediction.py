@@ -8,7 +8,7 @@ import pytest
 import torch
 from bench.conformance.method_checks import build
 from bench.methods.distributions import PointMass, RatedPoint
-from bench.methods.loss_prediction import LossPrediction, PredictedCrossEntropy
+from bench.methods.loss_prediction import GAP, LossPrediction, PredictedCrossEntropy, order_loss
 from bench.methods.losses import CosineClassifier
 
 F64 = torch.float64
@@ -75,6 +75,42 @@ def test_the_best_prediction_of_equal_images_is_their_mean_loss(objective):
     moved = best.detach() + torch.tensor([0.01, -0.02], dtype=F64)
     gain = WEIGHT * (3 * 0.01**2 + 2 * 0.02**2) / 5
     assert (total(moved) - total(best)).item() == pytest.approx(gain, rel=1e-9)
+
+
+def test_the_loss_of_the_order_is_that_of_a_plain_loop(batch):
+    points, predicted, labels = batch
+    objective = PredictedCrossEntropy(5, 4, SCALE, WEIGHT, "order").double()
+    losses, u = _cross_entropies(objective, points, labels), predicted.tolist()
+    hinges = [
+        max(0.0, GAP - (u[i] - u[j]) * (1 if losses[i] > losses[j] else -1)) for i in range(6) for j in range(i + 1, 6)
+    ]
+    wanted = sum(losses) / 6 + WEIGHT * sum(hinges) / 15
+    assert objective(RatedPoint(points, predicted), labels).item() == pytest.approx(wanted, rel=1e-12)
+
+
+def test_the_loss_of_the_order_is_of_no_scale_and_vanishes_for_the_right_order():
+    gen = torch.Generator().manual_seed(3)
+    losses, predicted = torch.rand(2, 8, dtype=F64, generator=gen)
+    assert order_loss(predicted, 100 * losses) == order_loss(predicted, losses)
+    ranks = losses.argsort().argsort().double()
+    assert order_loss(GAP * ranks, losses) == pytest.approx(0, abs=1e-12)
+    assert order_loss(-GAP * ranks, losses) > GAP
+    assert order_loss(predicted[:1], losses[:1]) == 0
+    assert order_loss(predicted, torch.ones(8, dtype=F64)).item() == pytest.approx(GAP)
+
+
+def test_the_gradient_of_the_order_is_the_count_of_wrong_pairs(batch):
+    """Each pair within the gap pulls the prediction of the larger loss up by 1 / 15, and the other one down."""
+    losses = torch.tensor([5.0, 1.0, 3.0, 2.0, 6.0, 4.0], dtype=F64)
+    u = (0.07 * torch.arange(6, dtype=F64)).requires_grad_()
+    (slope,) = torch.autograd.grad(order_loss(u, losses), u)
+    wanted = [0.0] * 6
+    for i in range(6):
+        for j in range(6):
+            if losses[i] > losses[j] and u[i] - u[j] < GAP:
+                wanted[i] -= 1 / 15
+                wanted[j] += 1 / 15
+    torch.testing.assert_close(slope, torch.tensor(wanted, dtype=F64), rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("stop", [False, True])
