@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from .dataset import Dataset as Dataset
     from .dataset import ImageSet as ImageSet
     from .dataset import TrainVal as TrainVal
-    from .dataset import class_folds as class_folds
-    from .dataset import development_and_test_classes as development_and_test_classes
     from .dataset import register as register
     from .dataset import register_dataset as register_dataset
-    from .dataset import train_and_validation_classes as train_and_validation_classes
     from .files import DataError as DataError
     from .photo_images import PhotoImages as PhotoImages
     from .releases import Listing as Listing
     from .releases import PhotoDataset as PhotoDataset
     from .releases import read_lines as read_lines
+    from .splits import class_folds as class_folds
+    from .splits import development_and_test_classes as development_and_test_classes
+    from .splits import train_and_validation_classes as train_and_validation_classes
     from .view import PhotoAugmentation as PhotoAugmentation
     from .view import View as View
 else:

@@ -35,9 +35,10 @@ from scipy.special import log_ndtr, logsumexp, softmax
 from torch import Tensor
 
 from .array_images import ArrayImages
-from .dataset import Dataset, TrainVal, development_and_test_classes, register_dataset, train_and_validation_classes
+from .dataset import Dataset, TrainVal, register_dataset
 from .identity_draws import raw_numbers, standard_normal, uniform_integers
 from .scanned_digits import scanned_digits
+from .splits import development_and_test_classes, train_and_validation_classes
 
 View = Literal["whole", "centre", "left", "right", "top", "bottom"]
 

@@ -28,7 +28,8 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from .array_images import ArrayImages
-from .dataset import Dataset, TrainVal, development_and_test_classes, register_dataset, train_and_validation_classes
+from .dataset import Dataset, TrainVal, register_dataset
+from .splits import development_and_test_classes, train_and_validation_classes
 
 FONTS = (
     "DejaVuSans",

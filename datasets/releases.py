@@ -15,10 +15,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from .dataset import Dataset, TrainVal, development_and_test_classes, train_and_validation_classes
+from .dataset import Dataset, TrainVal
 from .downloads import Archive
 from .files import DataError, check_regular
 from .photo_images import PhotoImages, Progress
+from .splits import development_and_test_classes, train_and_validation_classes
 from .verification import Verification, inspect, verified
 from .view import PhotoAugmentation, View
 

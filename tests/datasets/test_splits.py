@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from bench.datasets.dataset import class_folds, development_and_test_classes, train_and_validation_classes
+from bench.datasets.splits import class_folds, development_and_test_classes, train_and_validation_classes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.model_selection import KFold

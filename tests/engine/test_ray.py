@@ -280,7 +280,7 @@ def test_a_node_with_other_code_or_without_the_folder_is_left_out_by_name(cluste
     if can_hide:
         cluster.start("blind", prefix=hidden)
     try:
-        run = cluster.command(tmp_path, "--results", "runs", "--set", "optim.epochs=400")
+        run = cluster.command(tmp_path, "--results", "runs", "--set", "optim.epochs=400", "--trials", "40")
         run.wait_for(r"node edited is left out: its code of \w+ on ndigit_smoke is not that of this run")
         run.wait_for("node n1 has joined")
         if can_hide:
