@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -188,7 +189,7 @@ def _ms_per_image(test: TestRecord) -> float | None:
 
 def _sum(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
+    return math.fsum(known) if len(known) == len(values) else None
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
