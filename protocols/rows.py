@@ -103,6 +103,9 @@ RETRIEVAL_CONFIDENCES = ("top1_score", "margin", "agreement", "spread")
 COMBINED = "+margin"
 """End of the name of an image confidence that is combined with the margin by the mean of their ranks."""
 
+MARGIN = COMBINED.removeprefix("+")
+"""Name of the retrieval confidence that image confidences are combined with."""
+
 FITTED = "+margin_fitted"
 """End of the name of an image confidence that is combined with the margin by a logistic fit on validation classes."""
 

@@ -10,7 +10,17 @@ from typing import NamedTuple
 import pandas as pd
 
 from ..protocols.rows import kind_of
-from .contender import Budget, Contender, budget_texts, by_budget, method_names, unequal_budgets, unequal_text
+from .contender import (
+    PINNED,
+    TUNING,
+    Budget,
+    Contender,
+    budget_texts,
+    by_budget,
+    method_names,
+    unequal_budgets,
+    unequal_text,
+)
 from .ranks import Rank, ranks, unranked_text
 from .seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics
 from .table import EVERYWHERE, Cell, Column, Document, frame_of, held, label, table_of
@@ -230,8 +240,8 @@ COLUMNS: tuple[Column[ComparisonRow], ...] = (
     # The name of a row with an unequal budget has a star.
     label("method", lambda row: f"{row.label} *" if row.unequal else row.label, places=("text",)),
     label("network", lambda row: row.contender.network, "backbone and size of the embedding", places=EVERYWHERE),
-    label("tuning", lambda row: row.contender.tuning, places=("text", "terminal")),
-    label("pinned", lambda row: row.contender.pinned.text, places=("text", "terminal")),
+    replace(TUNING, places=("text", "terminal")),
+    replace(PINNED, places=("text", "terminal")),
     Column(
         "trainings",
         fields=held("trainings"),
@@ -244,7 +254,7 @@ COLUMNS: tuple[Column[ComparisonRow], ...] = (
     Column("", fields=lambda row: {"not_ranked": row.rank.reason, "unequal_budget": row.unequal}),
     *(metric_column(place) for place in range(len(COMPARED))),
 )
-"""Columns of the comparison: one that is added here is in every format."""
+"""Columns of the comparison in every format; a terminal shows those whose ``places`` say so and that are labels."""
 
 NOTE = (
     "Mean ± SD over seeds (ddof 1). Percent, except the rank correlation `Crop rho` between confidence and crop size. "

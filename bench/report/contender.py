@@ -104,6 +104,8 @@ LABELS: tuple[Column[Any], ...] = (
 )
 """Columns of tables for readers that say which contender a row is of."""
 
+METHOD, NETWORK, TUNING, PINNED = LABELS
+
 
 def by_contender(frame: pd.DataFrame, columns: Sequence[str] = CONTENDER_KEYS) -> Iterator[pd.DataFrame]:
     """Yield the rows of each contender of a table, sorted by the columns that tell them apart."""

@@ -6,6 +6,7 @@ Seeds pair up because initialisation and order of the data depend on (data set, 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ from ..protocols.statistics import (
     verdict,
 )
 from ..store.specs import split_pinned
-from .contender import COMMON, CONTENDER, Contender, distinct_labels, ranked_together
+from .contender import COMMON, CONTENDER, TUNING, Contender, distinct_labels, ranked_together
 from .ranks import competition
 from .seeds import (
     COMPARED,
@@ -396,7 +397,7 @@ class Form(NamedTuple):
 
 FORM_COLUMNS: tuple[Column[Form], ...] = (
     label("method", lambda row: row.contender.label, "in brackets the form of the public code"),
-    label("tuning", lambda row: row.contender.tuning, "source of the hyper-parameters, of both forms"),
+    replace(TUNING, note="source of the hyper-parameters, of both forms"),
     label("network", lambda row: row.contender.network, "backbone and size of the embedding"),
     label("fixed", lambda row: row.pinned or GAP, "fixed settings, of both forms"),
     label("metric", lambda row: row.column.title),

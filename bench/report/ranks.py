@@ -15,23 +15,29 @@ from ..protocols.statistics import (
     RankInterval,
     critical_difference,
     friedman,
+    may_be_best,
     mean_ranks,
     performance_profile,
     rank_intervals,
     tie_groups,
 )
-from .contender import COMMON, Contender
+from .contender import COMMON, METHOD, TUNING, Contender
 from .seeds import COMPARED, ComparedColumn, SeedGroup, defined_values, divided, seeds_text
 from .table import GAP, Document, Table, cells_table, grouped, headings
 
 
 @dataclass(frozen=True)
 class Rank:
-    """Rank of a contender among those that it is compared with, over some seeds, or the reason for having none."""
+    """Rank of a contender among those that it is compared with, over some seeds, or the reason for having none.
+
+    ``may_be_best`` is by paired tests against each other one, which leave out more than the interval of the rank does:
+    that is about all pairs at once (:func:`~bench.protocols.statistics.may_be_best`).
+    """
 
     interval: RankInterval | None = None
     seeds: str = ""
     reason: str = ""
+    may_be_best: bool = False
 
     @property
     def text(self) -> str:
@@ -87,8 +93,8 @@ def _ranks(groups: list[SeedGroup], column: ComparedColumn) -> list[Rank]:
     if len(found.able) < 2:
         return [Rank(reason=reason or f"no other method with {seeds}") for reason in found.reasons]
     ranked = [Rank(reason=reason) for reason in found.reasons]
-    for index, interval in zip(found.able, rank_intervals(found.values)):
-        ranked[index] = Rank(interval, seeds)
+    for index, interval, best in zip(found.able, rank_intervals(found.values), may_be_best(found.values)):
+        ranked[index] = Rank(interval, seeds, may_be_best=bool(best))
     return ranked
 
 
@@ -298,7 +304,7 @@ def _table(shared: tuple[str, ...], columns: Sequence[OverDatasets]) -> Table:
     rows = sorted(cells, key=lambda name: (order.get(name, np.inf), name))
     return cells_table(
         ", ".join(filter(None, shared)),
-        headings("method", "tuning", *titles, labels=2),
+        headings(METHOD.title, TUNING.title, *titles, labels=2),
         [(*name, *(cells[name].get(title, GAP) for title in titles)) for name in rows],
         notes=tuple(notes),
         caption=ABOUT,

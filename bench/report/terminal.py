@@ -14,7 +14,7 @@ from ..errors import printable
 from ..protocols.rows import COMBINED, OBSERVER, RERANKED, RETRIEVAL_CONFIDENCES, kind_of
 from ..store.specs import split_pinned
 from .comparison import ALONE, COLUMNS, Comparison, ComparisonRow, Part, metric_column, parts
-from .contender import COMMON, Contender, distinct_labels
+from .contender import COMMON, TUNING, Contender, distinct_labels
 from .pairing import SIDES
 from .render import fits, print_table
 from .seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics
@@ -91,7 +91,7 @@ def _notes(part: Part, fit: bool) -> list[str]:
 def _title(part: Part, common: Mapping[str, str], backbone: str, pinned: str) -> str:
     seeds = "seeds" if "seeds" not in common else f"{common['seeds']} seed{'s' * (common['seeds'] != '1')}"
     title = f"{printable(part.title)}: mean ± SD over {seeds}"
-    title += f", {common['tuning']}" if "tuning" in common and part.budget in ("", ALONE) else ""
+    title += f", {common[TUNING.title]}" if TUNING.title in common and part.budget in ("", ALONE) else ""
     title += f", {printable(backbone)}" if backbone else ""
     return title + (f"\n{printable(pinned)}" if pinned else "")
 

@@ -183,7 +183,7 @@ def _of_group(group: SeedGroup, split: str) -> Iterator[Verdict]:
         "before_gallery": _rivals(group, split, images),
         "at_query_time": _rivals(group, split, RETRIEVAL_CONFIDENCES),
     }
-    same = _same_order_as(group, split, images) if OWN in names else ""
+    same = same_order_as(group, split) if OWN in names else ""
     for question, rivals in known.items():
         for name in CHALLENGERS[question] if OWN in names else ("",):
             yield _verdict(group, split, question, name, rivals, known["before_gallery"].chosen, same)
@@ -206,10 +206,10 @@ def _rivals(group: SeedGroup, split: str, free: Sequence[str]) -> Rivals:
     return Rivals(chosen, mean, *_best(group, split, free), reason)
 
 
-def _same_order_as(group: SeedGroup, split: str, free: Sequence[str]) -> str:
+def same_order_as(group: SeedGroup, split: str) -> str:
     """The first free image confidence with the AUROC of the own one at every seed; empty if there is none."""
     own = _aurocs(group, split, OWN)
-    for name in free:
+    for name in _free_images(group.confidences(METRIC, split)):
         other = _aurocs(group, split, name)
         if own and set(own) == set(other) and all(abs(own[seed] - other[seed]) <= SAME_ORDER for seed in own):
             return name

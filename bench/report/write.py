@@ -29,6 +29,7 @@ from .pairing import (
 from .ranks import OverDatasets, over_datasets, profile_frame, rank_document
 from .render import write_documents
 from .seeds import SeedGroup, corruptions, divided, seed_groups
+from .systems import System, system_document, systems
 from .table import Document, grouped
 from .variance import SourceShare, shares_of_variance, variance_document
 from .verdicts import Verdict, verdict_document, verdicts
@@ -65,6 +66,11 @@ class Judged:
     def verdicts(self) -> list[Verdict]:
         """Verdicts on the confidences."""
         return verdicts(self.groups)
+
+    @cached_property
+    def systems(self) -> list[System]:
+        """Methods with their own confidences against the plain method with a free one."""
+        return systems(self.groups)
 
     @cached_property
     def pairs(self) -> pd.DataFrame:
@@ -126,6 +132,7 @@ def write_report(judged: Judged, out: Path, note: Note) -> list[Path]:
     documents = [
         comparison_document(judged.comparison, judged.untested),
         verdict_document(judged.verdicts),
+        system_document(judged.systems),
         decision_document(judged.decisions),
         cost_document(judged.costs),
         form_document(judged.forms),

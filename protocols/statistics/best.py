@@ -38,7 +38,7 @@ def best_intervals(values: np.ndarray, alpha: float = 0.05) -> BestIntervals:
     Example:
         >>> seeds = np.array([[0.80, 0.79, 0.20], [0.81, 0.83, 0.21], [0.79, 0.79, 0.20]])
         >>> best_intervals(seeds).high.round(3)
-        array([0.017, 0.023, 0.   ])
+        array([0.017, 0.024, 0.   ])
     """
     _check(values)
     seeds, methods = values.shape
@@ -80,8 +80,8 @@ def dunnett_quantile(comparisons: int, freedom: int, alpha: float = 0.05) -> flo
     estimate of ``freedom`` degrees of freedom (Dunnett 1955), by quadrature.
 
     Example:
-        >>> round(dunnett_quantile(1, 10), 4), round(dunnett_quantile(4, 20), 2)
-        (1.8125, 2.3)
+        >>> round(dunnett_quantile(1, 10), 3), round(dunnett_quantile(4, 20), 3)
+        (1.812, 2.304)
     """
     from scipy import optimize, special  # late: half a second to import
 

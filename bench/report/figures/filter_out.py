@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ...protocols.metrics import METRICS, title_of
-from ...protocols.rows import FREE_IMAGE_CONFIDENCES, OWN, RERANKED, RETRIEVAL_CONFIDENCES, kind_of
+from ...protocols.rows import FREE_IMAGE_CONFIDENCES, MARGIN, OWN, RERANKED, RETRIEVAL_CONFIDENCES, kind_of
 from ...store.records import COLUMNS, KEYS
 from .curves import (
     CONTROLS,
@@ -29,7 +29,7 @@ from .curves import (
     plot_curves,
     small_panels,
 )
-from .source import MARGIN, Drawing, Note, Shown, Source, labelled
+from .source import Drawing, Note, Shown, Source, labelled
 from .style import FULL_PAGE, HALF_PAGE, LINES, Line, Look, panels
 
 CURVES = ("filter_out_map_at_r", "filter_out_recall_at_1")

@@ -25,9 +25,10 @@ from torch import Tensor
 from ...engine.rescoring import trained_options
 from ...methods.scorers.registry import get_scorer
 from ...protocols.calibration import expected_calibration_error, fit_isotonic
+from ...protocols.rows import MARGIN
 from ...site import Site
 from .curves import MOST_PANELS, small_panels
-from .source import MARGIN, Drawing, Missing, Note, Shown, Source, each_contender, tabulated
+from .source import Drawing, Missing, Note, Shown, Source, each_contender, tabulated
 from .style import HALF_PAGE
 from .tested import TestedModel
 

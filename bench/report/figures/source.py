@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ...protocols.rows import COMBINED
 from ...site import Site
 from ...store.records import TestRecord, TrainRecord
 from ...store.specs import split_pinned
@@ -21,10 +20,6 @@ from .style import Look, looks
 
 if TYPE_CHECKING:
     from .tested import TestedModel
-
-
-MARGIN = COMBINED.removeprefix("+")
-"""Name of the retrieval confidence that image confidences are combined with."""
 
 
 class Drawing(NamedTuple):

@@ -16,9 +16,10 @@ from ...methods.scorers.spec import DistributionScorer
 from ...protocols.query_metrics import per_query
 from ...protocols.ranking import NEAREST, Ranking, answer_depth, full_depth, rank
 from ...protocols.retrieval_confidence import retrieval_confidences
+from ...protocols.rows import MARGIN
 from ...store.folder import Store
 from ...store.records import KEYS, TestRecord
-from .source import MARGIN, Missing
+from .source import Missing
 
 ROLES = ("queries", "gallery")
 CONFIDENCE = "confidence."

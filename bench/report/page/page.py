@@ -24,6 +24,7 @@ from ..table import Table
 from ..write import Judged
 from .answer import answer_of
 from .curves import HEIGHT, WIDTH, Chart, charts_of
+from .headline import headline_of
 from .sources import (
     Tested,
     about_names,
@@ -123,6 +124,7 @@ def page_html(judged: Judged, damaged: Iterable[Damage], pictures: Sequence[Path
     style = _read("page.css") + _read("vendor/uPlot.min.css")
     script = "\n".join([*(_read(f"vendor/{name}") for name in _SCRIPTS), _read("page.js")])
     answer = answer_of([part.words for part in parts]) if parts else None
+    headline = headline_of(judged.systems, anchors)
     return (
         environment()
         .get_template("page.tmpl")
@@ -132,6 +134,7 @@ def page_html(judged: Judged, damaged: Iterable[Damage], pictures: Sequence[Path
             script=script,
             parts=parts,
             answer=answer,
+            headline=headline,
             cases=cases_table(answer.cases, len(parts), points_text(CONFIDENCE)) if answer and answer.cases else None,
             table=to_html,
             candidates=candidates_table,

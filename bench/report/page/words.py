@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from ...protocols.rows import COMBINED, FITTED, OWN
-from ...protocols.statistics import Outcome, Summary, paired_difference, rank_intervals
+from ...protocols.statistics import Outcome, Summary, may_be_best, paired_difference
 from ...store.records import TestRecord
 from ..comparison import ComparisonRow
 from ..contender import Budget, Contender, budget_texts, distinct_labels, is_untuned, method_names, unequal_text
@@ -479,7 +479,7 @@ class Words:
 def _retrieval(facts: DatasetFacts) -> Iterator[Retrieval]:
     for ensemble, rows in facts.leagues.items():
         leader, *others = rows
-        candidates = [row for row in others if row.rank.interval and row.rank.interval.low == 1]
+        candidates = [row for row in others if row.rank.may_be_best]
         place = (ensemble or "single models") if len(facts.leagues) > 1 else ""
         unlike = [row for row in others if facts.is_probabilistic(row) != facts.is_probabilistic(leader)]
         yield Retrieval(
@@ -529,8 +529,7 @@ def _highest(
         return None
     others = len(able) - 1
     if len(seeds) > 1:
-        intervals = rank_intervals(np.array([[values[contender][seed] for contender in able] for seed in seeds]))
-        others = sum(each.low == 1 and contender != best for contender, each in zip(able, intervals))
+        others = int(may_be_best(np.array([[values[each][seed] for each in able] for seed in seeds])).sum()) - 1
     own = values.get(leader, {})
     shared = best != leader and set(own) & set(values[best])
     ahead = difference_of(paired_difference(values[best], own), CONFIDENCE) if shared else None

@@ -1,0 +1,235 @@
+"""Verdicts on systems against plain loops, their choices on validation images, and what is not counted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from bench.protocols.rows import OWN
+from bench.report.page.headline import headline_of
+from bench.report.page.words import Anchors
+from bench.report.render import files_of
+from bench.report.systems import CONSTANT, choose, system_document, systems
+from bench.store.records import COLUMNS
+from bench.store.specs import Pinned
+from scipy import stats
+
+from tests.report.shown import groups
+
+QUERIES = 400
+SPLITS = ("test", "test_crop", "val", "val_crop")
+
+
+def _curve(confidence, wrong):
+    """AUROC, AUGRC, AURC and risk at 80 % by loops over the sorted queries, none of which are tied."""
+    order = np.argsort(-confidence)
+    errors = np.cumsum(wrong[order])
+    n = len(wrong)
+    right = confidence[~wrong]
+    auroc = np.mean([[float(a > b) for a in right] for b in confidence[wrong]])
+    accepted = np.concatenate([[0], errors / n])
+    return {
+        ("confidence_auroc", ""): auroc,
+        ("augrc", "recall_at_1"): sum((accepted[k] + accepted[k + 1]) / 2 for k in range(n)) / n,
+        ("aurc", "recall_at_1"): np.mean(errors / np.arange(1, n + 1)),
+        ("risk_at_coverage", "recall_at_1,coverage=0.8"): errors[int(np.ceil(0.8 * n)) - 1] / np.ceil(0.8 * n),
+    }
+
+
+def _method(name, skill, *, risk=0.3, seeds=5, dataset="d", queries=QUERIES, splits=SPLITS, **columns):
+    """Rows of a method whose confidences tell right from wrong answers with some skills: ``{confidence: skill}``."""
+    columns = {"dataset": dataset, "method": name, "hparams": "tuned", "trials": 50, "pinned": Pinned()} | columns
+    columns = {"protocol": "reality_check", "preset": "strict", "fidelity": "corrected"} | columns
+    rows = []
+    for seed in range(seeds):
+        for split in splits:
+            rng = np.random.default_rng([seed, len(split), len(dataset), *name.encode()])
+            wrong = rng.permutation(queries) < risk * queries
+            noise = rng.normal(size=queries)
+            shared = {"scorer": "cosine", "fraction": np.nan, "split": split, "seed": seed, "n_queries": queries}
+            shared |= {"unit": f"{name}{dataset}{seed}", **columns}
+            rows.append(dict.fromkeys(COLUMNS, "") | {"metric": "recall_at_1", "value": 1 - wrong.mean()} | shared)
+            for confidence, level in skill.items():
+                held = noise + level * ~wrong + 0.3 * rng.normal(size=queries) * (confidence != OWN)
+                rows += [
+                    dict.fromkeys(COLUMNS, "")
+                    | {"metric": metric, "variant": variant, "value": value, "confidence": confidence}
+                    | shared
+                    for (metric, variant), value in _curve(held, wrong).items()
+                ]
+    frame = pd.DataFrame(rows)
+    roles = pd.DataFrame({"unit": frame["unit"].unique()}).assign(
+        primary_scorer="cosine", default_confidence="norm", probabilistic=OWN in skill, trainings=0, train="",
+        base_train="",
+    )  # fmt: skip
+    return frame, roles
+
+
+PLAIN = _method("cosface", {"norm": 0.5, "max_cosine": 0.2, "margin": 1.5, "agreement": 1.0})
+
+
+def _found(*methods):
+    frames, roles = zip(*methods)
+    return systems(groups(pd.concat(frames, ignore_index=True), pd.concat(roles, ignore_index=True)))
+
+
+def _by_seed(frame, metric, confidence, split="test"):
+    rows = frame[(frame["metric"] == metric) & (frame["confidence"] == confidence) & (frame["split"] == split)]
+    return rows.sort_values("seed")["value"].to_numpy()
+
+
+def test_a_system_is_compared_by_paired_risks():
+    own = _method("spread", {OWN: 1.2, "norm": 0.1, "margin": 1.5}, risk=0.2)
+    found = {(each.question, each.split): each for each in _found(PLAIN, own)}
+    assert len(found) == 4
+    for metric, title in (("augrc", "AUGRC"), ("aurc", "AURC"), ("risk_at_coverage", "risk at 80 %")):
+        ours, theirs = _by_seed(own[0], metric, OWN), _by_seed(PLAIN[0], metric, "norm")
+        each = found["before_gallery", "test"].differences[title]
+        assert each.mean == pytest.approx((theirs - ours).mean())
+        ends = stats.ttest_rel(theirs, ours).confidence_interval()
+        assert (each.ci_low, each.ci_high) == pytest.approx(tuple(ends))
+    before, query = found["before_gallery", "test"], found["at_query_time", "test"]
+    assert (before.rival.name, before.own.name, before.outcome) == ("norm", OWN, "better")
+    assert before.p == pytest.approx(
+        stats.ttest_rel(_by_seed(PLAIN[0], "augrc", "norm"), _by_seed(own[0], "augrc", OWN)).pvalue
+    )
+    assert query.rival.name == "margin"
+    assert query.plain.method == "cosface"
+
+
+def test_a_better_confidence_does_not_pay_for_worse_answers():
+    """Of its own network it is the best, but the system answers more queries wrongly."""
+    own = _method("spread", {OWN: 0.8, "norm": 0.1}, risk=0.5)
+    assert {each.outcome for each in _found(PLAIN, own)} == {"worse"}
+
+
+def test_the_choice_is_made_on_validation_images_of_all_kinds():
+    skill = {"norm": 0.1, "max_cosine": 0.1}
+    frame, roles = _method("cosface", skill)
+    rows = frame["metric"] == "confidence_auroc"
+    for split, name, value in (("val", "max_cosine", 0.6), ("val_crop", "max_cosine", 0.7), ("val", "norm", 0.65),
+                               ("val_crop", "norm", 0.55), ("test", "norm", 0.99)):  # fmt: skip
+        frame.loc[rows & (frame["split"] == split) & (frame["confidence"] == name), "value"] = value
+    (group,) = groups(frame, roles)
+    assert choose(group, "before_gallery") == ("max_cosine", "")
+    # A confidence that is worse than chance loses against a constant.
+    frame.loc[rows & frame["split"].str.startswith("val"), "value"] = 0.49
+    (group,) = groups(frame, roles)
+    assert choose(group, "before_gallery") == (CONSTANT, "")
+
+
+@pytest.mark.parametrize(("queries", "risk", "chosen"), [(400, 0.05, "norm"), (400, 0.13, "max_cosine")])
+def test_few_wrong_validation_answers_choose_nothing(queries, risk, chosen):
+    (group,) = groups(*_method("cosface", {"norm": 0.1, "max_cosine": 2.0}, risk=risk, queries=queries))
+    name, remark = choose(group, "before_gallery")
+    wrong = 2 * risk * queries  # of clean and of corrupted validation images
+    assert (name, remark) == (chosen, f"default, {wrong:.0f} wrong validation answers" if chosen == "norm" else "")
+
+
+def test_a_constant_accepts_errors_at_random():
+    own = _method("spread", {OWN: 1.0, "norm": 0.1}, risk=0.3)
+    base = _method("cosface", {"norm": -1.0}, risk=0.3)
+    each = next(each for each in _found(base, own) if (each.question, each.split) == ("before_gallery", "test"))
+    assert each.rival.name == CONSTANT
+    assert each.values["AUGRC"][1].mean == pytest.approx(0.15)
+    assert each.values["AURC"][1].mean == each.values["risk at 80 %"][1].mean == pytest.approx(0.3)
+
+
+def test_p_values_are_adjusted_over_the_cases_of_all_data_sets():
+    made = [PLAIN, _method("cosface", {"norm": 0.5, "margin": 1.5}, dataset="other")]
+    skills = {"first": 0.75, "second": 0.9, "third": 1.2}
+    made += [_method(name, {OWN: skill, "norm": 0.3}, dataset=data) for name, skill in skills.items()
+             for data in ("d", "other")]  # fmt: skip
+    cases = [each for each in _found(*made) if (each.question, each.split) == ("before_gallery", "test")]
+    assert len(cases) == 6
+    ordered = sorted(cases, key=lambda each: each.p)
+    holm, bh = [], []
+    for place, each in enumerate(ordered):
+        holm.append(min(1.0, max([(6 - place) * each.p, *holm])))
+    for place in reversed(range(6)):
+        bh.append(min([6 / (place + 1) * ordered[place].p, *bh, 1.0]))
+    assert [each.p_holm for each in ordered] == pytest.approx(holm)
+    assert [each.p_bh for each in ordered] == pytest.approx(bh[::-1])
+
+
+def test_the_plain_method_is_the_base_of_the_heads_or_of_the_recipe():
+    own = _method("spread", {OWN: 1.0, "norm": 0.1}, dataset="ndigit")
+    plain = [_method(name, {"norm": 0.5}, dataset="ndigit") for name in ("arcface", "cosface")]
+    assert {each.plain.method for each in _found(*plain, own)} == {"cosface"}
+    head = _method("head", {OWN: 1.0, "norm": 0.1}, dataset="ndigit", base="arcface")
+    assert {each.plain.method for each in _found(*plain, own, head)} == {"arcface"}
+
+
+def test_what_cannot_win_is_listed_and_not_counted():
+    own, roles = _method("concentration", {"norm": 0.9})
+    copies = own[own["confidence"] == "norm"].assign(confidence=OWN)
+    each = _found(PLAIN, (pd.concat([own, copies], ignore_index=True), roles.assign(probabilistic=True)))[0]
+    assert (each.same_order_as, each.counts, each.reason) == ("norm", False, "its confidence is norm")
+    assert np.isnan(each.p_holm)
+
+
+def test_a_win_needs_a_confidence_above_chance():
+    base = _method("cosface", {"norm": 0.0, "margin": 0.0}, risk=0.6)
+    own = _method("spread", {OWN: -0.2, "norm": 0.0}, risk=0.1, queries=2000)
+    each = next(each for each in _found(base, own) if (each.question, each.split) == ("before_gallery", "test"))
+    assert each.differences["AUGRC"].ci_low > 0
+    assert (each.outcome, each.reason) == ("undecided", "the confidence is not above chance")
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        ((_method("spread", {OWN: 1.0, "norm": 0.1}),), "no result of the plain method at this budget"),
+        (
+            (PLAIN, _method("spread", {OWN: 1.0, "norm": 0.1}, seeds=1)),
+            "one seed",
+        ),
+        (
+            (_method("cosface", {"norm": 0.5}, splits=("test",)), _method("s", {OWN: 1.0}, splits=("test",))),
+            "no validation images",
+        ),
+    ],
+)
+def test_what_cannot_be_judged_says_why(made, reason):
+    assert {(each.outcome, each.reason) for each in _found(*made)} == {(None, reason)}
+
+
+def test_no_better_method_seldom_wins():
+    """A null world: methods differ from the plain one by the seed alone, so wins stay at 2.5 %, adjusted ones rare."""
+    rng = np.random.default_rng(0)
+    frame, roles = _method("cosface", {"norm": 0.5}, splits=("test", "val"))
+    made = []
+    for number in range(200):
+        own = frame[frame["confidence"] == "norm"].assign(confidence=OWN, method=f"m{number}")
+        own = pd.concat([own, frame[frame["confidence"] != OWN].assign(method=f"m{number}")])
+        own["unit"] = own["unit"].str.replace("cosface", f"m{number}x")
+        noisy = own["metric"] == "augrc"
+        own.loc[noisy, "value"] += 0.01 * rng.normal(size=noisy.sum())
+        both = roles.assign(unit=roles["unit"].str.replace("cosface", f"m{number}x"), probabilistic=True)
+        # Its AUROC differs from that of the norm, so that it is no copy of it.
+        own.loc[(own["metric"] == "confidence_auroc") & (own["confidence"] == OWN), "value"] += 0.01
+        made.append((own, both))
+    cases = [each for each in _found((frame, roles), *made) if each.question == "before_gallery"]
+    assert len(cases) == 200
+    assert np.mean([each.outcome == "better" for each in cases]) == pytest.approx(0.025, abs=0.025)
+    assert sum(each.holds for each in cases) <= 1
+
+
+def test_files_and_the_first_screen_say_the_same():
+    own = _method("spread", {OWN: 1.2, "norm": 0.1, "margin": 1.5}, risk=0.2)
+    found = _found(PLAIN, own)
+    files = files_of(system_document(found))
+    assert set(files) == {"systems.csv", "systems.md", "systems.tex"}
+    assert "d, clean images, before the gallery" in files["systems.md"]
+    headline = headline_of(found, Anchors())
+    text = "beats the plain method with a free one in 1 of 1 cases on clean images (1 adjusted, 1 over any)"
+    assert text in headline.sentences[0]
+    assert [table.title for table in headline.matrices][:2] == [
+        "Before there is a gallery, clean images",
+        "Before there is a gallery, centre crops",
+    ]
+    cell = headline.matrices[0].rows[0].cells[1]
+    assert (cell.mark, cell.text.split()[0]) == ("better", "better*")
+    (table,) = headline.tables
+    assert cell.href in [row.anchor for row in table.rows]
+    assert headline_of([], Anchors()) is None
