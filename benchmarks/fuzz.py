@@ -371,7 +371,7 @@ class Settings(Reader):
 
     def read(self, path: Path) -> None:
         """Read the file, and make the setting of a method."""
-        from bench.planning.files import read_settings_file
+        from bench.planning.experiment import read_settings_file
         from bench.planning.setting import build, from_file, from_user, layer, part
         from bench.seeds import content_id
 

@@ -30,7 +30,7 @@ def answer_probability(posterior: Tensor, labels: Tensor, ranking: Ranking) -> T
     ValueError.
 
     Example:
-        >>> from .scorers import ScoreMatrix
+        >>> from .ranking import ScoreMatrix
         >>> labels = torch.tensor([0, 0, 1])
         >>> scores = torch.tensor([[9.0, 2.0, 2.0], [2.0, 9.0, 0.0], [1.0, 0.0, 9.0]])
         >>> posterior = torch.tensor([[0.8, 0.2], [0.9, 0.1], [0.4, 0.6]], dtype=torch.float64)

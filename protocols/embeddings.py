@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from .query_metrics import per_query
-from .ranking import NEAREST, Ranking, answer_depth, filter_depth, full_depth, rank
+from .ranking import NEAREST, Ranking, Scorer, answer_depth, filter_depth, full_depth, rank
 from .retrieval_confidence import retrieval_confidences
 from .rows import Row, SplitRow, kind_of, row
-from .scorers import Scorer
 
 T = TypeVar("T")
 

@@ -18,10 +18,9 @@ from torch import Tensor
 from .declare import test
 from .embeddings import Embeddings
 from .query_metrics import Places, expected_metrics, mean_of_counted, per_query
-from .ranking import BLOCK_PLACES, Ranking, filter_depth, rank
+from .ranking import BLOCK_PLACES, Ranking, Scorer, filter_depth, rank
 from .retrieval_confidence import JUDGED_BY, oracle_confidence, uniform_by_identity
 from .rows import Row, row
-from .scorers import Scorer
 
 
 def filter_out_rows(
@@ -52,7 +51,7 @@ def filter_out_rows(
         ValueError: If a confidence has the wrong shape or is not finite, or the ranking is of other queries.
 
     Example:
-        >>> from .scorers import ScoreMatrix
+        >>> from .ranking import ScoreMatrix
         >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
         >>> rows = filter_out_rows(ScoreMatrix(x @ x.T), torch.tensor([0, 0, 1, 1]), "abcd",
         ...                        {"method": torch.tensor([4.0, 3.0, 2.0, 1.0])}, fractions=(0.5,))

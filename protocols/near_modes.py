@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from .query_metrics import Places, expected_metrics, mean_of_counted, per_query
-from .ranking import BLOCK_PLACES, TIE_TOLERANCE, Ranking, filter_depth, rank, tie_groups
-from .scorers import Reranked, Scorer
+from .ranking import BLOCK_PLACES, TIE_TOLERANCE, Ranking, Reranked, Scorer, filter_depth, rank, tie_groups
 
 BLOCK_PAIRS = 1 << 15
 """Pairs that are scored at once."""

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .ranking import Ranking, full_depth, rank
-from .scorers import Scorer
+from .ranking import Ranking, Scorer, full_depth, rank
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,7 @@ def per_query(ranking: Ranking, ks: Sequence[int] = (1,)) -> dict[str, Tensor]:
         ValueError: If the ranking is not deep enough.
 
     Example:
-        >>> from .scorers import ScoreMatrix
+        >>> from .ranking import ScoreMatrix
         >>> scores = torch.tensor([[9.0, 2.0, 2.0], [2.0, 9.0, 0.0], [2.0, 0.0, 9.0]])
         >>> per_query(rank(ScoreMatrix(scores), torch.tensor([0, 0, 1]), depth=2))["recall_at_1"].tolist()
         [0.5, 1.0, nan]
@@ -176,7 +175,7 @@ def map_at_r(scorer: Scorer, labels: Tensor) -> float:
     """MAP@R over the full gallery, without the other metrics, for model selection; every image is query and gallery.
 
     Example:
-        >>> from .scorers import ScoreMatrix
+        >>> from .ranking import ScoreMatrix
         >>> map_at_r(ScoreMatrix(torch.tensor([[9.0, 2.0, 1.0], [2.0, 9.0, 0.0], [1.0, 0.0, 9.0]])), torch.zeros(3))
         1.0
     """

@@ -17,10 +17,9 @@ from .declare import test
 from .embeddings import Embeddings
 from .near_modes import NearModes, near_depth, with_lone_queries
 from .query_metrics import mean_of_counted
-from .ranking import rank
+from .ranking import Scorer, rank
 from .retrieval_confidence import JUDGED_BY
 from .rows import RERANKED, Row, row
-from .scorers import Scorer
 
 
 def kept_from_threshold(confidence: Tensor, fraction: float) -> Tensor:

@@ -14,9 +14,8 @@ from torch import Tensor
 from .declare import test
 from .embeddings import Embeddings
 from .query_metrics import Places, expected_precisions, mean_of_counted, per_query
-from .ranking import Ranking, full_depth, rank
+from .ranking import Ranking, Scorer, full_depth, rank
 from .rows import Row, row
-from .scorers import Scorer
 
 
 def retrieval_rows(
@@ -35,7 +34,7 @@ def retrieval_rows(
     largest k.
 
     Example:
-        >>> from .scorers import ScoreMatrix
+        >>> from .ranking import ScoreMatrix
         >>> scores = torch.tensor([[9.0, 2.0, 1.0], [2.0, 9.0, 0.0], [1.0, 0.0, 9.0]])
         >>> [(r["metric"], r["value"]) for r in retrieval_rows(ScoreMatrix(scores), torch.tensor([0, 0, 1]), ks=(1,))]
         [('map_at_r', 1.0), ('r_precision', 1.0), ('precision_at_1', 1.0), ('recall_at_1', 1.0)]
@@ -69,7 +68,7 @@ def map_at_k_rows(
     variants of the two rows are ``denominator=n`` and ``denominator=min(k,n-1)``.
 
     Example:
-        >>> from .scorers import ScoreMatrix
+        >>> from .ranking import ScoreMatrix
         >>> scores = torch.tensor([[9.0, 2.0, 1.0], [2.0, 9.0, 0.0], [1.0, 0.0, 9.0]])
         >>> [(r["variant"], r["value"]) for r in map_at_k_rows(ScoreMatrix(scores), torch.tensor([0, 0, 1]))]
         [('denominator=n', 0.5), ('denominator=min(k,n-1)', 1.0)]

@@ -17,8 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .ranking import Ranking
-from .scorers import Scorer
+from .ranking import Ranking, Scorer
 
 
 def as_vectors(a: Tensor, b: Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -82,7 +81,7 @@ def retrieval_confidences(scorer: Scorer, ranking: Ranking) -> dict[str, Tensor]
 
     Example:
         >>> from .ranking import rank
-        >>> from .scorers import ScoreMatrix
+        >>> from .ranking import ScoreMatrix
         >>> scorer = ScoreMatrix(torch.tensor([[9.0, 4.0, 1.0], [2.0, 9.0, 0.0], [1.0, 0.0, 9.0]]))
         >>> ranking = rank(scorer, torch.tensor([0, 0, 1]), depth=3, queries=torch.tensor([0]), answers=2)
         >>> {name: values.tolist() for name, values in retrieval_confidences(scorer, ranking).items()}

@@ -16,10 +16,9 @@ from torch import Tensor
 
 from .declare import test
 from .embeddings import Embeddings
-from .ranking import BLOCK_BYTES, TIE_TOLERANCE, Ranking
+from .ranking import BLOCK_BYTES, TIE_TOLERANCE, Ranking, Scorer
 from .retrieval_confidence import uniform_by_identity
 from .rows import Row, row
-from .scorers import Scorer
 from .verification import class_halves
 
 
@@ -53,7 +52,7 @@ def first_positive_ranks(
     images contains a positive in any order of the ties.
 
     Example:
-        >>> from .scorers import ScoreMatrix
+        >>> from .ranking import ScoreMatrix
         >>> scores = torch.tensor([[9.0, 1.0, 2.0], [1.0, 9.0, 0.0], [2.0, 0.0, 9.0]])
         >>> first_positive_ranks(ScoreMatrix(scores), torch.tensor([0, 0, 1])).tolist()
         [2.0, 1.0, nan]

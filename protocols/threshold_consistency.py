@@ -15,10 +15,9 @@ from torch import Tensor
 
 from .declare import test
 from .embeddings import Embeddings
-from .ranking import BLOCK_BYTES
+from .ranking import BLOCK_BYTES, Scorer
 from .retrieval_confidence import as_vectors, uniform_by_identity
 from .rows import Row, row
-from .scorers import Scorer
 from .verification import classes_in_random_order, pair_scores, verification_pairs
 
 ACCEPT_RATES = (0.01, 0.1)
@@ -66,7 +65,7 @@ def class_rates(
         ValueError: If a score is not finite.
 
     Example:
-        >>> from .scorers import ScoreMatrix
+        >>> from .ranking import ScoreMatrix
         >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
         >>> sensitivity, specificity = class_rates(ScoreMatrix(x @ x.T), torch.tensor([0, 0, 1]), torch.tensor([0.5]))
         >>> sensitivity.tolist(), specificity.tolist()

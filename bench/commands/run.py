@@ -269,8 +269,7 @@ def run(
     bench run --method arcface,pfe,scf --dataset cub200 --data-root data --dry-run
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     from ..engine.launch import Launch
-    from ..planning.experiment import Experiment
-    from ..planning.files import read_experiment
+    from ..planning.experiment import Experiment, read_experiment
 
     table = {} if file is None else read_experiment(file)
     experiment = Experiment.filled(table, _typed(ctx), str(file or ""))

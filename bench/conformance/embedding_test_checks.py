@@ -23,7 +23,7 @@ DIM = 16
 def _view(clean: bool, order: Tensor | None = None) -> Embeddings:
     """Small random embeddings that have everything a test can need, in some order; one image is alone in its class."""
     from ..protocols.embeddings import Embeddings, Options, Quality
-    from ..protocols.scorers import ScoreMatrix
+    from ..protocols.ranking import ScoreMatrix
 
     labels = torch.tensor([0] * 9 + [1] * 7 + [2] * 6 + [3] * 4 + [4] * 2 + [5])
     g = torch.Generator().manual_seed(0)

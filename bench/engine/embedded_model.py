@@ -27,7 +27,7 @@ from ..methods._model import EmbeddingModel, EnsembleModel, NonFiniteEmbeddings
 from ..methods.scorers.inner_products import mode_scorer
 from ..methods.scorers.spec import DistributionScorer
 from ..protocols._base import Tests
-from ..protocols.scorers import MeanScorer, Scorer
+from ..protocols.ranking import MeanScorer, Scorer
 from ..seeds import content_id
 from ..site import Site
 from ..store.files import sha256

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import OutOfMemory, first_line, is_out_of_memory
-from ..protocols.scorers import Scorer
+from ..protocols.ranking import Scorer
 
 T = TypeVar("T")
 

@@ -24,7 +24,7 @@ from ..methods.scorers.inner_products import mode_scorer
 from ..methods.scorers.spec import DistributionScorer
 from ..protocols.near_modes import reranked_map_at_r
 from ..protocols.query_metrics import map_at_r
-from ..protocols.scorers import Scorer
+from ..protocols.ranking import Scorer
 from ..seeds import seed_for
 from ..site import Site
 from ..store.files import DamagedFile, read_sealed, sealed_file, sha256, write_atomic

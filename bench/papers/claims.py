@@ -17,8 +17,7 @@ from ..datasets.corruptions.registry import CORRUPTIONS
 from ..errors import UnknownName, UserError, first_line, shortened
 from ..methods.scorers.registry import SCORERS
 from ..planning.asked import FIDELITIES
-from ..planning.experiment import settings_of
-from ..planning.files import read_toml
+from ..planning.experiment import read_toml, settings_of
 from ..planning.setting import known_keys, resolve_fidelity
 from ..protocols._base import PROTOCOLS
 from ..protocols.metrics import METRICS, Metric, declared_metric, find_metric

@@ -13,8 +13,7 @@ from ..protocols import PROTOCOLS, get_protocol
 from ..protocols._base import Preset, Protocol
 from ..site import Site
 from ..store.specs import AXES
-from .experiment import Experiment
-from .files import SettingsFile, read_settings_file
+from .experiment import Experiment, SettingsFile, read_settings_file
 
 FIDELITIES = ("corrected", "released", "released_per", "released_el")
 

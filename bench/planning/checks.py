@@ -16,7 +16,7 @@ from ..protocols.recipes._base import Optimizer, Precision, Recipe, Schedule
 from ..seeds import content_id
 from ..store.specs import Parameters
 from .asked import Asked
-from .files import Values
+from .experiment import Values
 
 if TYPE_CHECKING:
     from ..datasets.dataset import Dataset

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from ..methods.published import PER, NivmfScripts
-from .files import Values
+from .experiment import Values
 
 if TYPE_CHECKING:
     from ..methods._base import Method

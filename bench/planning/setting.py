@@ -16,7 +16,7 @@ from ..protocols.recipes._base import BATCHES, Optim, Range, Recipe, Stage
 from ..store.specs import Cell, Parameters, TuneFor, place
 from .asked import Asked
 from .checks import Found, check
-from .files import Values
+from .experiment import Values
 from .published import NothingPublished, Published, find_published, stage_one
 
 if TYPE_CHECKING:

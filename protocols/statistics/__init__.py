@@ -5,7 +5,6 @@ Pure functions of NumPy arrays, SciPy underneath. docs/protocol.md says how ofte
 
 from __future__ import annotations
 
-from .best import BestIntervals, best_intervals, dunnett_quantile, may_be_best
 from .bootstrap import FEW, Interval, NestedInterval, nested_bootstrap, paired_bootstrap
 from .paired import (
     ROUNDING,
@@ -28,9 +27,13 @@ from .paired import (
 from .ranks import (
     PROFILED,
     RANKED,
+    BestIntervals,
     RankInterval,
+    best_intervals,
     critical_difference,
+    dunnett_quantile,
     friedman,
+    may_be_best,
     mean_ranks,
     performance_profile,
     rank_intervals,

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from bench.cli import main
 from bench.errors import UserError
-from bench.planning.experiment import Experiment
-from bench.planning.files import read_experiment
+from bench.planning.experiment import Experiment, read_experiment
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "experiment.schema.json"
 

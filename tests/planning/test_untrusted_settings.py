@@ -2,7 +2,7 @@
 
 import pytest
 from bench.errors import UserError
-from bench.planning.files import LARGEST, read_settings_file
+from bench.planning.experiment import LARGEST, read_settings_file
 from bench.planning.setting import convert
 
 

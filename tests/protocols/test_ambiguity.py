@@ -9,9 +9,8 @@ from bench.protocols.confidence import augrc
 from bench.protocols.declare import run_battery
 from bench.protocols.embeddings import Embeddings, Options
 from bench.protocols.known_tests import load_tests
-from bench.protocols.ranking import rank
+from bench.protocols.ranking import ScoreMatrix, rank
 from bench.protocols.rows import OBSERVER, OBSERVER_IMAGE, kind_of
-from bench.protocols.scorers import ScoreMatrix
 
 CLASSES, QUERIES = 6, 240
 RHO = "spearman_posterior_entropy"

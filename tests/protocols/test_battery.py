@@ -12,8 +12,8 @@ from bench.protocols.declare import run_battery
 from bench.protocols.embeddings import Embeddings, Options, Quality
 from bench.protocols.known_tests import BUILT_IN, known_groups, load_tests
 from bench.protocols.metrics import METRICS, find_metric, known_metrics, metric_help, metric_requests, title_of
+from bench.protocols.ranking import ScoreMatrix
 from bench.protocols.rows import RETRIEVAL_CONFIDENCES
-from bench.protocols.scorers import ScoreMatrix
 
 PROTOCOLS = Path(known_tests.__file__).parent
 

@@ -9,8 +9,8 @@ from bench.protocols.calibration import brier_score, expected_calibration_error,
 from bench.protocols.declare import run_battery
 from bench.protocols.embeddings import Embeddings
 from bench.protocols.known_tests import load_tests
+from bench.protocols.ranking import ScoreMatrix
 from bench.protocols.retrieval_confidence import LogisticFit
-from bench.protocols.scorers import ScoreMatrix
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize

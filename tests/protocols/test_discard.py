@@ -18,7 +18,7 @@ from bench.protocols.discard import (
 )
 from bench.protocols.embeddings import Embeddings, Options
 from bench.protocols.known_tests import load_tests
-from bench.protocols.scorers import ScoreMatrix
+from bench.protocols.ranking import ScoreMatrix
 from bench.protocols.verification import sample_pairs
 from hypothesis import given, settings
 from hypothesis import strategies as st

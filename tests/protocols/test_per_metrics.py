@@ -21,9 +21,8 @@ from bench.protocols.known_tests import load_tests
 from bench.protocols.near_modes import NearModes, candidate_count, reranked_map_at_r, with_lone_queries
 from bench.protocols.quality import spearman
 from bench.protocols.query_metrics import map_at_r, per_query
-from bench.protocols.ranking import rank
+from bench.protocols.ranking import Reranked, ScoreMatrix, rank
 from bench.protocols.reranked import kept_from_threshold
-from bench.protocols.scorers import Reranked, ScoreMatrix
 from bench.protocols.verification import (
     equal_error_rate,
     nearest_equal_error_rate,

@@ -5,9 +5,8 @@ import math
 import pytest
 import torch
 from bench.protocols.query_metrics import map_at_r, per_query
-from bench.protocols.ranking import full_depth, rank
+from bench.protocols.ranking import Reranked, ScoreMatrix, full_depth, rank
 from bench.protocols.retrieval import map_at_k_rows, retrieval_rows
-from bench.protocols.scorers import Reranked, ScoreMatrix
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator

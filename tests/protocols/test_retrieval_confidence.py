@@ -12,10 +12,9 @@ from bench.protocols.declare import run_battery
 from bench.protocols.embeddings import Embeddings, Options
 from bench.protocols.known_tests import load_tests
 from bench.protocols.query_metrics import per_query
-from bench.protocols.ranking import NEAREST, answer_depth, full_depth, rank
+from bench.protocols.ranking import NEAREST, ScoreMatrix, answer_depth, full_depth, rank
 from bench.protocols.retrieval_confidence import LogisticFit, mean_rank, random_confidence, retrieval_confidences
 from bench.protocols.rows import RETRIEVAL_CONFIDENCES, kind_of
-from bench.protocols.scorers import ScoreMatrix
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize

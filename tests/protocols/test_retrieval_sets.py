@@ -10,7 +10,7 @@ from bench.protocols.declare import run_battery
 from bench.protocols.embeddings import Embeddings
 from bench.protocols.known_tests import load_tests
 from bench.protocols.query_metrics import per_query
-from bench.protocols.ranking import rank
+from bench.protocols.ranking import ScoreMatrix, rank
 from bench.protocols.retrieval_sets import (
     conformal_k,
     first_positive_ranks,
@@ -18,7 +18,6 @@ from bench.protocols.retrieval_sets import (
     retrieval_sets,
     sets_of_classes,
 )
-from bench.protocols.scorers import ScoreMatrix
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

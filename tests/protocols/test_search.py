@@ -11,9 +11,8 @@ from bench.methods.scorers import DistributionScorer
 from bench.protocols import ranking, search
 from bench.protocols.filter_out import filter_out_rows
 from bench.protocols.query_metrics import per_query
-from bench.protocols.ranking import filter_depth, rank
+from bench.protocols.ranking import ScoreMatrix, filter_depth, rank
 from bench.protocols.retrieval import retrieval_rows
-from bench.protocols.scorers import ScoreMatrix
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -8,7 +8,7 @@ import torch
 from bench.protocols.declare import run_battery
 from bench.protocols.embeddings import Embeddings
 from bench.protocols.known_tests import load_tests
-from bench.protocols.scorers import ScoreMatrix
+from bench.protocols.ranking import ScoreMatrix
 from bench.protocols.threshold_consistency import calibration_range, class_rates, opis, sampled_images
 from bench.protocols.verification import sample_pairs
 from hypothesis import given, settings

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from bench.protocols.rows import OWN
-from bench.report.page.headline import headline_of
+from bench.report.page.answer import headline_of
 from bench.report.page.words import Anchors
 from bench.report.render import files_of
 from bench.report.systems import CONSTANT, choose, system_document, systems

@@ -22,9 +22,8 @@ from ..cost import CostRow
 from ..render import environment, to_html
 from ..table import Table
 from ..write import Judged
-from .answer import answer_of
+from .answer import answer_of, headline_of
 from .curves import HEIGHT, WIDTH, Chart, charts_of
-from .headline import headline_of
 from .sources import (
     Tested,
     about_names,
