@@ -82,9 +82,14 @@ class Cli:
         return subprocess.Popen(
             [BENCH, *map(str, arguments)], cwd=self.cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             start_new_session=True,
-            # A shell's background jobs ignore Ctrl-C, and so would what the tests start from one.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            preexec_fn=heed_signals,
         )  # fmt: skip
+
+
+def heed_signals():
+    """Undo for a new process what it would inherit: background jobs ignore Ctrl-C, those of ``nohup`` a hang-up."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 class Inside(Cli):

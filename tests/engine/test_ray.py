@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.engine.conftest import heed_signals
+
 BENCH = Path(sys.executable).with_name("bench")
 RAY = Path(sys.executable).with_name("ray")
 ROOT = Path(__file__).parents[2]
@@ -130,8 +132,9 @@ class Run:
     def __init__(self, command, cwd, variables):
         self.log = Path(cwd) / f"log-{secrets.token_hex(4)}"
         self.process = subprocess.Popen(
-            [*map(str, command)], cwd=cwd, env=variables, stdout=self.log.open("wb"), stderr=subprocess.STDOUT
-        )
+            [*map(str, command)], cwd=cwd, env=variables, stdout=self.log.open("wb"), stderr=subprocess.STDOUT,
+            preexec_fn=heed_signals,
+        )  # fmt: skip
 
     @property
     def said(self):
