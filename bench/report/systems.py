@@ -15,14 +15,14 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from ..protocols.rows import COMBINED, FITTED, FREE_IMAGE_CONFIDENCES, MARGIN, OWN, kind_of
+from ..protocols.rows import FREE_IMAGE_CONFIDENCES, MARGIN, OWN, kind_of
 from ..protocols.statistics import Outcome, Summary, holm, p_different, paired_difference
 from ..registry import Registry
 from .contender import CONTENDER, LABELS, Contender, by_budget
 from .frame import tested_splits
 from .seeds import NO_DIFFERENCE, SeedGroup, SeedStatistics, defined_values, difference_fields, divided
 from .table import GAP, Cell, Column, Document, frame_of, grouped, interval, label, number, percent, table_of
-from .verdicts import METRIC, QUESTIONS, Question, images_of, outcome_of, same_order_as
+from .verdicts import CHALLENGERS, METRIC, QUESTIONS, Question, images_of, outcome_of, same_order_as
 
 
 class Measure(NamedTuple):
@@ -111,8 +111,9 @@ def systems(groups: Iterable[SeedGroup]) -> list[System]:
             here = [held[contender] for contender in contenders if not contender.ensemble]
             judged = [group for group in here if OWN in group.confidences(METRIC)]
             plain = _plain(here) if judged else None
+            rivals = {question: choose(plain, question) if plain else Choice("") for question in QUESTIONS}
             for group in judged:
-                found += _of_group(group, plain, leads=not place)
+                found += _of_group(group, plain, rivals, leads=not place)
     return _adjusted(found)
 
 
@@ -121,7 +122,7 @@ def _plain(groups: Sequence[SeedGroup]) -> SeedGroup | None:
     bases = Counter(group.contender.base for group in groups if group.contender.base)
     name = max(bases, key=lambda base: bases[base]) if bases else _base_of_recipe(groups[0].contender.dataset)
     plain = [group for group in groups if not group.probabilistic and OWN not in group.confidences(METRIC)]
-    named = [group for group in plain if group.contender.label == name]
+    named = [group for group in plain if group.contender.method == name]
     return next(iter(named or (plain if len(plain) == 1 else [])), None)
 
 
@@ -133,23 +134,20 @@ def _base_of_recipe(dataset: str) -> str:
     return recipe_of(registry.dataset(dataset)).base if dataset in registry.names else ""
 
 
-def _of_group(group: SeedGroup, plain: SeedGroup | None, leads: bool) -> Iterator[System]:
-    for question in QUESTIONS:
-        own = choose(group, question, _own_confidences(question))
-        rival = choose(plain, question) if plain else Choice("")
+def _of_group(
+    group: SeedGroup, plain: SeedGroup | None, rivals: Mapping[Question, Choice], leads: bool
+) -> Iterator[System]:
+    for question, rival in rivals.items():
+        own = choose(group, question, CHALLENGERS[question])
         for split in tested_splits(group.splits(METRIC)):
             yield _system(group, plain, split, question, own, rival, leads)
-
-
-def _own_confidences(question: Question) -> tuple[str, ...]:
-    return (OWN,) if question == "before_gallery" else (OWN, f"{OWN}{COMBINED}", f"{OWN}{FITTED}")
 
 
 def free_confidences(group: SeedGroup, question: Question) -> tuple[str, ...]:
     """Free confidences that a question allows: of images before the gallery, also of the ranking and both later on."""
     kinds = ("image",) if question == "before_gallery" else ("retrieval", "combined")
     names = sorted(group.confidences(METRIC))
-    return tuple(name for name in names if kind_of(name) in kinds and not name.startswith(OWN))
+    return tuple(name for name in names if kind_of(name) in kinds and name.partition("+")[0] != OWN)
 
 
 def choose(group: SeedGroup, question: Question, names: Sequence[str] = ()) -> Choice:
