@@ -13,7 +13,7 @@ from torch import Tensor
 from .declare import test
 from .embeddings import Embeddings
 from .retrieval_confidence import JUDGED_BY, LogisticFit, as_vectors, mean_rank, oracle_confidence
-from .rows import COMBINED, FITTED, Row, kind_of, row
+from .rows import AGREEMENT, COMBINED, FITTED, MARGIN, MARGIN_AND_AGREEMENT, Row, kind_of, row
 
 COVERAGE = 0.8
 """Coverage at which tables give the risk."""
@@ -195,59 +195,62 @@ def risk_rows(
                 yield row("confidence_auroc", confidence_auroc(kept, right), confidence=name, **extra)
 
 
-@test(group="risk", per="scorer")
+@test(group="risk", per="scorer", version=2)
 def risk(view: Embeddings, scorer: str) -> Iterator[Row]:
     """Areas under risk-coverage curves of confidences, points of them, and their AUROC of right and wrong answers.
 
-    An answer is right if the nearest neighbour has the query's class. The retrieval confidences, which the ranking
-    itself gives, are judged under every scorer. Those of the images (known before there is a gallery) are judged under
-    the scorers chosen for that; so is each of them combined with the margin, by the mean of the ranks that the queries
-    have by the two, and by a logistic fit on validation classes if there are any: this tells whether the image
-    confidence adds anything to the margin, which costs nothing. Two confidences serve for comparison: a random one and
-    the oracle, the best possible one, which is each query's own value of the metric. The rows are those of
-    :func:`risk_rows`; the value is nan for a logistic fit if all answers on the validation classes are right, or all
+    An answer is right if the nearest neighbour has the query's class. Judged are the confidences of the images (known
+    before there is a gallery), those that the ranking itself gives, and combinations of both: each image confidence
+    with the margin, by the mean of the ranks that the queries have by the two, and by a logistic fit on validation
+    classes if there are any. This tells whether the image confidence adds anything to the margin, which costs nothing.
+    So does the fit of two that cost nothing, the margin and the agreement. Two confidences serve for comparison: a
+    random one and the oracle, the best possible one, which is each query's own value of the metric. The rows are those
+    of :func:`risk_rows`; the value is nan for a logistic fit if all answers on the validation classes are right, or all
     wrong.
     """
     values = view.query_values(scorer, view.options.risk_ks)
-    of_images = view.confidences_of_queries() if scorer in view.own_scorers else {}
+    of_images = view.confidences_of_queries()
     if of_images:
         yield from risk_rows(values, of_images, scorer=scorer)
     of_ranking = view.retrieval_confidences(scorer)
-    combined, gaps = combined_confidences(view, scorer) if of_images else ({}, set())
+    combined, gaps = combined_confidences(view, scorer)
     # Gaps keep their place: rows of several models are averaged one by one.
     for line in risk_rows(values, {**of_ranking, **combined}, scorer=scorer, oracle=False):
         yield {**line, "value": math.nan} if line["confidence"] in gaps else line
 
 
 def combined_confidences(view: Embeddings, scorer: str) -> tuple[dict[str, Tensor], set[str]]:
-    """Image confidences combined with the margin by name, each ``[Q]``; and the names of those without a meaning.
+    """Confidences combined with the margin by name, each ``[Q]``; and the names of those without a meaning.
 
     Fits have no meaning on validation classes all of whose answers are right, or all wrong.
     """
-    margin = view.retrieval_confidences(scorer)["margin"]
-    combined: dict[str, Tensor] = {}
+    of_images, of_ranking = view.confidences_of_queries(), view.retrieval_confidences(scorer)
+    images = [name for name in of_images if kind_of(name) == "image"]
+    combined = {f"{name}{COMBINED}": mean_rank(of_images[name], of_ranking[MARGIN]) for name in images}
     gaps: set[str] = set()
-    for name, confidence in view.confidences_of_queries().items():
-        if kind_of(name) == "image":
-            combined[f"{name}{COMBINED}"] = mean_rank(confidence, margin)
-            fit = fit_on_validation(view, scorer, name)
-            if fit is not None:
-                combined[f"{name}{FITTED}"] = fit(confidence, margin)
-                gaps |= set() if fit.found else {f"{name}{FITTED}"}
+    for name in (*images, AGREEMENT):
+        fit = fit_on_validation(view, scorer, name)
+        if fit is not None:
+            both = MARGIN_AND_AGREEMENT if name == AGREEMENT else f"{name}{FITTED}"
+            combined[both] = fit((of_images | of_ranking)[name], of_ranking[MARGIN])
+            gaps |= set() if fit.found else {both}
     return combined, gaps
 
 
 def fit_on_validation(view: Embeddings, scorer: str, name: str) -> LogisticFit | None:
-    """Combination of an image confidence and the margin that suits clean images of validation classes.
+    """Combination of a confidence and the margin that suits clean images of validation classes.
 
     It is None if there are no validation classes, they were trained on, or their images lack this confidence.
     """
-    validation = view.validation
-    if validation is None or view.validation_split != "val" or name not in validation.confidences:
+    validation = view if view.held_out and view.clean else view.validation
+    if validation is None or view.validation_split != "val" or scorer not in validation.scorers:
+        return None
+    if name not in (*validation.confidences, AGREEMENT):
         return None
 
     def fit() -> LogisticFit:
-        own, margin = validation.confidences_of_queries()[name], validation.retrieval_confidences(scorer)["margin"]
-        return LogisticFit.of(own, margin, validation.query_values(scorer, (1,))["recall_at_1"])
+        of_ranking = validation.retrieval_confidences(scorer)
+        first = (validation.confidences_of_queries() | of_ranking)[name]
+        return LogisticFit.of(first, of_ranking[MARGIN], validation.query_values(scorer, (1,))["recall_at_1"])
 
     return validation.once(f"fit of {name} under {scorer}", fit)

@@ -136,8 +136,8 @@ class EmbeddingTest:
 
     Attributes:
         group: Name of its group, by which plans and commands select it.
-        per: How often it runs: once for every ``scorer`` (similarity of embeddings), only for each ``own scorer`` (by
-            which confidences are judged, usually the method's), or once for the ``embeddings``.
+        per: How often it runs: once for every ``scorer`` (similarity of embeddings), only for each ``own scorer``
+            (usually the method's), or once for the ``embeddings``.
         run: Function of the :class:`~bench.protocols.embeddings.Embeddings`, and of the name of the scorer if it runs
             per scorer, that returns a :class:`~bench.protocols.rows.Row` (metric, value, ..) per value.
         needs: Names of attributes of the embeddings, such as ``confidences``, without which the test is left out.
@@ -181,8 +181,8 @@ def test(
 
     Args:
         group: Name by which plans and commands select the test.
-        per: ``"scorer"`` to run once for every scorer, ``"own scorer"`` to run once for each of the scorers by which
-            confidences are judged, or ``"embeddings"`` to run once.
+        per: ``"scorer"`` to run once for every scorer, ``"own scorer"`` to run once for each of the ``own_scorers`` of
+            the embeddings, or ``"embeddings"`` to run once.
         needs: Names of attributes of the embeddings, such as ``"confidences"``, without which the test is left out.
         clean_only: Leave the test out on corrupted images.
         metrics: Metrics that the test computes, unless they are in the built-in table.

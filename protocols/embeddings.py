@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from .query_metrics import per_query
-from .ranking import NEAREST, Ranking, Scorer, answer_depth, filter_depth, full_depth, rank
-from .retrieval_confidence import retrieval_confidences
+from .ranking import Ranking, Scorer, agreeing, answer_depth, filter_depth, full_depth, rank
+from .retrieval_confidence import JUDGED_BY, consistency, retrieval_confidences
 from .rows import Row, SplitRow, kind_of, row
 
 T = TypeVar("T")
@@ -85,7 +85,7 @@ class Embeddings:
         ids: Permanent name of each image; random draws depend on it, not on the order of the images.
         scorers: Functions that make the scorers (similarities to rank by), by name; each is called when its scorer is
             needed.
-        own_scorers: Names of the scorers by which confidences are judged.
+        own_scorers: Names of the scorers by which filter-out curves, calibration and retrieval sets are made.
         confidences: Image confidences by name, each ``[N]``, higher = more confident. They are known before there is a
             gallery; those that need a ranking are :meth:`retrieval_confidences`. Random numbers may be included for
             comparison, under the name ``random``.
@@ -101,6 +101,7 @@ class Embeddings:
         candidates: Function that makes a scorer by the distance of the embedding distributions' modes. The public code
             of "Probabilistic Embeddings Revisited" (PER) chooses a query's candidates by this scorer and ranks only
             these (:mod:`bench.protocols.reranked`).
+        held_out: Whether these are validation images, on whose clean versions combined confidences are fitted.
         clean: Whether the images are not corrupted.
         seed: Function that returns the seed of a random draw from the name of its purpose.
         options: Options of the tests.
@@ -125,6 +126,7 @@ class Embeddings:
     validation: Embeddings | None = None
     validation_split: Literal["val", "train"] = "val"
     candidates: Callable[[], Scorer] | None = None
+    held_out: bool = False
     clean: bool = True
     seed: Callable[[str], int] = seed_of
     options: Options = Options()
@@ -196,7 +198,7 @@ class Embeddings:
                 depth=depth,
                 queries=self.queries,
                 gallery=self.gallery,
-                answers=NEAREST,
+                answers=agreeing(self.labels if self.gallery is None else self.labels[self.gallery]),
             )
         return current.ranking
 
@@ -204,12 +206,35 @@ class Embeddings:
         """Retrieval confidences of every query by name, each ``[Q]``, higher = more confident.
 
         They come from the ranking and the gallery's labels, never from the query's own label
-        (:func:`~bench.protocols.retrieval_confidence.retrieval_confidences`).
+        (:mod:`~bench.protocols.retrieval_confidence`). Sets without ``directions`` have no ``consistency``.
         """
-        return self.once(
-            f"retrieval confidences {scorer}",
-            lambda: retrieval_confidences(self.scorer(scorer), self.ranking(scorer)),
-        )
+
+        def compute() -> dict[str, Tensor]:
+            ranking = self.ranking(scorer)
+            found = retrieval_confidences(self.scorer(scorer), ranking)
+            self.once(f"answers {scorer}", lambda: ranking.neighbours[:, 0].clone())
+            if self.directions is not None:
+                found["consistency"] = consistency(self.unit_vectors, self.labels, ranking, self.seed("consistency"))
+            return found
+
+        return self.once(f"retrieval confidences {scorer}", compute)
+
+    def kept(self, scorer: str) -> dict[str, Tensor]:
+        """What is known of every query under a scorer, ``[Q]`` each: what its confidences are judged by.
+
+        The names are ``answer`` (row of the nearest neighbour), ``map_at_r``, ``recall_at_1`` and those of the
+        retrieval confidences. :meth:`keep` is the inverse, without an embedding.
+        """
+        of_ranking, values = self.retrieval_confidences(scorer), self.query_values(scorer, (1,))
+        answers = self.once(f"answers {scorer}", lambda: self.ranking(scorer).neighbours[:, 0])
+        return {"answer": answers, **{name: values[name] for name in JUDGED_BY}, **of_ranking}
+
+    def keep(self, scorer: str, values: Mapping[str, Tensor]) -> None:
+        """Take what is known of every query under a scorer from :meth:`kept` in place of a ranking."""
+        of_ranking = {name: value for name, value in values.items() if name not in ("answer", *JUDGED_BY)}
+        self._cache[f"answers {scorer}"] = values["answer"]
+        self._cache[f"query values {scorer} {(1,)}"] = {name: values[name] for name in JUDGED_BY}
+        self._cache[f"retrieval confidences {scorer}"] = of_ranking
 
     def confidences_of_queries(self) -> dict[str, Tensor]:
         """Image confidences of the queries alone by name, each ``[Q]``."""
@@ -226,10 +251,14 @@ class Embeddings:
         asked = self.options.recall_ks if ks is None else ks
         return self.once(f"query values {scorer} {asked}", lambda: per_query(self.ranking(scorer), asked))
 
+    def release(self) -> None:
+        """Free the memory of the scorer in use and its ranking; they are made again if they are needed."""
+        self._cache.pop("current scorer", None)
+
     def _use(self, name: str) -> _Current:
         current = self._cache.get("current scorer")
         if not isinstance(current, _Current) or current.name != name:
-            self._cache.pop("current scorer", None)  # before the next one is made
+            self.release()  # before the next one is made
             current = _Current(name, self.scorers[name]())
             self._cache["current scorer"] = current
         return current

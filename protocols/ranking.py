@@ -100,7 +100,7 @@ class Reranked:
 
 
 NEAREST = 10
-"""Number of nearest neighbours whose classes are compared with the answer."""
+"""Largest number of nearest neighbours that are asked about an answer."""
 
 _CELLS = 1 << 20
 """Bound on the entries of a table of classes by queries: 8 MiB."""
@@ -201,6 +201,20 @@ def answer_depth(labels: Tensor, k: int = NEAREST) -> int:
     """
     most = int(torch.unique(labels, return_counts=True)[1].max())
     return min(max(most + 1, k), len(labels))
+
+
+def agreeing(labels: Tensor) -> int:
+    """Number k of nearest neighbours for the :func:`agreement`, in a gallery with these classes ``[G]``.
+
+    It is the median number of images of a class less one, from 1 to :data:`NEAREST`. A fixed number would ask mostly
+    images of other classes where classes are small: then the share is highest for queries that find none of their own.
+
+    Example:
+        >>> agreeing(torch.arange(40) // 4), agreeing(torch.arange(40) // 20)
+        (3, 10)
+    """
+    sizes = torch.unique(labels, return_counts=True)[1]
+    return min(max(int(sizes.median()) - 1, 1), NEAREST)
 
 
 TIE_TOLERANCE = 1e-13

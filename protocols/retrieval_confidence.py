@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .ranking import Ranking, Scorer
+from .ranking import NEAREST, Ranking, Scorer
 
 
 def as_vectors(a: Tensor, b: Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -66,11 +66,11 @@ def retrieval_confidences(scorer: Scorer, ranking: Ranking) -> dict[str, Tensor]
       the nearest place, and 0 if the gallery has no other class: there is nothing to compare with.
     * ``agreement``: share of the k nearest that have the class of the nearest one
       (:func:`~bench.protocols.ranking.agreement`).
-    * ``spread``: score of the nearest minus that of the k-th nearest (of the last one, if there are fewer): how far the
-      best scores stand out (after the separation of the best scores of Miller et al. 2025, arXiv:2510.13464).
+    * ``spread``: score of the nearest minus that of the tenth nearest (of the last one, if there are fewer): how far
+      the best scores stand out (after the separation of the best scores of Miller et al. 2025, arXiv:2510.13464).
 
     Scores are computed anew in float64 for three pairs per query, since a search proves the order of scores and not
-    their last digits.
+    their last digits. What comes of them is rounded to float32, so that a file of that type keeps it whole.
 
     Args:
         scorer: The scorer that made the ranking.
@@ -90,18 +90,19 @@ def retrieval_confidences(scorer: Scorer, ranking: Ranking) -> dict[str, Tensor]
     answers = ranking.answers
     if answers is None:
         raise ValueError("the ranking has no answers; make it with rank(.., answers=k)")
-    near = ranking.neighbours[:, : answers.k]
+    near = ranking.neighbours[:, :NEAREST]
     last = near.gather(1, (near >= 0).sum(1, keepdim=True) - 1).squeeze(1)
     # A rival that does not exist, or is tied, is the nearest itself: the margin is exactly 0.
     rival = torch.where(answers.tied | (answers.rival < 0), near[:, 0], answers.rival)
     top, second, least = _scores(scorer, ranking.queries, torch.stack([near[:, 0], rival, last]).long())
     # A rounding error must not make a difference negative.
-    return {
+    found = {
         "top1_score": top,
         "margin": (top - second).clamp_min(0.0),
         "agreement": answers.agreement,
         "spread": (top - least).clamp_min(0.0),
     }
+    return {name: values.float().double() for name, values in found.items()}
 
 
 def _scores(scorer: Scorer, queries: Tensor, items: Tensor) -> Tensor:
@@ -116,6 +117,55 @@ def _scores(scorer: Scorer, queries: Tensor, items: Tensor) -> Tensor:
         raise ValueError(f"scorer {scorer.name!r} gave {int((~torch.isfinite(scores)).sum())} scores not finite")
     step = 2.0 ** (math.frexp(float(scores.abs().max()))[1] - _DIGITS)
     return (scores / step).round() * step
+
+
+HALVES = 32
+"""Random halves of the dimensions by which the consistency of an answer is measured."""
+
+
+def consistency(unit: Tensor, labels: Tensor, ranking: Ranking, seed: int) -> Tensor:
+    """Share of random halves of the dimensions by which the nearest image has the class of the answer, ``[Q]``.
+
+    The consistency of the first answer under dropout (Gomez, UAI 2025), applied to embeddings in place of a network:
+    it needs no training and no second forward pass. The ten nearest images and the nearest one of another class than
+    the answer's compete by their cosine in each half. It is 0 if classes are tied for the nearest place.
+
+    Args:
+        unit: Unit embeddings of all images, ``[N, D]``.
+        labels: Classes of all images, ``[N]``.
+        ranking: The ranking that gives the answers, made with ``answers=k``.
+        seed: Seed of the draw of the halves.
+
+    Raises:
+        ValueError: If the ranking was made without answers.
+    """
+    answers = ranking.answers
+    if answers is None:
+        raise ValueError("the ranking has no answers; make it with rank(.., answers=k)")
+    dim = unit.shape[1]
+    draw = torch.rand(HALVES, dim, generator=torch.Generator().manual_seed(seed % 2**63), dtype=torch.float64)
+    halves = (draw.argsort(1).argsort(1) < (dim + 1) // 2).double().mT
+    near, group = ranking.neighbours[:, :NEAREST], ranking.group[:, :NEAREST]
+    # Which of some tied images are among the ten is by chance: then none of them is asked, unless all are tied.
+    after = ranking.group[:, NEAREST : NEAREST + 1]
+    cut = (group == after) if after.shape[1] else (group == group[:, -1:]) & (ranking.beyond > 0)[:, None]
+    asked = torch.cat([near, answers.rival[:, None]], 1).long()
+    valid = torch.cat([(near >= 0) & ~cut, answers.rival[:, None] >= 0], 1)
+    valid[:, 0] = True
+    same = labels[asked.clamp_min(0)] == labels[near[:, :1].long()]
+    found = torch.empty(len(near), dtype=torch.float64)
+    for place in torch.arange(len(near)).split(max(1, _BLOCK // (asked.shape[1] * max(dim, HALVES)))):
+        items = unit[asked[place].clamp_min(0)].double()
+        lengths = (items.square() @ halves).sqrt().clamp_min(1e-12)
+        cosines = ((unit[ranking.queries[place], None].double() * items) @ halves) / lengths
+        cosines = cosines.masked_fill(~valid[place, :, None], -math.inf)
+        best = (cosines >= cosines.amax(1, keepdim=True) - 1e-12).double()
+        found[place] = ((best * same[place, :, None]).sum(1) / best.sum(1)).mean(1)
+    return found.masked_fill(answers.tied, 0.0).float().double()
+
+
+_BLOCK = 1 << 20
+"""Numbers of a table of images by dimensions that are made at a time: 8 MiB."""
 
 
 def mean_rank(*confidences: Tensor) -> Tensor:

@@ -97,7 +97,7 @@ OWN = "method"
 FREE_IMAGE_CONFIDENCES = ("norm", "max_cosine", "max_probability", "neg_entropy")
 """Names of the image confidences that networks have without learning one, in the order of tables."""
 
-RETRIEVAL_CONFIDENCES = ("top1_score", "margin", "agreement", "spread")
+RETRIEVAL_CONFIDENCES = ("top1_score", "margin", "agreement", "spread", "consistency")
 """Names of the retrieval confidences, in the order of tables (:mod:`bench.protocols.retrieval_confidence`)."""
 
 COMBINED = "+margin"
@@ -108,6 +108,12 @@ MARGIN = COMBINED.removeprefix("+")
 
 FITTED = "+margin_fitted"
 """End of the name of an image confidence that is combined with the margin by a logistic fit on validation classes."""
+
+AGREEMENT = "agreement"
+"""Name of the retrieval confidence that the margin is combined with."""
+
+MARGIN_AND_AGREEMENT = f"{MARGIN}+{AGREEMENT}"
+"""Name of the margin and the agreement, combined by a logistic fit on validation classes: it needs no learning."""
 
 OBSERVER = "observer"
 """Name of the probability that an answer is right, for one who knows how the images were made."""
@@ -131,4 +137,4 @@ def kind_of(confidence: str) -> Kind:
         return "control"
     if confidence in RETRIEVAL_CONFIDENCES:
         return "retrieval"
-    return "combined" if confidence.endswith((COMBINED, FITTED)) else "image"
+    return "combined" if confidence.endswith((COMBINED, FITTED, MARGIN_AND_AGREEMENT)) else "image"

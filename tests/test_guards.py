@@ -64,7 +64,7 @@ def test_the_reference_results_are_small_and_have_no_checkpoint():
     files = [path for path in _tracked() if path.parts[:2] == REFERENCE]
     assert sum((ROOT / path).stat().st_size for path in files) <= 20_000_000
     endings = {"".join(path.suffixes[-2:]) for path in files} - {".json", ".csv", ".md"}
-    assert endings == {".tar.xz", ".float16.xz"}
+    assert endings == {".tar.xz", ".queries.xz"}
 
 
 def test_the_console_script_works_from_another_directory(tmp_path):

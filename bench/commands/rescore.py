@@ -1,4 +1,4 @@
-"""``bench rescore``: new tests for old records, from the arrays that they have kept."""
+"""``bench rescore``: new tests for old records, from the files that they have kept."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ class RescoredTest(TypedDict):
     rescoring: str
     code: str
     values: int
-    float16: bool
     compared: int
     largest_difference: float | None
     left_out: list[str]
@@ -51,11 +50,12 @@ def rescore(
     plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:
-    """Give the finished tests of a results folder new values, without a training: from the embeddings they have kept.
+    """Give the finished tests of a results folder new values, without a training: from the files they have kept.
 
-    Use it after a test was changed or a plug-in test was added, also for results of older code. Each rescoring has a
+    Use it after a test was changed or a plug-in test was added, also for results of older code. Tests of confidences
+    need the file of queries alone; others, and those of plug-ins, need the embeddings. Each rescoring has a
     record of its own, which names the code of the test and that of the new values; the record of the test stays as it
-    is. What is done already is not done again. Tests whose embeddings are missing or damaged are named, with exit
+    is. What is done already is not done again. Tests whose files are missing or damaged are named, with exit
     code 1.
 
     \b
@@ -121,7 +121,6 @@ def _rescored(record: TestRecord, site: Site, groups: tuple[str, ...], arrays: S
         "rescoring": "" if made is None else made.unit,
         "code": "" if made is None else versions_text(made.spec.versions),
         "values": 0 if made is None else len(made.rows),
-        "float16": made is not None and made.spec.float16,
         "compared": 0 if made is None else made.compared,
         "largest_difference": None if made is None else made.largest_difference,
         "left_out": [] if made is None else list(made.left_out),
@@ -135,8 +134,7 @@ def _said(row: RescoredTest) -> str:
         return row["failure"]
     text = f"{row['values']} values by code {row['code']}"
     if row["largest_difference"] is not None:
-        what = "from float16 embeddings, " if row["float16"] else ""
-        text += f"; {what}{row['compared']} values as before up to {row['largest_difference']:.2g}"
+        text += f"; {row['compared']} values as before up to {row['largest_difference']:.2g}"
     if row["left_out"]:
-        text += f"; without {', '.join(row['left_out'])}, whose trained parameters are not kept"
+        text += f"; without {', '.join(row['left_out'])}, for which too little is kept"
     return text

@@ -149,13 +149,13 @@ def _check(results: Path, as_json: bool) -> int:
 
 
 def _wrong_values(store: Store) -> list[Damage]:
-    """Archived tests whose values do not follow from the float16 embeddings that they come with."""
+    """Archived tests whose values do not follow from the queries that they come with."""
     from ..store.folder import RECORD, Damage
 
     found = []
     site = Site(results=str(store.root))  # one, since each reads the archives anew
     for record in site.store.tests():
-        if site.store.float16(record) is not None:
+        if site.store.copy_of_queries(record) is not None:
             from ..engine.rescoring import check_values
 
             try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
@@ -25,21 +23,22 @@ from ..protocols.embeddings import Embeddings
 from ..protocols.known_tests import load_tests
 from ..protocols.rows import SplitRow
 from ..site import Site
-from ..store.files import DamagedFile, file_sha256, unpacked
+from ..store.files import DamagedFile, file_sha256, file_texts, sha256, unpacked
 from ..store.folder import Store
 from ..store.records import ROW_KEYS, RescoreRecord, TestRecord
 from ..store.specs import Cell, RescoreSpec
+from . import queries
 from .embedded_model import ConcatenatedModels, Embedded
 from .environment import environment
 from .networks import load_model
 from .running import Running
-from .testing import draw_seed, mean_rows, noise_of, options_of, view_of_split, without_nan
+from .testing import draw_seed, mean_rows, noise_of, options_of, rows_of_views, view_of_split, without_nan
 
 if TYPE_CHECKING:
     from ..datasets.dataset import ImageSet
 
-TOLERANCE = 0.005
-"""Largest difference of retrieval values that a copy of the embeddings in float16 may cause."""
+TOLERANCE = 1e-9
+"""Largest difference of the values of a test from those that follow from its queries."""
 
 OF_IMAGES = frozenset({"soft_labels", "posterior"})
 """What a test may need of the images themselves, which no array file has."""
@@ -56,21 +55,27 @@ class StoredModel(Embedded):
 
 
 class Arrays(NamedTuple):
-    """Array files of a test with their SHA-256; ``float16`` is whether they are the copy of an archived test."""
+    """Files of embeddings and of queries of a test with their SHA-256, by name; one of the two may be missing."""
 
-    files: dict[str, tuple[Path, str]]
-    float16: bool
+    embeddings: dict[str, tuple[Path, str]]
+    queries: dict[str, tuple[Path, str]]
 
 
 def rescore(record: TestRecord, site: Site, groups: Sequence[str], arrays: Store | None = None) -> RescoreRecord:
-    """Compute tests from the arrays that a finished test, or another results folder, has kept, and write their record.
+    """Compute tests from the files that a finished test, or another results folder, has kept, and write their record.
 
-    Nothing is trained or embedded. A rescoring that is there already is read, not done again. Groups of tests that need
-    images that are not there give nothing. Arrays that are missing, damaged or do not give the values that the test has
-    measured are a failure.
+    Nothing is trained or embedded. A rescoring that is there already is read, not done again. Tests of confidences
+    follow from the queries, if these are kept, and all others from the embeddings. Groups of tests that need images
+    that are not there give nothing. Files that are missing or damaged are a failure.
     """
     started = time.perf_counter()
     found = find_arrays(record, site.store, arrays)
+    of_queries = [name for name in groups if found.queries and name in queries.GROUPS]
+    of_embeddings = [name for name in groups if found.embeddings and name not in of_queries]
+    if not of_queries and not of_embeddings:
+        raise UnitFailed(
+            f"{min(groups)} needs embeddings, which test {record.unit} has not kept: {_make_again(record, site.store)}"
+        )
     options = _trained_options(record, found, site, arrays)
     scorers = scorers_of(record)
     entries = {"engine": versions.engine("testing")}
@@ -80,20 +85,23 @@ def rescore(record: TestRecord, site: Site, groups: Sequence[str], arrays: Store
         test=record.unit,
         versions={name: versions.version(entry) for name, entry in entries.items()},
         groups=tuple(sorted(groups)),
-        arrays={name: digest for name, (_, digest) in found.files.items()},
-        float16=found.float16,
+        arrays={name: digest for name, (_, digest) in (found.embeddings | found.queries).items()},
         options=options,
     )
     done = site.store.rescored(record.cell, spec.id)
     if done is not None:
         return done
-    models = [read_model(path, record.role.primary_scorer, of) for (path, _), of in zip(found.files.values(), options)]
-    computable = tuple(name for name in scorers if _is_computable(name, options))
-    rows = stored_rows(record, models, groups, computable, site)
-    known = [] if "retrieval" in groups else stored_rows(record, models, ["retrieval"], computable[:1], site, ("test",))
+    rows = query_rows(record, found, of_queries)
+    computable, known = scorers, []
+    if of_embeddings:
+        paths = [path for path, _ in found.embeddings.values()]
+        models = [read_model(path, record.role.primary_scorer, of) for path, of in zip(paths, options)]
+        computable = tuple(name for name in scorers if _is_computable(name, options))
+        rows += stored_rows(record, models, of_embeddings, computable, site)
+        if "retrieval" not in groups:
+            known = stored_rows(record, models, ["retrieval"], computable[:1], site, ("test",))
     compared, difference = compare_rows(record, [*rows, *known])
-    if found.float16 and (difference is None or difference > TOLERANCE):
-        raise UnitFailed(f"its float16 embeddings differ by {difference} from its own values, more than {TOLERANCE}")
+    without = [name for name in groups if name not in (*of_queries, *of_embeddings)]
     made = RescoreRecord(
         unit=spec.id,
         cell=record.cell,
@@ -101,7 +109,7 @@ def rescore(record: TestRecord, site: Site, groups: Sequence[str], arrays: Store
         rows=tuple(rows),
         compared=compared,
         largest_difference=difference,
-        left_out=tuple(name for name in scorers if name not in computable),
+        left_out=(*(name for name in scorers if name not in computable), *without),
         environment=environment(site, started, Running()),
         finished=time.time(),
     )
@@ -110,14 +118,11 @@ def rescore(record: TestRecord, site: Site, groups: Sequence[str], arrays: Store
 
 
 def check_values(record: TestRecord, site: Site) -> None:
-    """Check that the retrieval values of an archived test follow from the float16 embeddings that it comes with."""
-    found = find_arrays(record, site.store)
-    options = _trained_options(record, found, site, None)
-    models = [read_model(path, record.role.primary_scorer, of) for (path, _), of in zip(found.files.values(), options)]
-    scorer = next(name for name in scorers_of(record) if _is_computable(name, options))
-    _, difference = compare_rows(record, stored_rows(record, models, ["retrieval"], (scorer,), site))
+    """Check that the values of an archived test follow from the queries that it comes with."""
+    rows = query_rows(record, find_arrays(record, site.store), ["risk"])
+    _, difference = compare_rows(record, rows)
     if difference is None or difference > TOLERANCE:
-        raise UnitFailed(f"its values differ by {difference} from those of its embeddings, more than {TOLERANCE}")
+        raise UnitFailed(f"its values differ by {difference} from those of its queries, more than {TOLERANCE}")
 
 
 def scorers_of(record: TestRecord) -> tuple[str, ...]:
@@ -130,28 +135,47 @@ def _is_computable(scorer: str, options: Iterable[Mapping[str, float]]) -> bool:
 
 
 def find_arrays(record: TestRecord, store: Store, other: Store | None = None) -> Arrays:
-    """Array files of a test, checked for their SHA-256.
+    """Files of a test, checked for their SHA-256.
 
-    They are looked for in the folder of the test, then in another results folder, then as a copy in float16. Models
-    side by side have the arrays of the test of the same models one by one.
+    They are looked for in the folder of the test, then in another results folder; queries also as a compressed copy.
+    Models side by side have the embeddings of the test of the same models one by one, and no queries.
     """
     owner = _owner(record, store)
-    for place in filter(None, (store, other)):
-        folder = place.unit_dir(owner.cell, "test", owner.unit)
-        if owner.files and all((folder / name).exists() for name in owner.files):
-            for name, digest in owner.files.items():
-                if file_sha256(folder / name) != digest:
-                    raise UnitFailed(f"{folder / name} is damaged: its SHA-256 is not that of its record")
-            return Arrays({name: (folder / name, digest) for name, digest in sorted(owner.files.items())}, False)
-    path = store.float16(owner)
-    if path is not None:
-        return Arrays({path.name: (path, file_sha256(path))}, True)
-    missing = min(owner.files, default="embeddings.safetensors")
-    raise UnitFailed(
-        f"{missing} of test {owner.unit} is missing; name the results folder that has it with --arrays"
-        if store.archive_of(owner.cell, "test", owner.unit)
-        else f"{missing} of test {owner.unit} is missing; the command that made it makes it again"
+    stores = [each for each in (store, other) if each is not None]
+    found = Arrays(*(_find(owner, kind, stores) for kind in ("embeddings", queries.QUERIES)))
+    name = f"{queries.QUERIES}.safetensors"
+    path = store.copy_of_queries(owner)
+    if not found.queries and path is not None:
+        if sha256(unpacked(path)) != owner.files.get(name):
+            raise UnitFailed(f"{path} is damaged: its SHA-256 is not that of its record")
+        found = found._replace(queries={name: (path, owner.files[name])})
+    if owner is not record:
+        found = found._replace(queries={})
+    if not found.embeddings and not found.queries:
+        missing = min(owner.files, default="embeddings.safetensors")
+        raise UnitFailed(f"{missing} of test {owner.unit} is missing; {_make_again(owner, store)}")
+    return found
+
+
+def _make_again(record: TestRecord, store: Store) -> str:
+    """What to do if a file of a test is missing."""
+    archived = store.archive_of(record.cell, "test", record.unit)
+    return (
+        "name the results folder that has it with --arrays" if archived else "the command that made it makes it again"
     )
+
+
+def _find(record: TestRecord, kind: str, stores: Iterable[Store]) -> dict[str, tuple[Path, str]]:
+    """Path and SHA-256 of the files of a kind by name, from the first results folder that has them all."""
+    names = sorted(name for name in record.files if name.startswith(kind))
+    for place in stores:
+        folder = place.unit_dir(record.cell, "test", record.unit)
+        if names and all((folder / name).exists() for name in names):
+            for name in names:
+                if file_sha256(folder / name) != record.files[name]:
+                    raise UnitFailed(f"{folder / name} is damaged: its SHA-256 is not that of its record")
+            return {name: (folder / name, record.files[name]) for name in names}
+    return {}
 
 
 def _owner(record: TestRecord, store: Store) -> TestRecord:
@@ -165,16 +189,12 @@ def _owner(record: TestRecord, store: Store) -> TestRecord:
 def _trained_options(
     record: TestRecord, found: Arrays, site: Site, other: Store | None
 ) -> tuple[dict[str, float], ...]:
-    """Trained parameters of the method's scorer, one mapping per array file; empty if it has none, or none is kept."""
+    """Trained parameters of the method's scorer, one mapping per file of embeddings; empty if it has or keeps none."""
     if not any(get_scorer(name).options for name in scorers_of(record)):
-        return tuple({} for _ in found.files)
-    if found.float16:
-        return tuple(json.loads(_metadata(_content(path)).get("options", "{}")) for path, _ in found.files.values())
+        return tuple({} for _ in found.embeddings)
     joint = record.columns.ensemble == "seeds"
     units = record.spec.train[:1] if joint else record.spec.train
-    return tuple(
-        trained_options(record.trained_cell, unit, site, other) for unit, _ in zip(units, found.files, strict=True)
-    )
+    return tuple(trained_options(record.trained_cell, unit, site, other) for unit, _ in zip(units, found.embeddings))
 
 
 def trained_options(cell: Cell, unit: str, site: Site, other: Store | None = None) -> dict[str, float]:
@@ -192,18 +212,11 @@ def _content(path: Path) -> bytes:
     return unpacked(path) if path.suffix == ".xz" else path.read_bytes()
 
 
-def _metadata(data: bytes) -> dict[str, str]:
-    """Texts in the header of a safetensors file."""
-    (length,) = struct.unpack("<Q", data[:8])
-    held = json.loads(data[8 : 8 + length]).get("__metadata__", {})
-    return {str(key): str(value) for key, value in held.items()}
-
-
 def read_model(path: Path, own_scorer: str, options: Mapping[str, float]) -> StoredModel:
-    """Read an array file of a test, in full or in float16."""
+    """Read a file of embeddings of a test."""
     try:
-        data = _content(path)
-        texts, arrays = _metadata(data), load(data)
+        data = path.read_bytes()
+        texts, arrays = file_texts(data), load(data)
         splits = {name.partition(".")[0] for name in arrays if "." in name}
         embeddings, confidence = {}, {}
         for prefix in sorted(splits):
@@ -213,7 +226,7 @@ def read_model(path: Path, own_scorer: str, options: Mapping[str, float]) -> Sto
             }
             marked = {name for name in of_split if name.startswith("confidence.")}
             confidence[split] = {name.removeprefix("confidence."): of_split[name] for name in sorted(marked)}
-            parameters = {name: _full(value) for name, value in of_split.items() if name not in marked}
+            parameters = {name: value for name, value in of_split.items() if name not in marked}
             embeddings[split] = from_arrays(texts["distribution"], parameters)
         return StoredModel(
             ids=tuple(texts["ids"].split("\n")),
@@ -236,10 +249,6 @@ def read_model(path: Path, own_scorer: str, options: Mapping[str, float]) -> Sto
         struct.error,
     ) as error:
         raise UnitFailed(f"{path} is no array file of a test: {first_line(error)}") from None
-
-
-def _full(value: Tensor) -> Tensor:
-    return value.float() if value.dtype == torch.float16 else value
 
 
 def _quality(prefix: str, arrays: Mapping[str, Tensor]) -> Tensor:
@@ -275,6 +284,26 @@ def stored_rows(
         except (ValueError, IndexError, KeyError, RuntimeError) as error:  # arrays that do not fit together, too
             raise UnitFailed(f"{type(error).__name__}: {first_line(error)}") from None
         rows.append(of_model)
+    return [without_nan(item) for item in mean_rows(rows)]
+
+
+def query_rows(record: TestRecord, found: Arrays, groups: Sequence[str]) -> list[SplitRow]:
+    """Rows of some tests on test and validation images from what is kept of every query, averaged over models."""
+    if not groups:
+        return []
+    dataset, seed = record.columns.dataset, record.columns.seed
+    rows = []
+    for path, _ in found.queries.values():
+        try:
+            views = queries.read_queries(
+                _content(path),
+                seed=partial(draw_seed, dataset),
+                noise=lambda ids: noise_of(ids, dataset, seed),
+                options=options_of(record.spec.tests),
+            )
+            rows.append(rows_of_views(views, load_tests(groups)))
+        except (UnitFailed, ValueError, IndexError, KeyError, RuntimeError) as error:  # arrays that do not fit together
+            raise UnitFailed(f"{path}: {first_line(error)}") from None
     return [without_nan(item) for item in mean_rows(rows)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ from .corrupted_images import CorruptedImages
 from .embedded_model import ConcatenatedModels, Embedded, EmbeddedModel
 from .environment import environment
 from .networks import default_confidence, load_ensemble, load_model, trained_record
+from .queries import QUERIES, queries_file
 from .running import Running
 
 Model = EmbeddedModel | ConcatenatedModels
@@ -112,7 +113,10 @@ def run_tests(
         models: Sequence[Model] = [ConcatenatedModels(members)] if side_by_side else members
         folder = site.store.unit_dir(cell, "test", spec.id)
         files = {} if side_by_side else _keep_arrays(folder, members, images)
-        rows = mean_rows([rows_of_model(model, images, spec) for model in models])
+        views = [views_of_model(model, images, spec) for model in models]
+        rows = mean_rows([rows_of_model(model, spec, of) for model, of in zip(models, views)])
+        if not side_by_side and "risk" in spec.tests.groups:
+            files |= _keep_queries(folder, members, views)
         record = TestRecord(
             unit=spec.id,
             cell=cell,
@@ -134,29 +138,57 @@ def run_tests(
         site.store.write(record)
 
 
-def rows_of_model(model: Model, images: TestImages, spec: TestSpec) -> list[SplitRow]:
-    """All test results of one model, one value of one metric per row (:class:`bench.protocols.rows.SplitRow`).
+def views_of_model(model: Model, images: TestImages, spec: TestSpec) -> dict[str, Embeddings]:
+    """Embedded images of one model by split, as the tests see them; validation images first.
 
-    The rows are all tests on the clean test images (split ``test``) and on those under each corruption (``test_`` and
-    its name), MAP@R on the validation classes (split ``val``), and the tests of confidences on them under the method's
-    own scorer, clean (``val``) and corrupted (``val_`` and the name). Concatenated models have no validation classes.
-    If every class but the test classes was trained on, the validation images are some of the training images, and the
-    splits are ``train`` and so on.
+    The splits are ``val`` and ``test`` for clean images, and these with ``_`` and its name for each corruption.
+    Concatenated models have no validation classes. If every class but the test classes was trained on, the validation
+    images are some of the training images, and the splits are ``train`` and so on.
     """
-    tests = load_tests(spec.tests.groups)
-    rows: list[SplitRow] = []
-    validation = None
+    views: dict[str, Embeddings] = {}
+    names, held_out = _scorer_names(model, spec), model.validation_split
     if isinstance(model, EmbeddedModel):
-        validation = _validation_view(model, images, spec)
-        if spec.ensemble != "seeds":  # nothing was selected by an ensemble
-            rows.append({"split": model.validation_split, **_validation_row(model, len(validation))})
-        rows += _confidences_on_validation(model, images, validation, tests)
-    common = replace(images.view, validation=validation, validation_split=model.validation_split)
+        clean = views[held_out] = _validation_view(model, images, names)
+        for kind in images.corrupted:
+            confidences = {**model.confidence[f"val_{kind}"], "random": clean.confidences["random"]}
+            views[f"{held_out}_{kind}"] = replace(
+                clean,
+                scorers={name: partial(model.scorer, name, f"val_{kind}") for name in names},
+                directions=partial(model.unit_vectors, f"val_{kind}"),
+                confidences=confidences,
+                validation=clean,
+                clean=False,
+            )
+    common = replace(images.view, validation=views.get(held_out), validation_split=held_out)
     for kind in ("", *images.corrupted):
         quality = images.corrupted[kind].quality if kind else None
-        names = _scorer_names(model, spec)
         view = view_of_split(common, model, kind, names, quality, images.noise, spec.tests.reranked)
-        rows += [{"split": f"test_{kind}" if kind else "test", **item} for item in run_battery(view, tests)]
+        views[f"test_{kind}" if kind else "test"] = view
+    return views
+
+
+def rows_of_model(model: Model, spec: TestSpec, views: Mapping[str, Embeddings]) -> list[SplitRow]:
+    """All test results of one model, one value of one metric per row (:class:`bench.protocols.rows.SplitRow`).
+
+    The rows are all tests on the test images, and on validation images MAP@R of the selected epoch, Recall@1 and the
+    tests of confidences (:func:`views_of_model`).
+    """
+    rows = rows_of_views(views, load_tests(spec.tests.groups))
+    if isinstance(model, EmbeddedModel) and spec.ensemble != "seeds":  # nothing was selected by an ensemble
+        split = model.validation_split
+        rows.insert(0, {"split": split, **_validation_row(model, len(views[split]))})
+    return rows
+
+
+def rows_of_views(views: Mapping[str, Embeddings], tests: Sequence[EmbeddingTest]) -> list[SplitRow]:
+    """Rows of tests on the test images, and of Recall@1 and the tests of confidences on validation images."""
+    judging = [test for test in tests if test.group == "risk"]
+    rows: list[SplitRow] = []
+    for split, view in views.items():
+        rows += [{"split": split, **item} for item in run_battery(view, judging if view.held_out else tests)]
+        if view.held_out and judging:
+            rows += [{"split": split, **_recall(view, name)} for name in view.scorers]
+        view.release()
     return rows
 
 
@@ -172,21 +204,12 @@ def _validation_row(model: EmbeddedModel, images: int) -> Row:
     )
 
 
-def _confidences_on_validation(
-    model: EmbeddedModel, images: TestImages, clean: Embeddings, tests: Iterable[EmbeddingTest]
-) -> Iterator[SplitRow]:
-    """Rows of the tests of confidences on the validation images, clean and corrupted, by the method's own scorer."""
-    own, judging = model.own_scorer, [test for test in tests if test.group == "risk"]
-    for kind in ("", *images.corrupted):
-        ending = f"_{kind}" if kind else ""
-        view = clean
-        if kind:
-            split = f"val{ending}"
-            confidences = {**model.confidence[split], "random": clean.confidences["random"]}
-            scorers = {own: partial(model.scorer, own, split)}
-            view = replace(clean, scorers=scorers, confidences=confidences, clean=False)
-        for item in run_battery(view, judging, (own,)):
-            yield {"split": f"{model.validation_split}{ending}", **item}
+def _recall(view: Embeddings, scorer: str) -> Row:
+    """Recall@1 of validation images, by which the ranking of a system is chosen."""
+    found = view.query_values(scorer, (1,))["recall_at_1"]
+    counted = found[~found.isnan()]
+    lone = len(found) - len(counted)
+    return row("recall_at_1", float(counted.mean()), scorer=scorer, n_queries=len(counted), n_lone=lone)
 
 
 def _scorer_names(model: Model, spec: TestSpec) -> tuple[str, ...]:
@@ -194,7 +217,7 @@ def _scorer_names(model: Model, spec: TestSpec) -> tuple[str, ...]:
     return tuple(dict.fromkeys([model.own_scorer, "cosine", *spec.scorers]))
 
 
-def _validation_view(model: EmbeddedModel, images: TestImages, spec: TestSpec) -> Embeddings:
+def _validation_view(model: EmbeddedModel, images: TestImages, names: Sequence[str]) -> Embeddings:
     """Clean images of validation classes as the tests see them: they give thresholds and weights of confidences.
 
     The weights are for corrupted test images, too: a user has validation images, but does not know what is to come.
@@ -203,12 +226,15 @@ def _validation_view(model: EmbeddedModel, images: TestImages, spec: TestSpec) -
     return Embeddings(
         labels=model.validation.labels,
         ids=model.validation.ids,
-        scorers={name: partial(model.scorer, name, "val") for name in _scorer_names(model, spec)},
+        scorers={name: partial(model.scorer, name, "val") for name in names},
+        directions=partial(model.unit_vectors, "val"),
         own_scorers=(model.own_scorer,),
         confidences={
             **model.confidence["val"],
             "random": noise_of(model.validation.ids, trained.dataset, trained.replicate),
         },
+        validation_split=model.validation_split,
+        held_out=True,
         seed=images.view.seed,
         options=Options(filter_fractions=()),
     )
@@ -336,6 +362,24 @@ def _mean_curve(curves: Sequence[Curve]) -> Curve:
     return Curve(severity=curves[0].severity, rank=ranks)
 
 
+def _keep_queries(
+    folder: Path, members: Sequence[EmbeddedModel], views: Sequence[Mapping[str, Embeddings]]
+) -> dict[str, str]:
+    """Write what is known of every query, of several models one file each; SHA-256 by file name."""
+    files = {}
+    for member, of_member in zip(members, views):
+        file = f"{QUERIES}{_fold(member, members)}.safetensors"
+        data = queries_file(of_member)
+        write_atomic(folder / file, data)
+        files[file] = sha256(data)
+    return files
+
+
+def _fold(member: EmbeddedModel, members: Sequence[EmbeddedModel]) -> str:
+    """End of the name of a file of one of several models."""
+    return f"-fold-{member.trained.spec.fold}" if len(members) > 1 else ""
+
+
 def _keep_arrays(folder: Path, members: Sequence[EmbeddedModel], images: TestImages) -> dict[str, str]:
     """Write embeddings and confidences of the test images, of several models one file each; SHA-256 by file name."""
     files = {}
@@ -352,8 +396,7 @@ def _keep_arrays(folder: Path, members: Sequence[EmbeddedModel], images: TestIma
             distribution, parameters = to_arrays(member.embeddings[split])
             confidences = {f"confidence.{key}": value for key, value in member.confidence[split].items()}
             arrays |= {f"{name}.{key}": value.contiguous() for key, value in {**parameters, **confidences}.items()}
-        fold = f"-fold-{member.trained.spec.fold}" if len(members) > 1 else ""
-        file = f"embeddings{fold}.safetensors"
+        file = f"embeddings{_fold(member, members)}.safetensors"
         data = save(arrays, {"distribution": distribution, "ids": "\n".join(images.images.ids)})
         write_atomic(folder / file, data)
         files[file] = sha256(data)

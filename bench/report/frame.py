@@ -66,8 +66,7 @@ def _measured(record: TestRecord, rescorings: Iterable[RescoreRecord]) -> list[t
     for each in own:
         for row in each.rows:
             known = held.get(_key(row))
-            # Values of a copy in float16 never replace those of the originals, and equal ones stay as they are.
-            if known is None or (not each.spec.float16 and known[0]["value"] != row["value"]):
+            if known is None or known[0]["value"] != row["value"]:  # equal ones keep the unit that measured them
                 held[_key(row)] = row, each.unit
     return list(held.values())
 
@@ -152,7 +151,7 @@ def provenance(results: Results) -> pd.DataFrame:
     tests = {test.unit: test for test in results.tests}
     rows = [_origin(test, test, " ".join(test.files[name] for name in sorted(test.files))) for test in tests.values()]
     for each in results.rescorings:
-        arrays = "float16" if each.spec.float16 else " ".join(each.spec.arrays.values())
+        arrays = " ".join(each.spec.arrays.values())
         rows.append(_origin(tests[each.spec.test], each, arrays))
     frame = pd.DataFrame(rows)
     return frame.sort_values([*KEYS, "rescored", "unit"], kind="stable", ignore_index=True) if rows else frame

@@ -15,6 +15,7 @@ import os
 import re
 import secrets
 import socket
+import struct
 import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -28,8 +29,8 @@ MARKER = "store.json"
 ARCHIVE = ".tar.xz"
 """End of the name of an archive."""
 
-FLOAT16 = ".float16.xz"
-"""End of the name of a file with the clean test embeddings of a test in float16; before it is ``test-`` and the id."""
+COPY = ".queries.xz"
+"""End of the name of a compressed file of queries of an archived test; before it is ``test-`` and the id."""
 
 MOST_BYTES = 1 << 29
 """Largest size of an archive when it is unpacked."""
@@ -220,6 +221,13 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
+
+
+def file_texts(data: bytes) -> dict[str, str]:
+    """Texts in the header of the content of a safetensors file."""
+    (length,) = struct.unpack("<Q", data[:8])
+    held = json.loads(data[8 : 8 + length]).get("__metadata__", {})
+    return {str(key): str(value) for key, value in held.items()}
 
 
 def unpacked(path: Path) -> bytes:

@@ -28,7 +28,7 @@ from ..errors import UserError
 from ..names import part_of_path
 from .files import (
     ARCHIVE,
-    FLOAT16,
+    COPY,
     MARKER,
     PLACE,
     DamagedFile,
@@ -292,10 +292,10 @@ class Store:
         there = {path for path in self.root.glob(f"{cells}/{kind}-*") if path.is_dir()}
         return sorted(there | {path.parent for path in self._paths(cells, f"{kind}-*/*.json")})
 
-    def float16(self, record: TestRecord) -> Path | None:
-        """File with the clean test embeddings of an archived test in float16, if there is one."""
+    def copy_of_queries(self, record: TestRecord) -> Path | None:
+        """Compressed copy of the file of queries of an archived test, if there is one."""
         folder = self.unit_dir(record.cell, "test", record.unit)
-        path = folder.with_name(f"{folder.name}{FLOAT16}")
+        path = folder.with_name(f"{folder.name}{COPY}")
         return path if path.is_file() and self.archive_of(record.cell, "test", record.unit) else None
 
     def set_aside(self, damage: Damage) -> Path | None:

@@ -383,7 +383,6 @@ class RescoreSpec(_Spec):
 
     Attributes:
         versions: Versions of the engine, tests and scorers that compute the values (:mod:`bench.versions`).
-        float16: Whether the embeddings are a copy in float16; else they are those that the test has kept.
         options: Trained parameters of the method's scorer that are known, one mapping per array file.
     """
 
@@ -391,5 +390,4 @@ class RescoreSpec(_Spec):
     versions: Versions
     groups: tuple[str, ...]
     arrays: dict[str, str]
-    float16: bool
     options: tuple[dict[str, float], ...] = ()

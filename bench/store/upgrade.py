@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from ..registry import Registry
 from ..versions import built_in_names
-from .files import ARCHIVE, FLOAT16, MARKER, PLACE, DamagedFile, unpacked, write_archive, write_atomic
+from .files import ARCHIVE, MARKER, PLACE, DamagedFile, unpacked, write_archive, write_atomic
 from .folder import Damage
 from .records import (
     SCHEMA_VERSION,
@@ -245,7 +245,6 @@ class _Conversion:
             if source.packed:
                 short = json.dumps(json.loads(text), separators=(",", ":"), sort_keys=True).encode()
                 archives[source.cell.parent.name][(source.cell / folder / source.file).as_posix()] = short
-                _link(old.with_name(f"{source.folder}{FLOAT16}"), new.with_name(f"{folder}{FLOAT16}"))
             else:
                 write_atomic(new / source.file, text, sync=False)
                 for name in getattr(record, "files", ()):

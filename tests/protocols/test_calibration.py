@@ -153,7 +153,7 @@ def test_rows_are_errors_of_fits_to_validation_answers():
     validation = _images(1, torch.arange(80) // 10)
     view = _images(2, torch.cat([torch.arange(60) // 12, torch.tensor([8])]), validation=validation)
     rows = _rows(view)
-    names = {"norm", "random", "top1_score", "margin", "agreement", "spread", "norm+margin_fitted"}
+    names = {"norm", "random", "top1_score", "margin", "agreement", "spread", "norm+margin_fitted", "margin+agreement"}
     assert {name for _, name, _ in rows} == names
     assert len(rows) == 2 * 2 * len(names)
     answers, values = [], []
@@ -196,7 +196,7 @@ def test_without_validation_answers_or_a_fit_there_is_no_value():
     assert all(math.isnan(row["value"]) for row in lone.values())
     one = _rows(_images(2, labels, validation=_images(1, torch.zeros(9, dtype=torch.long))))  # all answers are right
     for (metric, name, variant), row in one.items():
-        assert math.isnan(row["value"]) == (name == "norm+margin_fitted"), (metric, name, variant)
+        assert math.isnan(row["value"]) == (name in ("norm+margin_fitted", "margin+agreement")), (metric, name, variant)
     # One class on both sides, and a constant confidence: the answer is known to be right.
     alone, flat = torch.zeros(9, dtype=torch.long), {"norm": torch.ones(9)}
     sure = _rows(_images(2, alone, confidences=flat, validation=_images(1, alone, confidences=flat)))

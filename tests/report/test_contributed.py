@@ -13,18 +13,20 @@ from bench.cli import main
 from bench.commands.rescore import rescore_results
 from bench.commands.results import _wrong_values, archive_results, status_rows
 from bench.engine import rescoring
-from bench.errors import UserError
+from bench.engine.queries import queries_file
+from bench.engine.testing import rows_of_views, view_of_split, without_nan
+from bench.errors import UnitFailed, UserError
 from bench.planning.experiment import Experiment
 from bench.planning.plan import build_plans
 from bench.protocols.declare import _DECLARED
+from bench.protocols.known_tests import load_tests
 from bench.report.frame import collect, provenance
 from bench.seeds import content_id
 from bench.site import Site
 from bench.store.check import damages, inconsistencies
-from bench.store.files import FLOAT16, read_archive, sha256, write_archive, write_atomic
+from bench.store.files import COPY, file_texts, read_archive, sha256, write_archive, write_atomic
 from bench.store.folder import Store
 from bench.store.records import Columns, Corrupted, Curve, Environment, Epoch, Role, TestRecord, TrainRecord
-from safetensors import safe_open
 from safetensors.torch import load, save
 
 DIM, COUNT = 64, 48
@@ -78,10 +80,10 @@ def _train_record(spec):
     )  # fmt: skip
 
 
-def _test_record(spec, trained, digest, seed, finished):
+def _test_record(spec, trained, digests, seed, finished):
     content = trained.spec.model_dump(mode="json")
     return TestRecord(
-        unit=spec.id, cell=trained.cell, spec=spec, files={"embeddings.safetensors": digest},
+        unit=spec.id, cell=trained.cell, spec=spec, files=digests,
         columns=Columns(
             protocol=spec.protocol, preset=spec.preset, dataset=trained.spec.dataset, method=trained.spec.method,
             base="", fidelity="corrected", hparams=spec.hparams, trials=spec.trials, pinned=spec.pinned,
@@ -96,6 +98,20 @@ def _test_record(spec, trained, digest, seed, finished):
     )  # fmt: skip
 
 
+def _views(record, model):
+    """Clean and cropped test images, whose clean ones stand in for validation images."""
+    common = rescoring._common_view(record, model, None)
+    noise = rescoring.noise_of(model.ids, record.columns.dataset, record.columns.seed)
+    clean, crop = (
+        view_of_split(common, model, kind, ["cosine"], model.quality.get(kind), noise, False) for kind in ("", "crop")
+    )
+    validation = replace(clean, held_out=True)
+    return {
+        "val": validation,
+        **{name: replace(view, validation=validation) for name, view in (("test", clean), ("test_crop", crop))},
+    }
+
+
 def _run(root, plan, finished=1.0, shift=0.0):
     """A results folder as `bench run` leaves it, of two seeds, without a training."""
     site = Site(results=str(root))
@@ -105,13 +121,17 @@ def _run(root, plan, finished=1.0, shift=0.0):
         site.store.write(trained)
         data = _arrays(seed)
         spec = plan.test_specs(specs)[0]
-        spec = spec.replaced(tests=replace(spec.tests, groups=("retrieval", "filter_out", "clustering")))
-        record = _test_record(spec, trained, sha256(data), seed, finished)
-        path = site.store.unit_dir(record.cell, "test", record.unit) / "embeddings.safetensors"
+        spec = spec.replaced(tests=replace(spec.tests, groups=("retrieval", "filter_out", "clustering", "risk")))
+        path = site.store.unit_dir(trained.cell, "test", spec.id) / "embeddings.safetensors"
         write_atomic(path, data)
-        rows = rescoring.stored_rows(
-            record, [rescoring.read_model(path, "cosine", {})], ["retrieval"], ["cosine"], site
-        )
+        record = _test_record(spec, trained, {path.name: sha256(data)}, seed, finished)
+        model = rescoring.read_model(path, "cosine", {})
+        rows = rescoring.stored_rows(record, [model], ["retrieval"], ["cosine"], site)
+        views = _views(record, model)
+        rows += map(without_nan, rows_of_views(views, load_tests(["risk"])))
+        known = queries_file(views)
+        write_atomic(path.with_name("queries.safetensors"), known)
+        record = record.model_copy(update={"files": {**record.files, "queries.safetensors": sha256(known)}})
         rows = [{**row, "value": row["value"] and row["value"] - shift} for row in rows]
         site.store.write(record.model_copy(update={"rows": tuple(rows)}))
     site.store.mark("reality_check", 1)
@@ -120,18 +140,14 @@ def _run(root, plan, finished=1.0, shift=0.0):
 
 @pytest.fixture(scope="module")
 def made(plan, tmp_path_factory):
-    """A results folder, and one of its archive, with the embeddings of the first seed in float16."""
+    """A results folder, and one of its archive, with the queries of the first seed."""
     site = _run(tmp_path_factory.mktemp("runs"), plan)
     out = tmp_path_factory.mktemp("reference")
     archive_results(Path(site.results), out / "smoke.tar.xz")
     Store(out).mark("reality_check", 1)
     record = next(record for record in site.store.tests() if record.columns.seed == 0)
-    with safe_open(site.store.unit_dir(record.cell, "test", record.unit) / "embeddings.safetensors", "pt") as file:
-        names = [name for name in file.keys() if name.startswith("clean.") or name == "labels"]  # noqa: SIM118
-        arrays = {name: file.get_tensor(name) for name in names}
-        texts = dict(file.metadata())
-    halves = {name: value if name == "labels" else value.half() for name, value in arrays.items()}
-    write_atomic(out.joinpath(*record.cell, f"test-{record.unit}{FLOAT16}"), lzma.compress(save(halves, texts)))
+    known = (site.store.unit_dir(record.cell, "test", record.unit) / "queries.safetensors").read_bytes()
+    write_atomic(out.joinpath(*record.cell, f"test-{record.unit}{COPY}"), lzma.compress(known))
     return site, out
 
 
@@ -255,7 +271,7 @@ def test_a_new_test_gives_all_rows_of_the_reference_a_value_without_a_training(m
     before = {record.unit: record for record in reference.tests()}
     site = Site(results=str(reference.root), plugins=(str(plugin),))
     rows = rescore_results(site, (), Path(made[0].results), quiet=True)
-    assert [(row["failure"], row["float16"], row["largest_difference"]) for row in rows] == [("", False, 0.0)] * 2
+    assert [(row["failure"], row["largest_difference"]) for row in rows] == [("", 0.0)] * 2
     collected = collect(reference)
     new = collected.frame[collected.frame["metric"] == "first_mean"]
     assert sorted(new["split"] + new["seed"].astype(str)) == ["test0", "test1", "test_crop0", "test_crop1"]
@@ -276,18 +292,21 @@ def test_a_new_test_gives_all_rows_of_the_reference_a_value_without_a_training(m
     assert {path: path.stat().st_mtime_ns for path in reference.root.rglob("record.json")} == stamps
 
 
-def test_float16_says_how_far_it_is_and_never_replaces_a_value(reference, plugin, capsys):
-    args = ["rescore", "--results", str(reference.root), "--plugin", str(plugin)]
+def test_the_queries_alone_give_the_values_of_confidences_again_to_the_last_bit(reference, plugin, capsys):
+    """Without an embedding: on test and validation images, fits on validation images included."""
+    args = ["rescore", "--results", str(reference.root), "--plugin", str(plugin), "--json"]
     assert main(args) == 1
-    shown = capsys.readouterr().err
-    assert "from float16 embeddings" in shown
-    assert "name the results folder that has it with --arrays" in shown
-    (record,) = reference.rescorings()
-    assert record.spec.float16
-    assert 0 <= record.largest_difference <= rescoring.TOLERANCE
-    frame = collect(reference).frame
-    assert set(frame[frame["unit"] == record.unit]["metric"]) >= {"first_mean"}
-    assert "map_at_r" not in set(frame[(frame["unit"] == record.unit) & (frame["split"] == "test")]["metric"])
+    first, second = sorted(json.loads(capsys.readouterr().out), key=lambda row: row["seed"])
+    assert "name the results folder that has it with --arrays" in second["failure"]
+    assert (first["failure"], first["largest_difference"]) == ("", 0.0)
+    assert first["left_out"] == ["retrieval", "filter_out", "clustering", "firsts"]
+    own = next(record for record in reference.tests() if record.columns.seed == 0)
+    risk = [row for row in own.rows if row["metric"] in ("aurc", "e_aurc", "augrc", "confidence_auroc")]
+    assert first["compared"] > 200
+    assert {row["split"] for row in risk} == {"val", "test", "test_crop"}
+    assert {"norm+margin_fitted", "margin+agreement", "consistency"} < {row["confidence"] for row in risk}
+    assert main(["rescore", "--results", str(reference.root), "--tests", "clustering"]) == 1
+    assert "clustering needs embeddings, which test" in capsys.readouterr().err
 
 
 def test_damaged_embeddings_are_named_and_the_rest_is_done(plan, plugin, tmp_path, capsys):
@@ -398,41 +417,43 @@ def test_a_claimed_budget_needs_its_trials(reference):
     assert "it claims 50 trials, its study has 0" in _reasons(Store(reference.root))
 
 
-def test_values_that_do_not_follow_from_the_embeddings_are_refused(reference):
+def test_values_that_do_not_follow_from_the_queries_are_refused(reference):
     def improve(held):
         for row in held["rows"]:
             if row["value"] is not None:
                 row["value"] = min(1.0, row["value"] + 0.05)
 
     path, texts, _ = _first_test(reference)
-    half = next(reference.root.rglob(f"*{FLOAT16}")).name.removesuffix(FLOAT16)
-    place = next(place for place in texts if half in place)
+    unit = next(reference.root.rglob(f"*{COPY}")).name.removesuffix(COPY)
+    place = next(place for place in texts if unit in place)
     held = json.loads(texts[place])
     del held["checksum"]
     improve(held)
     held["checksum"] = content_id(held)
     write_archive(path, texts | {place: json.dumps(held).encode()})
-    assert any("from those of its embeddings" in reason for reason in _reasons(Store(reference.root)))
+    assert any("from those of its queries" in reason for reason in _reasons(Store(reference.root)))
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"labels": torch.arange(3)},
-        {"clean.loc": torch.full((COUNT, DIM), float("nan"))},
-        {"clean.confidence.norm": torch.full((COUNT,), float("inf"))},
-        {"clean.confidence.norm": torch.zeros(COUNT, 2)},
-        {"queries": torch.tensor([10**6])},
+        {"test.labels": torch.arange(3)},
+        {"test.confidence.norm": torch.full((COUNT,), float("inf"))},
+        {"test.confidence.norm": torch.zeros(COUNT, 2)},
+        {"test.scorer.cosine.margin": torch.full((COUNT,), float("nan"))},
+        {"test.scorer.cosine.recall_at_1": torch.ones(3)},
+        {"test.queries": torch.tensor([10**6])},
     ],
 )
-def test_embeddings_that_are_none_are_refused_in_a_line(change, reference):
-    path = next(reference.root.rglob(f"*{FLOAT16}"))
+def test_queries_that_are_none_are_refused_in_a_line(change, reference):
+    path = next(reference.root.rglob(f"*{COPY}"))
     data = lzma.decompress(path.read_bytes())
-    texts = {"distribution": "point", "ids": "\n".join(f"image {i}" for i in range(COUNT))}
-    path.write_bytes(lzma.compress(save({**load(data), **change}, texts)))
-    reasons = _reasons(Store(reference.root))
-    assert len(reasons) == 1
-    assert "\n" not in reasons[0]
+    (record,) = (record for record in reference.tests() if record.unit in path.name)
+    path.write_bytes(lzma.compress(save({**load(data), **change}, file_texts(data))))
+    assert any("is damaged: its SHA-256" in reason for reason in _reasons(Store(reference.root)))
+    with pytest.raises(UnitFailed) as caught:
+        rescoring.query_rows(record, rescoring.Arrays({}, {"queries": (path, "")}), ["risk"])
+    assert "\n" not in str(caught.value)
 
 
 def _tar(*members):
@@ -491,5 +512,5 @@ def test_a_second_archive_cannot_replace_a_result(reference):
     spec = record.spec.replaced(versions={**record.spec.versions, "engine": "other"})
     later = record.model_copy(update={"spec": spec, "unit": spec.id, "finished": 2.0})
     write_archive(path.with_name("zz_mallory.tar.xz"), {"/".join(later.place): later.to_json()})
-    reason = "smoke.tar.xz has a result of this setting and seed already"
-    assert _reasons(Store(reference.root)) == [reason]
+    (reason,) = _reasons(Store(reference.root))
+    assert reason.endswith(".tar.xz has a result of this setting and seed already")

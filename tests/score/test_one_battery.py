@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from bench.engine.embedded_model import EmbeddedModel
-from bench.engine.testing import TestImages, rows_of_model
+from bench.engine.testing import TestImages, rows_of_model, views_of_model
 from bench.methods._model import norm_confidence
 from bench.methods.distributions import IsotropicNormal
 from bench.protocols import Tests
@@ -54,7 +54,8 @@ def _rows_of_run(x, labels, variance, ids):
     )
     test_images = TestImages(images, {}, noise, replace(view))
     spec = SimpleNamespace(tests=Tests(groups=known_groups()), scorers=(), ensemble="")
-    return [row for row in rows_of_model(model, test_images, spec) if row["split"] == "test"]
+    views = views_of_model(model, test_images, spec)
+    return [row for row in rows_of_model(model, spec, views) if row["split"] == "test"]
 
 
 def _by_key(rows):
@@ -93,6 +94,7 @@ def test_both_commands_give_the_same_values(arrays):
     assert {key[1] for key in only_run if key[1] and key[3] not in calibrated} == {
         "method+margin_fitted",
         "norm+margin_fitted",
+        "margin+agreement",
     }
     assert {key[0] for key in only_score if key[1]} == {"cosine"}
     assert {key[2:4] for key in only_score if not key[1]} == {

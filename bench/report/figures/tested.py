@@ -14,7 +14,7 @@ from torch.distributions import Distribution
 from ...methods.distributions.arrays import from_arrays
 from ...methods.scorers.spec import DistributionScorer
 from ...protocols.query_metrics import per_query
-from ...protocols.ranking import NEAREST, Ranking, answer_depth, full_depth, rank
+from ...protocols.ranking import Ranking, agreeing, answer_depth, full_depth, rank
 from ...protocols.retrieval_confidence import retrieval_confidences
 from ...protocols.rows import MARGIN
 from ...store.folder import Store
@@ -70,8 +70,9 @@ class TestedModel:
     @cached_property
     def ranking(self) -> Ranking:
         """Nearest neighbours of every query by the scorer, with what they say about the answer."""
-        depth = max(full_depth(self.labels), answer_depth(self.labels[self.gallery]))
-        return rank(self._scorer, self.labels, depth=depth, queries=self.queries, gallery=self.gallery, answers=NEAREST)
+        of_gallery = self.labels[self.gallery]
+        depth, k = max(full_depth(self.labels), answer_depth(of_gallery)), agreeing(of_gallery)
+        return rank(self._scorer, self.labels, depth=depth, queries=self.queries, gallery=self.gallery, answers=k)
 
     @cached_property
     def right(self) -> Tensor:

@@ -1,0 +1,112 @@
+"""What a test keeps of every query, in one file: enough for its verdicts, risk-coverage curves and correlations.
+
+Per split, clean and corrupted, of test and validation images: classes, ids and image confidences, and per scorer the
+first answer, Recall@1, the average precision and the retrieval confidences. All numbers are those that the test has
+computed with, so that its values follow from them without an embedding.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NoReturn
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from ..errors import UnitFailed, first_line
+from ..protocols.embeddings import Embeddings, Options, Quality
+from ..store.files import file_texts
+
+QUERIES = "queries"
+"""Start of the name of such a file."""
+
+GROUPS = ("risk", "quality", "calibration")
+"""Groups of tests that need nothing else."""
+
+
+def queries_file(views: Mapping[str, Embeddings]) -> bytes:
+    """Content of a safetensors file with what is known of every query, by split of the images."""
+    arrays: dict[str, Tensor] = {}
+    texts = {"splits": json.dumps([*views])}
+    for split, view in views.items():
+        base = split.partition("_")[0]
+        if view.clean:
+            texts[f"ids.{base}"] = "\n".join(view.ids)
+            roles = {"labels": view.labels, "queries": view.queries, "gallery": view.gallery}
+            arrays |= {f"{base}.{name}": rows for name, rows in roles.items() if rows is not None}
+        if view.quality is not None:
+            arrays[f"{split}.quality"] = view.quality.values
+        shown = {name: values for name, values in view.confidences.items() if name != "random"}  # follows from the ids
+        arrays |= {f"{split}.confidence.{name}": values for name, values in shown.items()}
+        for scorer in view.scorers:
+            kept = view.kept(scorer)
+            for name, values in kept.items():
+                small = values.dtype == torch.float64 and torch.equal(values.float().double(), values)
+                arrays[f"{split}.scorer.{scorer}.{name}"] = values.float() if small else values
+    texts["own_scorers"] = json.dumps({split: view.own_scorers for split, view in views.items()})
+    return save({name: values.contiguous().clone() for name, values in arrays.items()}, texts)  # no shared memory
+
+
+def read_queries(
+    data: bytes, seed: Callable[[str], int], noise: Callable[[Sequence[str]], Tensor], options: Options
+) -> dict[str, Embeddings]:
+    """Views of the images by split, of which every query is known but no embedding.
+
+    Args:
+        data: Content of the file.
+        seed: Seed of a random draw by its purpose.
+        noise: The control confidence ``random`` of images with some ids.
+        options: Options of the tests.
+
+    Raises:
+        UnitFailed: If the content is none of such a file.
+    """
+    try:
+        texts, arrays = file_texts(data), load(data)
+        splits: list[str] = json.loads(texts["splits"])
+        own = json.loads(texts["own_scorers"])
+        views: dict[str, Embeddings] = {}
+        for split in splits:
+            base, _, kind = split.partition("_")
+            held_out, ids = base != "test", tuple(texts[f"ids.{base}"].split("\n"))
+            confidences = _under(arrays, f"{split}.confidence.") | {"random": noise(ids)}
+            by_scorer: dict[str, dict[str, Tensor]] = {}
+            for name, values in _under(arrays, f"{split}.scorer.").items():
+                scorer, _, what = name.partition(".")
+                by_scorer.setdefault(scorer, {})[what] = values.double() if values.is_floating_point() else values
+            quality = arrays.get(f"{split}.quality")
+            validation = next((view for view in views.values() if view.held_out and view.clean), None)
+            view = Embeddings(
+                labels=arrays[f"{base}.labels"],
+                ids=ids,
+                scorers={name: partial(_no_scorer, name) for name in by_scorer},
+                own_scorers=tuple(own[split]),
+                confidences=confidences,
+                queries=arrays.get(f"{base}.queries"),
+                gallery=arrays.get(f"{base}.gallery"),
+                quality=None if quality is None else Quality(values=quality, kind=kind, clean=views[base].confidences),
+                validation=None if held_out and not kind else validation,
+                validation_split="val" if validation is None or "val" in views else "train",
+                held_out=held_out,
+                clean=not kind,
+                seed=seed,
+                options=options,
+            )
+            for scorer, kept in by_scorer.items():
+                view.keep(scorer, kept)
+            views[split] = view
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnitFailed(f"no file of queries: {first_line(error)}") from None
+    return views
+
+
+def _under(arrays: Mapping[str, Tensor], start: str) -> dict[str, Tensor]:
+    return {name.removeprefix(start): values for name, values in arrays.items() if name.startswith(start)}
+
+
+def _no_scorer(name: str) -> NoReturn:
+    raise UnitFailed(f"scorer {name!r} needs embeddings, which are not kept")
