@@ -48,6 +48,8 @@ GROUPS = (
     "calibration",
     "retrieval_sets",
     "threshold_consistency",
+    "open_set",
+    "confidence_correlation",
 )
 """Groups of tests that every protocol runs; those that need what the embeddings do not have are left out."""
 

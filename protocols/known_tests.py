@@ -23,6 +23,8 @@ BUILT_IN = {
     "calibration": "calibration",
     "retrieval_sets": "retrieval_sets",
     "threshold_consistency": "threshold_consistency",
+    "open_set": "open_set",
+    "confidence_correlation": "quality",
 }
 """Module of every built-in group; tests run in this order."""
 

@@ -36,6 +36,7 @@ _risk = partial(Metric, group="risk", of="confidence", better="lower")
 _calibration = partial(Metric, group="calibration", of="confidence", better="lower")
 _discard = partial(Metric, group="discard", of="confidence", better="lower", on_request=True)
 _regret = partial(Metric, group="ambiguity", of="confidence", better="lower", equivalence=_HALF_A_POINT)
+_open_set = partial(Metric, group="open_set", of="confidence", on_request=True)
 _correlation = partial(Metric, of="confidence", unit="correlation", low=-1.0)
 
 _RANKED = (
@@ -166,6 +167,32 @@ _CONFIDENCES = (
         low=-0.2,
         high=0.2,
         source="area under it to a share of 0.2 minus that of the ideal (Schlett et al. 2023)",
+    ),
+    _open_set(
+        name="open_set_auroc",
+        title="open-set AUROC",
+        source="detection of queries whose class is in the gallery, ties counted half (HolUE, arXiv:2408.14229)",
+        equivalence=_ONE_POINT,
+    ),
+    _open_set(
+        name="open_set_oscr",
+        title="OSCR",
+        source="area under the correct classification rate over the share of unknown queries accepted (Dhamija et al."
+        " 2018)",
+        equivalence=_ONE_POINT,
+    ),
+    _open_set(
+        name="open_set_tar",
+        title="open-set TAR",
+        source="share of known queries accepted and answered rightly at a bounded false accept rate (HolUE)",
+    ),
+    _correlation(
+        name="spearman_confidences",
+        title="rho of confidences",
+        group="confidence_correlation",
+        better="",
+        on_request=True,
+        source="Spearman correlation of two confidences of the same queries",
     ),
     _correlation(
         name="spearman_human_entropy",

@@ -1,9 +1,10 @@
-"""Agreement of a confidence with what is known of the images: their quality, and how far people agree on the class."""
+"""Agreement of a confidence with what is known of the images, their quality or people's agreement, and with others."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from itertools import combinations
 from typing import Literal
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import Tensor
 from .declare import test
 from .embeddings import Embeddings
 from .retrieval_confidence import as_vectors
-from .rows import Row, row
+from .rows import Row, kind_of, row
 
 
 def spearman(x: Tensor, y: Tensor) -> float:
@@ -152,3 +153,16 @@ def soft_labels(view: Embeddings) -> Iterator[Row]:
         rho, tau = spearman(values[known], agreement), kendall(values[known], agreement)
         yield row("spearman_human_entropy", rho, confidence=name, n_queries=count)
         yield row("kendall_human_entropy", tau, confidence=name, n_queries=count)
+
+
+@test(group="confidence_correlation", per="own scorer", needs=("confidences",))
+def confidence_correlation(view: Embeddings, scorer: str) -> Iterator[Row]:
+    """Rank correlations of the image and retrieval confidences of the queries with one another.
+
+    Every two of them have a row, with the first in the column ``confidence`` and the other in ``variant``. The value is
+    nan if either is constant.
+    """
+    of_images = {name: x for name, x in view.confidences_of_queries().items() if kind_of(name) == "image"}
+    for (first, x), (other, y) in combinations((of_images | view.retrieval_confidences(scorer)).items(), 2):
+        value = spearman(x, y)
+        yield row("spearman_confidences", value, scorer=scorer, confidence=first, variant=other, n_queries=len(x))

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from .all_pairs import LIMIT, all_pairs_tpr, class_draws
 from .declare import test
 from .embeddings import Embeddings
 from .retrieval_confidence import random_confidence
@@ -310,13 +312,15 @@ def pair_scores(view: Embeddings, scorer: str) -> Tensor:
     return view.once(f"pair scores {scorer}", lambda: view.scorer(scorer).pairs(pairs.left, pairs.right))
 
 
-@test(group="verification", per="scorer")
+@test(group="verification", per="scorer", version=2)
 def verification(view: Embeddings, scorer: str) -> Iterator[Row]:
     """Verification accuracy, AUC, equal error rate and true positive rate over sampled pairs of images.
 
     The accuracy is given at two thresholds: the best one for pairs of validation images (if there are any) and the best
     one for the tested pairs themselves. With the option ``held_out_threshold``, a threshold is also chosen on half of
-    the classes and tested on the other half.
+    the classes and tested on the other half. The true positive rate is also that over all pairs of images (variant
+    ``all_pairs,fpr=0.001`` or another rate), with the ends of a 95 % interval for other classes of the same kind
+    (variants with ``,ci95_low`` and ``,ci95_high``); it is left out for more than 20,000 images.
     """
     validation = view.validation
     yield from verification_rows(
@@ -331,6 +335,27 @@ def verification(view: Embeddings, scorer: str) -> Iterator[Row]:
     )
     if view.options.held_out_threshold:
         yield _held_out_accuracy(view, scorer)
+    if len(view) <= LIMIT:
+        yield from _all_pairs_rows(view, scorer)
+
+
+def _all_pairs_rows(view: Embeddings, scorer: str) -> Iterator[Row]:
+    """True positive rate over all pairs with the ends of its interval, by a bootstrap of classes."""
+    seed, rate = view.seed("class bootstrap"), view.options.false_positive_rate
+    order = classes_in_random_order(view.labels, view.ids, seed)
+    labels = order.argsort()[torch.unique(view.labels, return_inverse=True)[1]]
+    weights = torch.cat([torch.ones(1, len(order), dtype=torch.long), class_draws(len(order), seed)])
+    value, *drawn = all_pairs_tpr(view.scorer(scorer), labels, weights, rate).tolist()
+    known = [x for x in drawn if not math.isnan(x)]
+    low, high = np.quantile(known, [0.025, 0.975]).tolist() if known else (math.nan, math.nan)
+    for end, number in (("", value), (",ci95_low", low), (",ci95_high", high)):
+        yield row(
+            "verification_tpr_at_fpr",
+            number,
+            scorer=scorer,
+            variant=f"all_pairs,fpr={rate:g}{end}",
+            n_queries=len(view) * (len(view) - 1) // 2,
+        )
 
 
 def _held_out_accuracy(view: Embeddings, scorer: str) -> Row:

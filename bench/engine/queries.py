@@ -1,14 +1,15 @@
 """What a test keeps of every query, in one file: enough for its verdicts, risk-coverage curves and correlations.
 
 Per split, clean and corrupted, of test and validation images: classes, ids and image confidences, and per scorer the
-first answer, Recall@1, the average precision and the retrieval confidences. All numbers are those that the test has
+first answer, Recall@1, the average precision and the retrieval confidences; for test images also those in the smaller
+gallery of open-set queries. All numbers are those that the test has
 computed with, so that its values follow from them without an embedding.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import NoReturn
 
@@ -19,17 +20,18 @@ from torch import Tensor
 
 from ..errors import UnitFailed, first_line
 from ..protocols.embeddings import Embeddings, Options, Quality
+from ..protocols.open_set import in_smaller_gallery
 from ..store.files import file_texts
 
 QUERIES = "queries"
 """Start of the name of such a file."""
 
-GROUPS = ("risk", "quality", "calibration")
+GROUPS = ("risk", "open_set", "quality", "confidence_correlation", "calibration")
 """Groups of tests that need nothing else."""
 
 
-def queries_file(views: Mapping[str, Embeddings]) -> bytes:
-    """Content of a safetensors file with what is known of every query, by split of the images."""
+def queries_file(views: Mapping[str, Embeddings], groups: Collection[str]) -> bytes:
+    """Content of a safetensors file with what some groups of tests know of every query, by split of the images."""
     arrays: dict[str, Tensor] = {}
     texts = {"splits": json.dumps([*views])}
     for split, view in views.items():
@@ -43,10 +45,12 @@ def queries_file(views: Mapping[str, Embeddings]) -> bytes:
         shown = {name: values for name, values in view.confidences.items() if name != "random"}  # follows from the ids
         arrays |= {f"{split}.confidence.{name}": values for name, values in shown.items()}
         for scorer in view.scorers:
-            kept = view.kept(scorer)
-            for name, values in kept.items():
-                small = values.dtype == torch.float64 and torch.equal(values.float().double(), values)
-                arrays[f"{split}.scorer.{scorer}.{name}"] = values.float() if small else values
+            open_set = "open_set" in groups and not view.held_out
+            smaller = in_smaller_gallery(view, scorer) if open_set else None
+            for place, of in (("scorer", view), ("smaller_gallery", smaller)):
+                for name, values in ({} if of is None else of.kept(scorer)).items():
+                    small = values.dtype == torch.float64 and torch.equal(values.float().double(), values)
+                    arrays[f"{split}.{place}.{scorer}.{name}"] = values.float() if small else values
     texts["own_scorers"] = json.dumps({split: view.own_scorers for split, view in views.items()})
     return save({name: values.contiguous().clone() for name, values in arrays.items()}, texts)  # no shared memory
 
@@ -74,10 +78,7 @@ def read_queries(
             base, _, kind = split.partition("_")
             held_out, ids = base != "test", tuple(texts[f"ids.{base}"].split("\n"))
             confidences = _under(arrays, f"{split}.confidence.") | {"random": noise(ids)}
-            by_scorer: dict[str, dict[str, Tensor]] = {}
-            for name, values in _under(arrays, f"{split}.scorer.").items():
-                scorer, _, what = name.partition(".")
-                by_scorer.setdefault(scorer, {})[what] = values.double() if values.is_floating_point() else values
+            by_scorer = _by_scorer(arrays, f"{split}.scorer.")
             quality = arrays.get(f"{split}.quality")
             validation = next((view for view in views.values() if view.held_out and view.clean), None)
             view = Embeddings(
@@ -98,6 +99,10 @@ def read_queries(
             )
             for scorer, kept in by_scorer.items():
                 view.keep(scorer, kept)
+            for scorer, kept in _by_scorer(arrays, f"{split}.smaller_gallery.").items():
+                smaller = in_smaller_gallery(view, scorer)
+                if smaller is not None:
+                    smaller.keep(scorer, kept)
             views[split] = view
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnitFailed(f"no file of queries: {first_line(error)}") from None
@@ -106,6 +111,14 @@ def read_queries(
 
 def _under(arrays: Mapping[str, Tensor], start: str) -> dict[str, Tensor]:
     return {name.removeprefix(start): values for name, values in arrays.items() if name.startswith(start)}
+
+
+def _by_scorer(arrays: Mapping[str, Tensor], start: str) -> dict[str, dict[str, Tensor]]:
+    found: dict[str, dict[str, Tensor]] = {}
+    for name, values in _under(arrays, start).items():
+        scorer, _, what = name.partition(".")
+        found.setdefault(scorer, {})[what] = values.double() if values.is_floating_point() else values
+    return found
 
 
 def _no_scorer(name: str) -> NoReturn:

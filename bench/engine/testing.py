@@ -116,7 +116,7 @@ def run_tests(
         views = [views_of_model(model, images, spec) for model in models]
         rows = mean_rows([rows_of_model(model, spec, of) for model, of in zip(models, views)])
         if not side_by_side and "risk" in spec.tests.groups:
-            files |= _keep_queries(folder, members, views)
+            files |= _keep_queries(folder, members, views, spec.tests.groups)
         record = TestRecord(
             unit=spec.id,
             cell=cell,
@@ -363,13 +363,13 @@ def _mean_curve(curves: Sequence[Curve]) -> Curve:
 
 
 def _keep_queries(
-    folder: Path, members: Sequence[EmbeddedModel], views: Sequence[Mapping[str, Embeddings]]
+    folder: Path, members: Sequence[EmbeddedModel], views: Sequence[Mapping[str, Embeddings]], groups: Sequence[str]
 ) -> dict[str, str]:
     """Write what is known of every query, of several models one file each; SHA-256 by file name."""
     files = {}
     for member, of_member in zip(members, views):
         file = f"{QUERIES}{_fold(member, members)}.safetensors"
-        data = queries_file(of_member)
+        data = queries_file(of_member, groups)
         write_atomic(folder / file, data)
         files[file] = sha256(data)
     return files

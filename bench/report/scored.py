@@ -234,7 +234,7 @@ def _print_requested(scored: Mapping[str, Scored], frame: pd.DataFrame, console:
         name, confidence, variant = map(str, keys)
         values = dict(zip(zip(group["metric"], group["fraction"].fillna(-1.0)), group["value"]))
         texts = [*([name] if len(scored) > 1 else []), confidence, variant.replace("_", " ")]
-        lines.append(texts + [_value(metric, values[metric, fraction]) for metric, fraction in places])
+        lines.append(texts + [_value(place[0], values.get(place, np.nan)) for place in places])
     print_table(cells_table(f"Confidence, scored by {printable(scorer)}", columns, lines), console)
 
 

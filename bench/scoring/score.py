@@ -84,9 +84,10 @@ def score(
         scorers: Similarities to rank with (``bench list scorers``).
         metrics: Any of ``recall``, ``map_at_r``, ``r_precision``, ``precision_at_1``, ``map_at_1000``,
             ``verification``, ``retrieval_sets``, ``threshold_consistency``, ``clustering`` (such as NMI),
-            ``structure`` (such as spectral decay and uniformity), ``discard`` (error versus discard of confidences), or
-            single metrics such as ``recall_at_16`` or ``nmi`` (``bench list metrics``). The verification threshold is
-            chosen on half of the classes and tested on the other half (variant ``threshold_held_out_classes``).
+            ``structure`` (such as spectral decay and uniformity), ``discard`` (error versus discard of confidences),
+            ``open_set`` (detection of queries of unknown classes), ``confidence_correlation``, or single metrics such
+            as ``recall_at_16`` or ``nmi`` (``bench list metrics``). The verification threshold is chosen on half of the
+            classes and tested on the other half (variant ``threshold_held_out_classes``).
         normalize: Whether to L2-normalise embeddings first.
 
     Returns:

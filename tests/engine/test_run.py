@@ -42,6 +42,7 @@ def test_every_method_has_every_metric_for_every_seed(frame):
         "spearman_crop", "kendall_crop", "paired_crop", "filter_out_map_at_r", "filter_out_recall_at_1",
         "aurc", "e_aurc", "augrc", "risk_at_coverage", "coverage_at_risk", "confidence_auroc", "ece_top1", "brier_top1",
         "edc_fnmr", "edc_pauc", "set_size_at_90", "set_coverage_at_90", "opis",
+        "open_set_auroc", "open_set_oscr", "open_set_tar", "spearman_confidences",
     }  # fmt: skip
     for (method, seed), group in frame.groupby(["method", "seed"]):
         assert set(group["metric"]) == wanted, (method, seed)
@@ -56,7 +57,7 @@ def test_every_method_has_every_metric_for_every_seed(frame):
         assert {name for name in names if kind_of(name) == "combined"} == combined
     values = frame.loc[frame["metric"] != "set_size_at_90", "value"].dropna()
     assert values.between(-1, 1).all()
-    not_correlation = ~frame["metric"].isin(["spearman_crop", "kendall_crop", "edc_pauc"])
+    not_correlation = ~frame["metric"].isin(["spearman_crop", "kendall_crop", "edc_pauc", "spearman_confidences"])
     assert frame.loc[not_correlation, "value"].dropna().ge(0).all()
     curve = frame[frame["metric"].str.startswith("filter_out")]
     assert sorted(set(curve["fraction"])) == pytest.approx([i / 10 for i in range(10)])

@@ -98,7 +98,7 @@ def test_a_test_that_lacks_what_it_needs_is_left_out():
     bare = _view(confidences={}, own_scorers=(), **lacking)
     rows = run_battery(bare, load_tests(known_groups()))
     groups = {find_metric(row["metric"]).group for row in rows}
-    assert groups == {"retrieval", "map_at_1000", "verification", "risk"}
+    assert groups == {"retrieval", "map_at_1000", "verification", "risk", "open_set"}
     assert {row["confidence"] for row in rows} == {"", *RETRIEVAL_CONFIDENCES} - {"consistency"}
     assert "threshold_val" not in {row["variant"] for row in rows}
 
@@ -124,7 +124,7 @@ def test_one_ranking_serves_every_test():
         return _Counting(x @ x.T, "cosine", asked)
 
     view = _view(scorers={"cosine": make}, candidates=None)
-    run_battery(view, load_tests(["retrieval", "verification", "filter_out", "risk", "discard", "retrieval_sets"]))
+    run_battery(view, load_tests(["retrieval", "filter_out", "risk", "discard", "retrieval_sets"]))
     assert made == [1]
     assert asked[0] == sum(asked) == len(view)
 
@@ -233,7 +233,7 @@ def test_help_on_metrics_imports_nothing_heavy():
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == (
         "Any of recall, map_at_r, r_precision, precision_at_1, map_at_1000, verification, retrieval_sets,"
-        " threshold_consistency, clustering, structure, discard, all, single ones such as recall_at_16 or nmi, or"
-        " groups of tests of plug-ins."
+        " threshold_consistency, clustering, structure, discard, open_set, confidence_correlation, all, single ones"
+        " such as recall_at_16 or nmi, or groups of tests of plug-ins."
         " Default: recall,map_at_r,r_precision."
     )

@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 import torch
 from bench.protocols.clustering import ami, clustering_rows, k_means, nmi, pair_f1
+from bench.protocols.declare import run_battery
+from bench.protocols.embeddings import Embeddings, seed_of
+from bench.protocols.known_tests import load_tests
 from bench.protocols.structure import (
     class_concentration,
     class_distances,
@@ -109,7 +112,7 @@ def test_k_means_is_as_good_as_scikit_learns_and_repeats():
 
     reference = KMeans(12, n_init=10, random_state=0).fit(x.numpy())
     assert cost(found) < 1.1 * reference.inertia_
-    rows = {r["metric"]: r["value"] for r in clustering_rows(labels, k_means(x, 12))}
+    rows = {r["metric"]: r["value"] for r in clustering_rows(labels, [k_means(x, 12)])}
     assert 0.3 < rows["nmi"] <= 1
     with pytest.raises(ValueError, match="cannot form"):
         k_means(x, 301)
@@ -118,7 +121,20 @@ def test_k_means_is_as_good_as_scikit_learns_and_repeats():
 def test_separated_classes_are_found():
     labels = torch.arange(8).repeat_interleave(5)
     x = torch.nn.functional.normalize(torch.eye(8)[labels] + 0.01 * torch.randn(40, 8), dim=-1)
-    assert {r["value"] for r in clustering_rows(labels, k_means(x, 8, seed=1, restarts=20))} == {1.0}
+    assert {r["value"] for r in clustering_rows(labels, [k_means(x, 8, seed=1, restarts=20)])} == {1.0}
+
+
+def test_agreement_with_the_classes_is_a_mean_over_starts_with_its_spread():
+    x, labels = _unit(2, n=300, classes=12)
+    view = Embeddings(labels=labels, ids=tuple(f"{i:03d}" for i in range(300)), directions=lambda: x)
+    found = {(r["metric"], r["variant"]): r["value"] for r in run_battery(view, load_tests(["clustering"]))}
+    starts = [k_means(x, 12, seed=seed_of(f"k-means {start}") % (2**31 - 1)) for start in range(10)]
+    for metric, measure in (("nmi", nmi), ("ami", ami), ("pair_f1", pair_f1)):
+        values = [measure(labels, clusters) for clusters in starts]
+        assert found[metric, ""] == pytest.approx(np.mean(values))
+        assert found[metric, "sd"] == pytest.approx(np.std(values, ddof=1))
+        assert found[metric, "sd"] > 0
+    assert len(found) == 6
 
 
 def test_collapsed_and_one_dimensional_embeddings_have_no_ratio_and_no_decay():

@@ -121,15 +121,17 @@ def _run(root, plan, finished=1.0, shift=0.0):
         site.store.write(trained)
         data = _arrays(seed)
         spec = plan.test_specs(specs)[0]
-        spec = spec.replaced(tests=replace(spec.tests, groups=("retrieval", "filter_out", "clustering", "risk")))
+        spec = spec.replaced(
+            tests=replace(spec.tests, groups=("retrieval", "filter_out", "clustering", "risk", "open_set"))
+        )
         path = site.store.unit_dir(trained.cell, "test", spec.id) / "embeddings.safetensors"
         write_atomic(path, data)
         record = _test_record(spec, trained, {path.name: sha256(data)}, seed, finished)
         model = rescoring.read_model(path, "cosine", {})
         rows = rescoring.stored_rows(record, [model], ["retrieval"], ["cosine"], site)
         views = _views(record, model)
-        rows += map(without_nan, rows_of_views(views, load_tests(["risk"])))
-        known = queries_file(views)
+        rows += map(without_nan, rows_of_views(views, load_tests(["risk", "open_set"])))
+        known = queries_file(views, ["risk", "open_set"])
         write_atomic(path.with_name("queries.safetensors"), known)
         record = record.model_copy(update={"files": {**record.files, "queries.safetensors": sha256(known)}})
         rows = [{**row, "value": row["value"] and row["value"] - shift} for row in rows]
@@ -301,6 +303,7 @@ def test_the_queries_alone_give_the_values_of_confidences_again_to_the_last_bit(
     assert (first["failure"], first["largest_difference"]) == ("", 0.0)
     assert first["left_out"] == ["retrieval", "filter_out", "clustering", "firsts"]
     own = next(record for record in reference.tests() if record.columns.seed == 0)
+    assert {row["metric"] for row in own.rows} > {"open_set_auroc", "open_set_oscr", "open_set_tar"}
     risk = [row for row in own.rows if row["metric"] in ("aurc", "e_aurc", "augrc", "confidence_auroc")]
     assert first["compared"] > 200
     assert {row["split"] for row in risk} == {"val", "test", "test_crop"}

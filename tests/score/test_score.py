@@ -115,14 +115,15 @@ def test_free_confidences_are_judged_without_any_being_given(arrays):
     assert not frame["metric"].str.startswith("filter_out").any()
     similarities = _similarities(x)
     np.fill_diagonal(similarities, -np.inf)
-    found = {name: [] for name in RETRIEVAL_CONFIDENCES}
+    found = {name: [] for name in RETRIEVAL_CONFIDENCES if name != "consistency"}  # random halves: tested elsewhere
+    k = int(np.clip(np.quantile(np.bincount(labels), 0.5, method="lower") - 1, 1, 10))
     counted = [i for i in range(len(labels)) if (labels == labels[i]).sum() > 1]
     for i in counted:
         order = np.argsort(-similarities[i])
         scores, classes = similarities[i][order], labels[order]
         found["top1_score"].append(scores[0])
         found["margin"].append(scores[0] - scores[classes != classes[0]][0])
-        found["agreement"].append((classes[:10] == classes[0]).mean())
+        found["agreement"].append((classes[:k] == classes[0]).mean())
         found["spread"].append(scores[0] - scores[9])
     right = [labels[np.argsort(-similarities[i])[0]] == labels[i] for i in counted]
     for name, values in found.items():
@@ -211,11 +212,15 @@ def test_the_table_is_tidy(arrays):
     assert list(frame.columns) == list(COLUMNS)
     assert not frame.duplicated(KEYS).any()
     assert set(frame["scorer"]) == {"", "cosine", "mls"}
-    signed, unbounded = ["spearman_crop", "kendall_crop", "ami", "edc_pauc"], ["spectral_decay", "density"]
+    signed = ["spearman_crop", "kendall_crop", "spearman_confidences", "ami", "edc_pauc"]
+    unbounded = ["spectral_decay", "density"]
     ranged = frame[~frame["metric"].isin([*signed, *unbounded, "set_size_at_90"])]
     assert ranged["value"].dropna().between(0, 1 + 1e-12).all()
     # A constant confidence has no rank correlation, and nothing else may be missing where nothing was removed.
     missing = frame[frame["value"].isna() & frame["fraction"].isna()]
+    of_two = missing["metric"] == "spearman_confidences"
+    assert all("method" in pair for pair in missing[of_two][["confidence", "variant"]].values)
+    missing = missing[~of_two]
     assert sorted(zip(missing["metric"], missing["confidence"])) == [
         ("kendall_crop", "method"),
         ("spearman_crop", "method"),
@@ -225,7 +230,10 @@ def test_the_table_is_tidy(arrays):
 def test_the_verification_threshold_never_saw_the_classes_it_is_tested_on(arrays):
     """Scores in two halves on scales of their own: no threshold of the one half is of use to the other."""
     frame = bench.score(arrays["embeddings"], arrays["labels"], metrics=["verification"])
-    assert set(frame["variant"]) == {"threshold_test", "threshold_held_out_classes", "fpr=0.001", ""}
+    assert set(frame["variant"]) == {
+        *("threshold_test", "threshold_held_out_classes", "fpr=0.001", ""),
+        *(f"all_pairs,fpr=0.001{end}" for end in ("", ",ci95_low", ",ci95_high")),
+    }
     rows = frame.set_index("variant")
     assert rows.loc["threshold_held_out_classes", "n_queries"] < rows.loc["threshold_test", "n_queries"]
     rng = np.random.default_rng(0)
@@ -274,7 +282,7 @@ def test_what_is_wrong_is_said(arrays, change, message):
 
 def test_single_names_can_be_asked_for(arrays):
     frame = bench.score(arrays["embeddings"], arrays["labels"], metrics=["recall_at_3", "nmi"])
-    assert sorted(frame[frame["confidence"] == ""]["metric"]) == ["nmi", "recall_at_3"]
+    assert sorted(frame[frame["confidence"] == ""]["metric"]) == ["nmi", "nmi", "recall_at_3"]  # mean and SD
     frame = bench.score(arrays["embeddings"], arrays["labels"], metrics="map_at_r", scorers="l2")
     assert frame[frame["confidence"] == ""][["scorer", "metric"]].values.tolist() == [["l2", "map_at_r"]]
 
@@ -298,6 +306,8 @@ def test_metrics_of_decisions_are_computed_on_request(arrays):
 
     assert names("discard") == {"edc_fnmr", "edc_pauc"}
     assert names("edc_pauc", "opis") == {"edc_pauc", "opis"}
+    assert names("open_set") == {"open_set_auroc", "open_set_oscr", "open_set_tar"}
+    assert names("confidence_correlation") == {"spearman_confidences"}
     assert names("retrieval_sets") == {"set_size_at_90", "set_coverage_at_90"}
     assert not {"edc_pauc", "opis", "set_size_at_90", "ece_top1"} & names("recall_at_1")
 
