@@ -17,7 +17,7 @@ from torch import Tensor
 from .ranking import TIE_TOLERANCE, Scorer
 
 LIMIT = 20_000
-"""Largest number of images whose pairs are all scored: it costs about half of a ranking without a bound."""
+"""Largest number of images whose pairs are all scored: it takes about as long as one more ranking."""
 
 DRAWS = 200
 """Draws of classes behind an interval."""
@@ -128,9 +128,9 @@ def _best_negatives(scorer: Scorer, labels: Tensor, parts: tuple[Tensor, ...], k
     found: list[tuple[Tensor, Tensor, Tensor]] = []
     count, dropped, floor = 0, False, -math.inf
 
-    def best(order_all: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def best(in_order: bool) -> tuple[Tensor, Tensor, Tensor]:
         scores, first, second = (torch.cat(columns) for columns in zip(*found))
-        top = scores.topk(min(keep, len(scores)), sorted=order_all).indices
+        top = scores.topk(min(keep, len(scores)), sorted=in_order).indices
         return scores[top], first[top], second[top]
 
     for left, right, once in _tiles(scorer, parts):

@@ -320,7 +320,8 @@ def verification(view: Embeddings, scorer: str) -> Iterator[Row]:
     one for the tested pairs themselves. With the option ``held_out_threshold``, a threshold is also chosen on half of
     the classes and tested on the other half. The true positive rate is also that over all pairs of images (variant
     ``all_pairs,fpr=0.001`` or another rate), with the ends of a 95 % interval for other classes of the same kind
-    (variants with ``,ci95_low`` and ``,ci95_high``); it is left out for more than 20,000 images.
+    (variants with ``,ci95_low`` and ``,ci95_high``); ``n_queries`` is the number of pairs. It is left out for more than
+    20,000 images.
     """
     validation = view.validation
     yield from verification_rows(

@@ -115,6 +115,7 @@ def test_the_order_of_the_images_does_not_matter():
         ids=tuple(view.ids[i] for i in mixed.tolist()),
         confidences={name: values[mixed] for name, values in view.confidences.items()},
         scorers={"cosine": lambda: ScoreMatrix(x @ x.T, "cosine")},
+        directions=lambda: x,
     )
     for group in ("open_set", "confidence_correlation"):
         first, second = _rows(view, group), _rows(other, group)

@@ -90,6 +90,16 @@ def test_errors_versus_discard_are_printed_and_written_on_request(arrays, bench,
     assert sorted(set(curves[curves["curve"] == "edc_fnmr"]["x"])) == [0.0, 0.1, 0.2]
 
 
+def test_metrics_that_differ_in_their_variants_share_a_table(arrays, bench, tmp_path):
+    np.savez(tmp_path / "mine.npz", **arrays)
+    code, out, _ = bench("score", "mine.npz", "--metrics", "open_set,confidence_correlation", "--out", "out")
+    frame = pd.read_csv(tmp_path / "out" / "metrics.csv", keep_default_na=False)
+    chosen = frame[(frame["metric"] == "open_set_tar") & (frame["confidence"] == "margin")]
+    value = dict(zip(chosen["variant"], chosen["value"].astype(float)))["far=0.1"]
+    assert code == 0
+    assert ["margin", "far=0.1", "-", "-", f"{100 * value:.2f}", "-"] in [line.split() for line in out.splitlines()]
+
+
 def test_kinds_of_confidences_are_told_apart_on_the_terminal(arrays, bench, tmp_path):
     bare = {name: arrays[name] for name in ("embeddings", "labels")}
     np.savez(tmp_path / "bare.npz", **bare)
