@@ -268,6 +268,9 @@ class AmbiguousDigits(Dataset):
     recipe = "ndigit"
     summary = "1000 handwritten digits through a known channel, 20x20: ambiguity known exactly; nothing to download"
     embedded = True
+    kind = "toy"
+    licence = "CC BY 4.0"
+    citation = "Alpaydin, Kaynak: Optical Recognition of Handwritten Digits, UCI 1998"
     input_channels = 1
     image_size = (REPEAT * SIDE, REPEAT * SIDE)
 

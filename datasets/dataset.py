@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -229,6 +229,10 @@ class Dataset(ABC):
             is one, else the recipe of its base class.
         required: Attributes that a subclass must define in addition to ``name`` and ``summary``.
         embedded: Whether the data come with the installation; others need the option ``--data-root``.
+        kind: ``photographs``, ``characters`` (of people) or ``toy`` (small images that a program makes); empty if it is
+            none of them. Reports begin with photographs and end with toys.
+        licence: Terms under which its owners publish it.
+        citation: Publication that the owners ask to cite, or who made the images.
         input_channels: Channels of the images that a network sees.
         image_size: Height and width of these images in pixels.
         augmentation_type: Class of the settings that :meth:`ImageSet.training` of its images takes.
@@ -243,6 +247,9 @@ class Dataset(ABC):
     recipe: ClassVar[object] = "default"
     required: ClassVar[tuple[str, ...]] = ()
     embedded: ClassVar[bool] = False
+    kind: ClassVar[Literal["photographs", "characters", "toy", ""]] = ""
+    licence: ClassVar[str] = ""
+    citation: ClassVar[str] = ""
     input_channels: ClassVar[int]
     image_size: ClassVar[tuple[int, int]]
     augmentation_type: ClassVar[type[TrainingAugmentation]] = Augmentation

@@ -166,6 +166,9 @@ class Glyphs(Dataset):
     recipe = "ndigit"
     summary = "1000 characters in 2-12 DejaVu fonts each, 32x32, unequal classes; nothing to download"
     embedded = True
+    kind = "toy"
+    licence = "free (Bitstream Vera)"
+    citation = "the DejaVu fonts, dejavu-fonts.github.io"
     input_channels = 1
     image_size = (SIDE, SIDE)
 

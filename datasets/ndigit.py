@@ -139,6 +139,9 @@ class _Numbers(Dataset):
     """Base class of the data sets of numbers; mean and std are those of the training pixels of fold 0, in [0, 1]."""
 
     embedded = True
+    kind = "toy"
+    licence = "CC BY 4.0"
+    citation = "Alpaydin, Kaynak: Optical Recognition of Handwritten Digits, UCI 1998"
     input_channels = 1
     classes: ClassVar[int]
     images_per_class: ClassVar[int]

@@ -181,8 +181,6 @@ class PhotoDataset(Dataset):
         counts: Numbers of images and classes of the complete release; ``(0, 0)`` if any number is right.
         part_classes: Numbers of development classes (for training and validation) and test classes of the complete
             release, if the release splits them; else ``(0, 0)``.
-        licence: Terms under which its owners publish it.
-        citation: Publication that the owners ask to cite.
         archive: Archive that the owners serve openly, which ``bench data download`` fetches; None if they serve none.
         by_hand: Description of the files to fetch by hand, for a release without such an archive.
         listing: Paths, classes and parts (such as ``test``) of the images that were found.
@@ -191,6 +189,7 @@ class PhotoDataset(Dataset):
     """
 
     recipe = "folder"
+    kind = "photographs"
     required = ("official", "source", "needs")
     input_channels = 3
     image_size = (224, 224)
@@ -200,8 +199,6 @@ class PhotoDataset(Dataset):
     needs: ClassVar[str]
     counts: ClassVar[tuple[int, int]] = (0, 0)
     part_classes: ClassVar[tuple[int, int]] = (0, 0)
-    licence: ClassVar[str] = ""
-    citation: ClassVar[str] = ""
     archive: ClassVar[Archive | None] = None
     by_hand: ClassVar[str] = ""
 

@@ -269,7 +269,7 @@ def claims(
     plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:
-    """Judge claims of papers by the records of results folders: each holds, fails, or is undecided.
+    """Judge claims of papers by the records of results folders: each holds, is negligible, reversed or undecided.
 
     Writes claims.md and claims.csv, with the command that makes the records of each claim.
 

@@ -327,6 +327,22 @@ def published_differences(claim: Claim) -> dict[str, float]:
     return found
 
 
+def region(claim: Claim, dataset: str) -> float:
+    """Size up to which a difference is negligible for a claim on a data set, in our unit; 0 if no difference is.
+
+    It is the metric's region of equivalence, or half of the published effect if that is smaller: the effect on the same
+    data set, or else the smallest, of those in the claimed direction. For a claim of equality it is the metric's.
+    """
+    declared = claim.declared.equivalence
+    effects = {name: claim.sign * value for name, value in published_differences(claim).items()}
+    effects = {name: value for name, value in effects.items() if value > 0}
+    if claim.direction == "equal" or not effects:
+        return declared
+    columns = every_item()[claim.tables[0]].columns("")
+    factor = next(column.factor for column in columns if column.title == claim.column)
+    return min(declared, effects.get(dataset, min(effects.values())) / factor / 2)
+
+
 def _published(claim: Claim, side: Side, dataset: str) -> Published | None:
     """Published number of a side, from the first table of the claim that has the data set."""
     for named in (every_item()[name] for name in claim.tables if side.row):

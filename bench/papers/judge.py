@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -15,13 +16,13 @@ from ..report.contender import Contender
 from ..report.frame import Results
 from ..report.seeds import SeedGroup, defined_values, seed_groups, seeds_text
 from ..site import Site
-from .claims import DEFAULT, Claim, Ledger, Side, has_released_form
+from .claims import DEFAULT, Claim, Ledger, Side, has_released_form, region
 from .items import Reads
 from .run import BASE, method_of
 from .tables import BySeed, read
 
 ALPHA = 0.05
-"""Largest chance of any wrong "holds" on a data set and setting, and of any wrong "fails"."""
+"""Largest chance of any wrong "holds" on a data set and setting, and of any wrong "reversed"."""
 
 FORMS = ("corrected", "released")
 """Forms of the methods in which claims are judged."""
@@ -29,8 +30,7 @@ FORMS = ("corrected", "released")
 MOST = 10_000
 """Largest number of seeds that is said to be needed."""
 
-Outcome = Literal["holds", "fails", "undecided", "no records"]
-
+Outcome = Literal["holds", "negligible", "reversed", "undecided", "no records"]
 
 Setting = Contender
 """What the sides of a claim share: a contender without its method, base, form and the settings that distinguish it."""
@@ -45,7 +45,7 @@ class Comparison:
     left_out: str = ""  # seeds that only one of the two has
     missing: tuple[str, ...] = ()  # what there is none of, such as records of a method
     p_holds: float = float("nan")  # of the claim for this B; nan with fewer than two seeds
-    p_fails: float = float("nan")  # of the opposite
+    p_reversed: float = float("nan")  # of the opposite
 
 
 @dataclass(frozen=True)
@@ -58,31 +58,49 @@ class Finding:
     contenders: tuple[Contender, ...]  # those that have records, A and every B
     comparisons: tuple[Comparison, ...]  # A with each B
     p_holds: float = float("nan")  # adjusted by Holm's method, like the next
-    p_fails: float = float("nan")
+    p_reversed: float = float("nan")
     outcome: Outcome = "no records"
     more_seeds: int = 0  # still needed if it is undecided; 0 if not known
     released: Finding | None = None  # of a corrected one: that of public codes, if one of them differs
 
     @property
     def decisive(self) -> Comparison:
-        """The comparison that decides: the strongest evidence if the claim fails, else the one least in its favour."""
+        """The comparison that decides: a negligible one, the strongest against the claim, or the weakest for it."""
         known = [each for each in self.comparisons if each.p_holds == each.p_holds] or self.comparisons
-        if self.outcome == "fails":
-            return min(known, key=lambda each: each.p_fails)
+        if self.outcome == "negligible":
+            known = [each for each in known if self._is_negligible(each)]
+        if self.outcome == "reversed":
+            return min(known, key=lambda each: each.p_reversed)
         return max(known, key=lambda each: each.p_holds)
 
     @property
+    def region(self) -> float:
+        """Size up to which a difference is negligible."""
+        return region(self.claim, self.setting.dataset if self.setting else "")
+
+    def _is_negligible(self, each: Comparison) -> bool:
+        """True if the whole interval of a lead is inside the region, which says nothing against a claim of equality."""
+        if each.difference is None or self.claim.direction == "equal":
+            return False
+        return -self.region < each.difference.ci_low and each.difference.ci_high < self.region
+
+    @property
+    def lacks_size(self) -> bool:
+        """True if the lead over some B is negligible."""
+        return any(map(self._is_negligible, self.comparisons))
+
+    @property
     def reason(self) -> str:
-        """Remark on the outcome: what is missing, seeds still needed, no practical difference; may be empty."""
+        """Remark on the outcome: what is missing, seeds still needed, what is shown nevertheless; may be empty."""
         difference = self.decisive.difference
         if self.outcome == "no records":
             missing = dict.fromkeys(what for each in self.comparisons for what in each.missing)
             return f"no {'; no '.join(missing)}" if missing else "no common seed"
         if self.outcome == "undecided":
             return _seeds_still(self.more_seeds) if difference and difference.n > 1 else "one seed"
-        if self.outcome == "fails" and self.claim.direction != "equal" and difference:
-            return "no practical difference" if abs(difference.mean) < self.claim.declared.equivalence else ""
-        return ""
+        if self.outcome == "negligible":
+            return "direction shown" if self.p_holds <= ALPHA else ""
+        return "negligible" if self.outcome == "reversed" and self._is_negligible(self.decisive) else ""
 
     @property
     def test(self) -> tuple[str, tuple[Contender, ...]]:
@@ -109,7 +127,7 @@ class Finding:
     @property
     def flips(self) -> bool:
         """True if the verdict is the opposite with the form of the public codes."""
-        return self.released is not None and {self.outcome, self.released.outcome} == {"holds", "fails"}
+        return self.released is not None and {self.outcome, self.released.outcome} == {"holds", "reversed"}
 
     @property
     def papers_data(self) -> str:
@@ -151,12 +169,14 @@ def judge(ledger: Ledger, results: Results, site: Site) -> list[Finding]:
 def findings(ledger: Ledger, results: Results, site: Site) -> list[Finding]:
     """Judge claims by records, on each data set and setting that has records of all sides.
 
-    By paired one-sided t-tests over seeds, a claim that A is better holds if A's mean lead over every B is above 0, and
-    fails if its lead over some B is below the metric's region of practical equivalence; the second is looked at first.
-    A claim that A and B are equal holds if every difference is inside the region, and fails if some is outside of it.
+    By paired one-sided t-tests over seeds, a claim that A is better is reversed if A's mean lead over some B is below
+    0. Else it is negligible, whether or not its direction is shown, if the whole interval of a lead is inside the
+    :func:`~bench.papers.claims.region`. Else it holds if the lead over every B is above 0. A claim that A and B are
+    equal holds if every difference is inside the metric's region, and is reversed if some is outside of it.
 
     P-values are adjusted by Holm's method over all claims on a data set and setting, those of both forms of the methods
-    taken together, so that on each the chance of any wrong "holds" is at most 5 %, and so is that of any wrong "fails".
+    taken together, so that on each the chance of any wrong "holds" is at most 5 %, and so is that of any wrong
+    "reversed". The intervals, and so "negligible", are at 95 % for each claim alone.
 
     Returns:
         Findings in the corrected form of the methods, then those in the form of public codes, each in the order of the
@@ -271,13 +291,13 @@ def _compared(claim: Claim, side: Side, first: BySeed, other: BySeed, missing: t
     found = Comparison(label, paired_difference(first, other), left_out)
     if len(common) < 2:
         return found
-    lead, region = claim.sign * np.array([first[seed] - other[seed] for seed in common]), claim.declared.equivalence
+    lead, inside = claim.sign * np.array([first[seed] - other[seed] for seed in common]), claim.declared.equivalence
     if claim.direction == "equal":
-        holds = p_equivalent(lead, region)
-        fails = np.minimum(1.0, 2 * np.minimum(p_greater(lead, region), p_greater(-lead, region)))
+        holds = p_equivalent(lead, inside)
+        opposite = np.minimum(1.0, 2 * np.minimum(p_greater(lead, inside), p_greater(-lead, inside)))
     else:
-        holds, fails = p_greater(lead), p_greater(-lead, -region)
-    return replace(found, p_holds=float(holds), p_fails=float(fails))
+        holds, opposite = p_greater(lead), p_greater(-lead)
+    return replace(found, p_holds=float(holds), p_reversed=float(opposite))
 
 
 def _judged(found: Sequence[Finding]) -> list[Finding]:
@@ -286,36 +306,39 @@ def _judged(found: Sequence[Finding]) -> list[Finding]:
     for setting in dict.fromkeys(finding.setting for finding in found):
         tests = {each.test: each.comparisons for each in found if each.setting == setting and each.is_testable}
         holds = holm(np.array([max(each.p_holds for each in test) for test in tests.values()]))
-        # It fails by the smallest of its p-values (Bonferroni).
-        least = (len(test) * min(each.p_fails for each in test) for test in tests.values())
-        fails = holm(np.minimum(1.0, np.array([*least])))
-        decided = {key: (float(a), float(b)) for key, a, b in zip(tests, holds, fails)}
-        undecided = sum(min(pair) > ALPHA for pair in decided.values())
-        judged[setting] = decided, undecided
-    return [_decided(each, judged[each.setting][0].get(each.test), judged[each.setting][1]) for each in found]
+        # It is reversed by the smallest of its p-values (Bonferroni).
+        least = (len(test) * min(each.p_reversed for each in test) for test in tests.values())
+        opposite = holm(np.minimum(1.0, np.array([*least])))
+        judged[setting] = {key: (float(a), float(b)) for key, a, b in zip(tests, holds, opposite)}
+    decided = [_decided(each, judged[each.setting].get(each.test)) for each in found]
+    waiting = {(each.setting, each.test) for each in decided if each.outcome == "undecided" and each.is_testable}
+    among = Counter(setting for setting, _ in waiting)
+    return [replace(each, more_seeds=_more_seeds(each, among[each.setting])) for each in decided]
 
 
-def _decided(finding: Finding, adjusted: tuple[float, float] | None, undecided: int) -> Finding:
+def _decided(finding: Finding, adjusted: tuple[float, float] | None) -> Finding:
     """The finding with its adjusted p-values, which one with too few seeds has not, and its outcome."""
     if any(each.difference is None for each in finding.comparisons):
         return finding
     if adjusted is None:
         return replace(finding, outcome="undecided")
-    holds, fails = adjusted
-    outcome: Outcome = "fails" if fails <= ALPHA else "holds" if holds <= ALPHA else "undecided"
-    judged = replace(finding, p_holds=holds, p_fails=fails, outcome=outcome)
-    return replace(judged, more_seeds=_more_seeds(judged, undecided)) if outcome == "undecided" else judged
+    holds, opposite = adjusted
+    outcome: Outcome = "holds" if holds <= ALPHA else "undecided"
+    if opposite <= ALPHA:
+        outcome = "reversed"
+    elif finding.lacks_size:
+        outcome = "negligible"
+    return replace(finding, p_holds=holds, p_reversed=opposite, outcome=outcome)
 
 
 def _more_seeds(finding: Finding, undecided: int) -> int:
     """Seeds still needed, at the level that Holm's method leaves for each of the undecided claims; 0 if not known."""
-    difference, region = finding.decisive.difference, finding.claim.declared.equivalence
+    difference, inside = finding.decisive.difference, finding.region
+    if finding.outcome != "undecided" or not finding.is_testable:
+        return 0
     assert difference is not None
-    lead = finding.claim.sign * difference.mean
-    if finding.claim.direction == "equal":
-        effect = abs(abs(lead) - region)
-    else:
-        effect = max(lead, region) if lead > 0 else region - lead
+    size = abs(difference.mean)
+    effect = abs(size - inside) if finding.claim.direction == "equal" else max(size, inside)
     if not effect:
         return 0
     # The level of a two-sided interval that leaves ALPHA / undecided on one side.

@@ -19,19 +19,24 @@ from .items import UNPUBLISHED
 from .judge import Comparison, Finding, Setting
 
 ABOUT = (
-    "A claim holds, fails or is undecided on a data set, by paired one-sided t-tests over seeds. That A is better holds"
-    " if A's mean lead over every B is above 0, and fails if its lead over some B is below the region of practical"
-    " equivalence (half a point for most metrics). P-values are adjusted by Holm's method over all claims on a data set"
-    ' and setting, in both forms of the methods: on each, the chance of any wrong "holds" is at most 5 %, and so is'
-    ' that of any wrong "fails". An undecided claim has the number of seeds, in addition to those it has, with which'
-    " a true difference as large as the one seen, but at least of the region, is found in 80 % of cases. The intervals"
-    " are 95 % t-intervals, not adjusted, in points of percent for shares; of several B, the one that decides is shown."
+    "A claim holds, is negligible, reversed or undecided on a data set. That A is better is reversed if A's mean lead"
+    " over some B is shown to be below 0, by paired one-sided t-tests over seeds. Else it is negligible, whether or not"
+    " its direction is shown, if the whole interval of its lead over some B is inside the region. Else it holds if the"
+    " lead over every B is shown to be above 0. The region is the metric's region of equivalence (half a point for most"
+    " metrics; some have none), or half of the published effect if that is smaller: the effect on the same data set, or"
+    " else the smallest one of the paper in the direction of the claim. That A and B are equal holds"
+    " if every difference is shown to be inside the metric's region, and is reversed if one is shown to be outside."
+    " P-values are adjusted by Holm's method over all claims on a data set and setting, in both forms of the methods:"
+    ' on each, the chance of any wrong "holds" is at most 5 %, and so is that of any wrong "reversed". An undecided'
+    " claim has the number of seeds, in addition to those it has, with which a true difference as large as the one"
+    " seen, but at least of the region, is found in 80 % of cases. The intervals are 95 % t-intervals, not adjusted, in"
+    " points of percent for shares; of several B, the one that decides is shown."
     " Published differences are in the unit of the paper. Verdicts are about new trainings on these test images, not"
     " about other images or classes."
 )
 """Legend of the tables."""
 
-KINDS = ("holds", "fails", "undecided", "no records")
+KINDS = ("holds", "negligible", "reversed", "undecided", "no records")
 
 
 def write_verdicts(ledger: Ledger, found: Sequence[Finding], site: Site, out: Path) -> list[Path]:
@@ -97,9 +102,10 @@ def _numbers(corrected: Finding, finding: Finding, each: Comparison, site: Site)
         "seeds": difference.n if difference else 0,
         "left_out": each.left_out,
         "p_holds": each.p_holds,
-        "p_fails": each.p_fails,
+        "region": finding.region,
+        "p_reversed": each.p_reversed,
         "p_holds_holm": finding.p_holds,
-        "p_fails_holm": finding.p_fails,
+        "p_reversed_holm": finding.p_reversed,
         "verdict": finding.outcome,
         "reason": finding.reason,
         "more_seeds": finding.more_seeds,
@@ -151,12 +157,13 @@ def _table(paper: Source, found: Sequence[Finding], names: Mapping[Setting, str]
         first = claim.id != before
         says, published = (f"{claim.id}: {claim.says}", published_text(claim)) if first else ("", "")
         difference, seeds, released = difference_text(each), seeds_of(each), released_text(each)
-        outcome = Cell(each.text, bold=each.outcome in ("holds", "fails"))
-        rows.append([says, _label(each, names), each.papers_data, difference, seeds, outcome, released, published])
+        outcome = Cell(each.text, bold=each.outcome in ("holds", "reversed"))
+        data = (_label(each, names), each.papers_data)
+        rows.append([says, *data, difference, region_text(each), seeds, outcome, released, published])
         before = claim.id
     where = {"abstract": "the abstract of the paper", "memory": "memory of the paper"}.get(paper.read)
     note = f"These claims were written from {where}; its text was not at hand."
-    titles = ("claim", "data", "paper's data", "A - B", "seeds", "verdict", "as released", "published A - B")
+    titles = ("claim", "data", "paper's data", "A - B", "region", "seeds", "verdict", "as released", "published A - B")
     title = f"{paper.title} ({paper.venue})"
     return cells_table(title, headings(*titles, labels=len(titles)), rows, notes=(note,) if where else ())
 
@@ -167,12 +174,21 @@ def _label(each: Finding, names: Mapping[Setting, str]) -> str:
 
 def difference_text(each: Finding) -> str:
     """Mean difference from the B that decides with its 95 % t-interval, in points of percent if it is a share."""
-    found, metric = each.decisive, each.claim.declared
+    found = each.decisive
     if found.difference is None:
         return GAP
     ends = (found.difference.mean, found.difference.ci_low, found.difference.ci_high)
-    texts = (percent(end, 2, "+") if metric.unit == "share" else number(end, 3, "+") for end in ends)
+    texts = (_size_text(each.claim, end, "+") for end in ends)
     return interval(*texts) + (f" ({found.rival})" if len(each.claim.b) > 1 else "")
+
+
+def region_text(each: Finding) -> str:
+    """Size up to which a difference is negligible, in the unit of the difference."""
+    return f"±{_size_text(each.claim, each.region)}" if each.region else GAP
+
+
+def _size_text(claim: Claim, value: float, sign: str = "") -> str:
+    return percent(value, 2, sign) if claim.declared.unit == "share" else number(value, 3, sign)
 
 
 def seeds_of(each: Finding) -> str:

@@ -221,15 +221,16 @@ def test_files_and_the_first_screen_say_the_same():
     files = files_of(system_document(found))
     assert set(files) == {"systems.csv", "systems.md", "systems.tex"}
     assert "d, clean images, before the gallery" in files["systems.md"]
-    headline = headline_of(found, Anchors())
+    headline = headline_of(found, Anchors(), {"d": "d (toy)"})
     text = "beats the plain method with a free one in 1 of 1 cases on clean images (1 adjusted, 1 over any)"
     assert text in headline.sentences[0]
     assert [table.title for table in headline.matrices][:2] == [
         "Before there is a gallery, clean images",
         "Before there is a gallery, centre crops",
     ]
+    assert headline.matrices[0].columns[1].title == "d (toy)"
     cell = headline.matrices[0].rows[0].cells[1]
     assert (cell.mark, cell.text.split()[0]) == ("better", "better*")
     (table,) = headline.tables
     assert cell.href in [row.anchor for row in table.rows]
-    assert headline_of([], Anchors()) is None
+    assert headline_of([], Anchors(), {}) is None

@@ -14,7 +14,7 @@ from ..contender import distinct_labels
 from ..systems import COLUMNS, JUDGED, System, difference_text
 from ..table import GAP, Cell, Column, Table, cells_table, frame_of, grouped, headings, label, table_of
 from ..verdicts import IMAGES, QUESTIONS, Question, Verdict
-from .words import CONFIDENCE, NEAR_CHANCE, RETRIEVAL, Anchors, Words, difference_of, points_text, statistics_of
+from .words import CONFIDENCE, NEAR_CHANCE, RETRIEVAL, Anchors, Words, points_text, state_of, statistics_of
 
 USES: tuple[tuple[Question, str, tuple[str, ...]], ...] = (
     ("before_gallery", "", (OWN,)),
@@ -148,11 +148,9 @@ def _cases(data_sets: Sequence[Words], images: str, question: Question, form: st
 
 def _state(each: Verdict) -> State:
     """State of a verdict, of which a case has one for each form of the confidence."""
-    assert each.outcome
-    if each.outcome == "better":
-        return "better", not each.beats_all_free
-    equal = each.difference is not None and difference_of(each.difference, CONFIDENCE).is_equal
-    return "equivalent" if equal else each.outcome, False
+    state = state_of(each)
+    assert state
+    return state, state == "better" and not each.beats_all_free
 
 
 def _is_small(each: Verdict) -> bool:
@@ -328,8 +326,12 @@ class Headline(NamedTuple):
     tables: tuple[Table, ...]
 
 
-def headline_of(found: Sequence[System], anchors: Anchors) -> Headline | None:
-    """First screen about the systems of the leading budgets; None if the records compare none."""
+SHOWN = re.compile("plain$|confidence|free|AUGRC|verdict|p, Holm|best on test")
+"""Columns of the tables of systems that the page shows; the others are in their file."""
+
+
+def headline_of(found: Sequence[System], anchors: Anchors, titles: Mapping[str, str]) -> Headline | None:
+    """First screen about the systems of the leading budgets, with titles of data sets; None if there are none."""
     leading = [each for each in found if each.leads and each.split in IMAGES and each.outcome]
     if not any(each.counts for each in leading):
         return None
@@ -339,10 +341,10 @@ def headline_of(found: Sequence[System], anchors: Anchors) -> Headline | None:
         names = distinct_labels(list(dict.fromkeys(each.contender for each in own)))
         for each in own:
             ids[id(each)] = anchors.of("system", dataset, names[each.contender], each.split, each.question)
-        tables.append(_table(dataset, own, [ids[id(each)] for each in own], anchors.of("systems", dataset)))
+        tables.append(_table(own, [ids[id(each)] for each in own], anchors.of("systems", dataset), titles[dataset]))
     sentences = [_sentence(question, leading) for question in QUESTIONS]
     matrices = [
-        _matrix(f"{WHEN[question].capitalize()}, {IMAGES[split]}", own, ids)
+        _matrix(f"{WHEN[question].capitalize()}, {IMAGES[split]}", own, ids, titles)
         for (question, split), own in sorted(places.items(), key=lambda item: list(QUESTIONS).index(item[0][0]))
     ]
     return Headline((*filter(None, sentences), *_holding(leading)), tuple(matrices), tuple(tables))
@@ -379,14 +381,14 @@ def _holding(found: Sequence[System]) -> tuple[str, ...]:
     return (f"Adjusted and over any free confidence, better on some images: {', '.join(named)}.",)
 
 
-def _matrix(title: str, found: Sequence[System], ids: Mapping[int, str]) -> Table:
+def _matrix(title: str, found: Sequence[System], ids: Mapping[int, str], titles: Mapping[str, str]) -> Table:
     datasets = list(dict.fromkeys(each.contender.dataset for each in found))
     rows = []
     for name, own in sorted(grouped(found, _name).items()):
         by_dataset = {each.contender.dataset: each for each in own}
         cells = [_cell(by_dataset[dataset], ids) if dataset in by_dataset else Cell(GAP) for dataset in datasets]
         rows.append([Cell(name), *cells])
-    return cells_table(title, headings("method", *datasets), rows, small="small fit")
+    return cells_table(title, headings("method", *(titles[dataset] for dataset in datasets)), rows, small="small fit")
 
 
 def _name(each: System) -> str:
@@ -408,13 +410,13 @@ def _cell(each: System, ids: Mapping[int, str]) -> Cell:
     )
 
 
-def _table(dataset: str, found: Sequence[System], names: Sequence[str], anchor: str) -> Table:
+def _table(found: Sequence[System], names: Sequence[str], anchor: str, dataset: str) -> Table:
     labels = distinct_labels(list(dict.fromkeys(each.contender for each in found)))
     columns: tuple[Column[System], ...] = (
         label("method", lambda each: labels[each.contender]),
         label("question", lambda each: QUESTIONS[each.question]),
         label("images", lambda each: IMAGES[each.split]),
-        *JUDGED,
+        *(column for column in JUDGED if SHOWN.match(column.title)),
     )
     title = f"{dataset}: systems, each method with its own confidence against the plain method with a free one"
     return table_of(columns, found, title, place="page", anchors=names, anchor=anchor, csv=frame_of(COLUMNS, found))

@@ -123,12 +123,12 @@ def charts_of(facts: DatasetFacts, leader: Contender, anchors: Anchors) -> list[
         ):
             lines = tuple(_by_method(facts, metric, split, risk))
             if lines:
-                text = f"{facts.name}, {images}: {title.removesuffix(', %')} of each method by its default confidence"
+                text = f"{facts.title}, {images}: {title.removesuffix(', %')} of each method by its default confidence"
                 found.append(Chart(anchors.of("curve", facts.name, split, metric), text, title, lines))
         lines = tuple(_by_confidence(facts.groups[leader], split))
         if lines:
             label = facts.labels[leader]
-            text = f"{facts.name}, {images}: errors left by each confidence of {label}"
+            text = f"{facts.title}, {images}: errors left by each confidence of {label}"
             found.append(
                 Chart(anchors.of("curve", facts.name, split, "leader"), text, "errors left (1 − R@1), %", lines)
             )

@@ -9,10 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
-from itertools import groupby
 from pathlib import Path
-
-import pandas as pd
 
 from ...protocols.metrics import find_metric, title_of
 from ...store.files import write_atomic
@@ -20,20 +17,20 @@ from ...store.folder import Damage
 from ..contender import Contender
 from ..cost import CostRow
 from ..render import environment, to_html
-from ..table import Table
+from ..table import Table, grouped
 from ..write import Judged
+from .about import DataSet, data_sets
 from .answer import answer_of, headline_of
 from .curves import HEIGHT, WIDTH, Chart, charts_of
 from .sources import (
     Tested,
-    about_names,
+    about_methods,
     about_protocols,
     failures,
     failures_table,
     machines_table,
     manifests_table,
     parameters_table,
-    records_table,
     settings_table,
     settings_text,
     tested,
@@ -41,11 +38,8 @@ from .sources import (
 from .tables import (
     candidates_table,
     cases_table,
-    forms_table,
-    open_table,
     results_table,
     use_table,
-    verdict_table,
 )
 from .words import (
     CONFIDENCE,
@@ -54,6 +48,7 @@ from .words import (
     Anchors,
     DatasetFacts,
     Words,
+    contender_of,
     dataset_facts,
     mean_text,
     named,
@@ -69,33 +64,21 @@ _SCRIPTS = ("sortable.min.js", "sortable.a11y.min.js", "uPlot.iife.min.js")
 
 @dataclass(frozen=True)
 class DatasetPart:
-    """Part of a page about one data set: verdicts at the leading and at other budgets, tables and charts."""
+    """Part of a page about one data set at its leading budget, with what there is at other budgets."""
 
+    about: DataSet
     words: Words
-    others: tuple[Words, ...]
+    others: tuple[DatasetFacts, ...]
     results: Table
     use: Table
-    verdicts: Table
-    open: Table
-    forms: Table | None
     settings: Table
     parameters: Table
-    charts: tuple[tuple[DatasetFacts, tuple[Chart, ...]], ...]
+    charts: tuple[Chart, ...]
 
     @property
     def facts(self) -> DatasetFacts:
         """The data set at its leading budget."""
         return self.words.facts
-
-    @property
-    def compared(self) -> list[Words]:
-        """Verdicts at other budgets that several methods have."""
-        return [words for words in self.others if len(words.facts.own) > 1]
-
-    @property
-    def alone(self) -> list[DatasetFacts]:
-        """Other budgets that one method has, so that there is nothing to compare."""
-        return [words.facts for words in self.others if len(words.facts.own) < 2]
 
 
 def write_page(judged: Judged, damaged: Iterable[Damage], out: Path, pictures: Sequence[Path] = ()) -> Path:
@@ -112,18 +95,17 @@ def page_html(judged: Judged, damaged: Iterable[Damage], pictures: Sequence[Path
     found: list[Damage] = list(damaged)
     store.on_damage = found.append
     sources = tested(store, results.tests)
-    facts = [replace(each, settings=settings_text(each, sources)) for each in dataset_facts(judged, anchors)]
-    forms = {} if judged.forms.empty else dict(list(judged.forms.groupby("dataset", sort=True)))
+    by_budget = grouped(dataset_facts(judged, anchors), lambda each: each.name)
+    about = data_sets(by_budget)
     failed = failures(store, found)
     spent = {row.contender: row for row in judged.costs}
-    parts = [
-        _part(list(own), [one for one in sources if one.test.columns.dataset == name], anchors, spent, forms.get(name))
-        for name, own in groupby(facts, key=lambda each: each.name)
-    ]
+    parts = [_part(each, by_budget[name], sources, anchors, spent) for name, each in about.items()]
     style = _read("page.css") + _read("vendor/uPlot.min.css")
     script = "\n".join([*(_read(f"vendor/{name}") for name in _SCRIPTS), _read("page.js")])
     answer = answer_of([part.words for part in parts]) if parts else None
-    headline = headline_of(judged.systems, anchors)
+    systems = grouped(judged.systems, lambda each: each.contender.dataset)
+    titles = {name: each.title for name, each in about.items()}
+    headline = headline_of([each for name in about for each in systems.get(name, ())], anchors, titles)
     return (
         environment()
         .get_template("page.tmpl")
@@ -141,10 +123,9 @@ def page_html(judged: Judged, damaged: Iterable[Damage], pictures: Sequence[Path
             mean_text=mean_text,
             matters=(points_text(RETRIEVAL), points_text(CONFIDENCE)),
             protocols=about_protocols(results.tests),
-            names=about_names(results.tests),
+            methods=about_methods(results.tests),
             machines=machines_table(sources, anchors.of("machines")),
             manifests=manifests_table(sources, anchors.of("manifests")),
-            records=records_table(facts, sources, anchors.of("tests"), anchors),
             failed=failed,
             kinds=Counter(each.what for each in failed).items(),
             failures=failures_table(failed, anchors.of("failures-table")),
@@ -161,6 +142,7 @@ def page_html(judged: Judged, damaged: Iterable[Damage], pictures: Sequence[Path
 
 _SECTIONS = (
     "top",
+    "data",
     "verdict",
     "short",
     "results",
@@ -175,35 +157,25 @@ _SECTIONS = (
 
 
 def _part(
+    about: DataSet,
     budgets: Sequence[DatasetFacts],
     sources: Sequence[Tested],
     anchors: Anchors,
     spent: Mapping[Contender, CostRow],
-    forms: pd.DataFrame | None,
 ) -> DatasetPart:
-    words = [Words(facts) for facts in budgets]
-    name = budgets[0].name
-    answers = [
-        anchors.of(name, facts.labels[each.contender], each.split, each.question, each.challenger, *which)
-        for place, facts in enumerate(budgets)
-        for which in [[facts.budget_text] if place else []]
-        for each in facts.verdicts
-    ]
+    name, leading = about.name, budgets[0]
+    own = [each for each in sources if contender_of(each.test) in leading.groups]
+    facts = replace(leading, settings=settings_text(leading, own), title=about.title)
+    words = Words(facts)
     return DatasetPart(
-        words[0],
-        tuple(words[1:]),
-        results_table(budgets, anchors.of("results", name), spent),
+        about,
+        words,
+        tuple(budgets[1:]),
+        results_table(facts, anchors.of("results", name), spent),
         use_table(words, anchors.of("use", name)),
-        verdict_table(budgets, anchors.of("verdicts", name), answers),
-        open_table(words, anchors.of("open", name)),
-        None if forms is None else forms_table(name, forms, anchors.of("forms", name)),
-        settings_table(name, sources, anchors.of("settings", name)),
-        parameters_table(budgets, sources, anchors.of("parameters", name)),
-        tuple(
-            (each.facts, tuple(charts_of(each.facts, each.leaders[0].contender, anchors)))
-            for place, each in enumerate(words)
-            if place == 0 or len(each.facts.own) > 1
-        ),
+        settings_table(facts, own, anchors.of("settings", name)),
+        parameters_table(facts, own, anchors.of("parameters", name)),
+        tuple(charts_of(facts, words.leaders[0].contender, anchors)),
     )
 
 

@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from ...engine.jobs import LOG
@@ -15,10 +14,9 @@ from ...protocols._base import PROTOCOLS, get_protocol
 from ...registry import Registry
 from ...store.folder import CHECKPOINT, RECORD, Damage, Store
 from ...store.records import Environment, TestRecord, TrainRecord
-from ...store.specs import versions_text
-from ..table import GAP, Cell, Column, Table, cells_table, headings, label
-from .tables import BUDGET, METHOD, Of
-from .words import Anchors, DatasetFacts, contender_of
+from ..table import Cell, Column, Table, cells_table, headings, label
+from .tables import METHOD, Of
+from .words import DatasetFacts, contender_of
 
 
 class Tested(NamedTuple):
@@ -46,19 +44,14 @@ def about_protocols(tests: Sequence[TestRecord]) -> list[tuple[str, str]]:
     ]
 
 
-def about_names(tests: Sequence[TestRecord]) -> list[tuple[str, str]]:
-    """Names of the data sets and methods of tests, each with its summary; those of plug-ins are left out."""
-    columns = [test.columns for test in tests]
-    named = {
-        "datasets": {each.dataset for each in columns},
-        "methods": {name for each in columns for name in (each.method, each.base)},
-    }
-    known = [(entry.name, entry.summary) for kind in named for entry in Registry(kind) if entry.name in named[kind]]
-    return [(name, summary) for name, summary in known if summary]
+def about_methods(tests: Sequence[TestRecord]) -> list[tuple[str, str]]:
+    """Names of the methods of tests, each with its summary; those of plug-ins are left out."""
+    found = {name for test in tests for name in (test.columns.method, test.columns.base)}
+    return [(entry.name, entry.summary) for entry in Registry("methods") if entry.name in found and entry.summary]
 
 
-def settings_table(dataset: str, found: Sequence[Tested], anchor: str) -> Table:
-    """Table of the settings of training and test on a data set: one value, or how many tests have each."""
+def settings_table(facts: DatasetFacts, found: Sequence[Tested], anchor: str) -> Table:
+    """Table of the settings of training and test at a budget: one value, or how many tests have each."""
     counts: dict[str, Counter[str]] = {}
     for each in found:
         for name, value in _settings(each).items():
@@ -72,7 +65,7 @@ def settings_table(dataset: str, found: Sequence[Tested], anchor: str) -> Table:
         label("setting"),
         label("value", note="in parentheses the number of tests, if they differ"),
     )
-    return cells_table(f"{dataset}: settings of training and test", columns, rows, anchor=anchor)
+    return cells_table(f"{facts.title}: settings of training and test", columns, rows, anchor=anchor)
 
 
 def _settings(each: Tested) -> dict[str, str]:
@@ -99,9 +92,8 @@ def _flat(start: str, value: object) -> Iterator[tuple[str, str]]:
 
 def settings_text(facts: DatasetFacts, found: Sequence[Tested]) -> str:
     """Settings of the trainings at one budget that matter most, as text, such as the size of the images."""
-    own = [each for each in found if contender_of(each.test) in facts.groups]
-    epochs = {value for each in own if (value := _epochs(each.test))}
-    trainings = [train.spec for each in own for train in each.trainings]
+    epochs = {value for each in found if (value := _epochs(each.test))}
+    trainings = [train.spec for each in found for train in each.trainings]
     sizes = {int(size) for spec in trainings if (size := str(spec.view.get("image_size", ""))).isdigit()}
     networks = sorted({row.contender.backbone for row in facts.rows})
     pretrained = trainings and all(spec.weights for spec in trainings)
@@ -121,22 +113,22 @@ def _range(values: Collection[int]) -> str:
     return f"{min(values)}" if len(values) == 1 else f"{min(values)} to {max(values)}"
 
 
-def parameters_table(budgets: Sequence[DatasetFacts], found: Sequence[Tested], anchor: str) -> Table:
-    """Table of the hyper-parameters of each method of a data set."""
+def parameters_table(facts: DatasetFacts, found: Sequence[Tested], anchor: str) -> Table:
+    """Table of the hyper-parameters of each method at a budget."""
     rows = []
-    for each in (Of(facts, row.contender, row) for facts in budgets for row in facts.rows):
-        own = [one.test for one in found if contender_of(one.test) == each.contender]
+    for each in (Of(facts, row.contender, row) for row in facts.rows):
         texts = {
             "; ".join(
-                f"{name}={json.dumps(value)}"
-                for name, value in sorted(test.setting.get("params", {}).items())
+                f"{name}={f'{value:.4g}' if isinstance(value, float) else json.dumps(value)}"
+                for name, value in sorted(one.test.setting.get("params", {}).items())
                 if name != "form"
             )
-            for test in own
+            for one in found
+            if contender_of(one.test) == each.contender
         }
-        rows.append((each.method, each.facts.budget_text, " | ".join(sorted(texts))))
-    columns: tuple[Column[Any], ...] = (METHOD, BUDGET, label("hyper-parameters"))
-    return cells_table(f"{budgets[0].name}: hyper-parameters", columns, rows, anchor=anchor)
+        rows.append((each.method, " | ".join(sorted(texts))))
+    columns: tuple[Column[Any], ...] = (METHOD, label("hyper-parameters"))
+    return cells_table(f"{facts.title}: hyper-parameters", columns, rows, anchor=anchor)
 
 
 def machines_table(found: Sequence[Tested], anchor: str) -> Table:
@@ -172,49 +164,6 @@ def manifests_table(found: Sequence[Tested], anchor: str) -> Table:
     columns = headings("data set", "part", "SHA-256 of its images", "tests", labels=3)
     rows = [(*place, str(count)) for place, count in sorted(counts.items())]
     return cells_table("Manifests of the images", columns, rows, anchor=anchor)
-
-
-def records_table(facts: Sequence[DatasetFacts], found: Sequence[Tested], anchor: str, anchors: Anchors) -> Table:
-    """Table of the tests that count, one row each."""
-    shown = {contender: Of(each, contender, each) for each in facts for contender in each.labels}
-    rows: list[tuple[Cell | str, ...]] = []
-    places = []
-    for each in found:
-        test = each.test
-        own = shown.get(contender_of(test))
-        seconds = sum(train.environment.seconds for train in each.trainings)
-        finished = datetime.fromtimestamp(test.finished, UTC).strftime("%Y-%m-%d %H:%M")
-        cells = (
-            own.method if own else test.columns.method,
-            own.facts.budget_text if own else "",
-            test.columns.dataset,
-            str(test.columns.seed),
-            test.unit,
-            ", ".join(test.spec.train),
-            versions_text(test.spec.versions),
-            ", ".join(sorted({versions_text(train.spec.versions) for train in each.trainings})),
-            test.environment.commit,
-            finished,
-            Cell(f"{seconds:.0f}", seconds) if each.trainings else GAP,
-            "; ".join(filter(None, (train.note for train in each.trainings))),
-        )
-        rows.append(cells)
-        places.append(anchors.of("test", test.unit))
-    columns: tuple[Column[Any], ...] = (
-        METHOD,
-        BUDGET,
-        label("data set"),
-        Column("seed"),
-        label("test", note="id: the hash of everything that the result depends on"),
-        label("trainings", note="ids of the trained models"),
-        label("code of the test", note="versions that are not 1"),
-        label("code of the trainings"),
-        label("commit", note="of git, with + if files had changed; empty in records of earlier versions"),
-        label("finished", note="UTC"),
-        Column("training, s", note="wall-clock seconds of the trainings"),
-        label("remarks"),
-    )
-    return cells_table("Tests that count", columns, rows, anchors=places, anchor=anchor)
 
 
 class Failure(NamedTuple):

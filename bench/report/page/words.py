@@ -19,7 +19,7 @@ from ..comparison import ComparisonRow
 from ..contender import Budget, Contender, budget_texts, distinct_labels, is_untuned, method_names, unequal_text
 from ..pairing import pairs_needed
 from ..seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics, defined_values
-from ..table import interval, percent
+from ..table import grouped, interval, percent
 from ..verdicts import IMAGES, METRIC, QUESTIONS, Question, Verdict, images_of, outcome_of
 from ..write import Judged
 
@@ -70,6 +70,7 @@ class DatasetFacts:
     Rows of the comparison are by mean MAP@R, the highest first. ``models`` are the trained networks behind one result
     of each contender: those of an ensemble or of all folds. ``methods`` are those with results at any budget. Anchors
     are ids of rows, and of this part of the verdict; ``settings`` are those of its trainings that matter most, as text.
+    The title is the name, which says so if the data set is a toy.
     """
 
     name: str
@@ -84,6 +85,7 @@ class DatasetFacts:
     models: Mapping[Contender, int]
     methods: tuple[str, ...]
     settings: str = ""
+    title: str = ""
 
     @property
     def leagues(self) -> dict[str, list[ComparisonRow]]:
@@ -148,6 +150,7 @@ def dataset_facts(judged: Judged, anchors: Anchors) -> list[DatasetFacts]:
                     anchors.of("verdict", name, *which),
                     models,
                     methods,
+                    title=name,
                 )
             )
     return found
@@ -167,8 +170,7 @@ def statistics_of(row: ComparisonRow, column: ComparedColumn) -> SeedStatistics:
 class Difference:
     """A paired difference as the page shows it: its mean with its 95 % t-interval in points, and what it decides.
 
-    The decision is ``different as a pair``, ``equal within 0.5 points``, or ``not decided`` with the paired seeds that
-    it needs in all; nan if none are.
+    The decision is the outcome in words, with the paired seeds that it needs in all if undecided; nan if none are.
     """
 
     text: str
@@ -193,14 +195,21 @@ def difference_of(summary: Summary, column: ComparedColumn) -> Difference:
     region, needed = column.declared.equivalence, float("nan")
     text = interval(*(percent(value, 1, "+") for value in (summary.mean, summary.ci_low, summary.ci_high)))
     if summary.n < 2:
-        return Difference(text, "undecided", "not decided: one seed", needed, summary.mean)
+        return Difference(text, "undecided", "undecided: one seed", needed, summary.mean)
     outcome = outcome_of(summary, region)
-    words = f"equal within {points_text(column)}" if outcome == "equivalent" else "different as a pair"
+    words = f"equivalent within {points_text(column)}" if outcome == "equivalent" else f"{outcome} as a pair"
     if outcome == "undecided":
         # An estimate: if it comes out at those that have decided nothing, one more is the least.
         needed = max(pairs_needed(summary, region), summary.n + 1)
-        words = f"not decided: needs about {needed:,.0f} seeds in all"
+        words = f"undecided: needs about {needed:,.0f} seeds in all"
     return Difference(text, outcome, words, needed, summary.mean)
+
+
+def state_of(each: Verdict) -> Outcome | Literal[""]:
+    """Outcome of a verdict, ``equivalent`` if it is no better and the whole interval is too small to matter."""
+    if each.outcome and each.outcome != "better" and each.difference is not None:
+        return "equivalent" if difference_of(each.difference, CONFIDENCE).is_equal else each.outcome
+    return each.outcome
 
 
 def points_text(column: ComparedColumn) -> str:
@@ -273,8 +282,8 @@ class Advice:
 def advice(answers: Sequence[Verdict]) -> Advice:
     """Derive from the verdicts on one method, split and question which confidence to use.
 
-    An own confidence (alone or combined with the margin) is used if it is worth it, else the free one that validation
-    chose: it costs nothing. Among several that are worth it, validation chooses.
+    An own confidence (alone or combined with the margin) is used if it is better, else the free one that validation
+    chose: it costs nothing. Among several that are better, validation chooses.
     """
     rivals = answers[0].rivals
     if not rivals.chosen:
@@ -283,14 +292,14 @@ def advice(answers: Sequence[Verdict]) -> Advice:
     judged = [(each, each.difference.mean) for each in answers if each.difference is not None]
     if not judged:
         return Advice(rivals.chosen, "", free, reason=answers[0].reason)
-    worth = [each for each, _ in judged if each.outcome == "better"]
-    undecided = [each for each, _ in judged if each.outcome == "undecided"]
-    if worth or undecided:
-        shown = max(worth or undecided, key=lambda each: _known(each.validation_mean, -math.inf))
+    by_state = grouped((each for each, _ in judged), state_of)
+    better, undecided = by_state.get("better", []), by_state.get("undecided", [])
+    if better or undecided:
+        shown = max(better or undecided, key=lambda each: _known(each.validation_mean, -math.inf))
     else:
         shown, _ = max(judged, key=lambda each: each[1])
     name, difference = named(shown.challenger), shown.texts.difference
-    if worth:
+    if better:
         return Advice(
             shown.challenger,
             "better",
@@ -299,15 +308,15 @@ def advice(answers: Sequence[Verdict]) -> Advice:
             over=rivals.chosen,
             best=name,
             caveat=_caveat(shown),
-            alike=not any(each.beats_all_free for each in worth),
+            alike=not any(each.beats_all_free for each in better),
         )
     if undecided:
         return Advice(rivals.chosen, "undecided", free, difference, waiting=name, best=name)
-    return Advice(rivals.chosen, "worse", free, difference, best=name)
+    return Advice(rivals.chosen, "equivalent" if "equivalent" in by_state else "worse", free, difference, best=name)
 
 
 def _caveat(chosen: Verdict) -> str:
-    """Why a confidence that is worth it may be no better than what is free; empty if it is better."""
+    """Why a confidence that is better may be no better than what is free; empty if it is better."""
     if chosen.beats_all_free:
         return ""
     if chosen.alike and chosen.alike.suffices:
@@ -444,7 +453,7 @@ class Words:
     def foremost(self) -> list[Open]:
         """Undecided differences that the answers on the leading methods depend on.
 
-        They are those between methods, and those of a leading method's own confidences unless one of these is worth it.
+        They are those between methods, and those of a leading method's own confidences unless one of these is better.
         """
         asked = {
             (row.contender, question, tally.images)
