@@ -450,9 +450,9 @@ def _prepare_data(plans: tuple[Plan, ...], site: Site, console: Console) -> None
     from ..datasets.releases import PhotoDataset
     from ..progress import progress_bar
 
-    read = {(plan.cell.dataset, repr(plan.template.view)): plan for plan in plans if plan.template.view}
+    read = {(plan.cell.dataset, repr(plan.view)): plan for plan in plans if plan.template.view}
     for plan in read.values():
-        dataset = site.dataset(plan.cell.dataset, plan.template.view)
+        dataset = site.dataset(plan.cell.dataset, plan.view)
         assert isinstance(dataset, PhotoDataset)
         try:
             with progress_bar(console) as progress:
