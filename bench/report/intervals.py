@@ -30,7 +30,8 @@ SIMULATED = 20
 
 ABOUT = (
     "Mean over seeds of the clean test images, by the method's own scorer and default confidence, with an interval for"
-    " new trainings and new classes (nested bootstrap over seeds, classes and queries, 2000 draws, widened for few seeds)."
+    " new trainings and new classes (nested bootstrap over seeds, classes and queries, 2000 draws, widened for few"
+    " seeds)."
     f" Of R@1 and MAP@R it is called one of 95 % from {SIMULATED} classes on."
 )
 """Legend of the tables."""

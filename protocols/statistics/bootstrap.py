@@ -127,7 +127,8 @@ def nested_bootstrap(
         raise ValueError("values must be finite; leave lone queries out")
 
     def means(weights: np.ndarray) -> np.ndarray:
-        return weights @ table.T / weights.sum(1, keepdims=True)
+        drawn: np.ndarray = weights @ table.T / weights.sum(1, keepdims=True)
+        return drawn
 
     return nested_bootstrap_of(means, classes, widen=widen, resamples=resamples, seed=seed)
 
