@@ -101,7 +101,8 @@ def _of_contender(contender: Contender, splits: BySplit, ratio: float) -> Iterat
     seeds = max(group.seeds for group in splits.values())
     for column in MEASURED:
         means = {number: SeedStatistics.of(group.column(column)).mean for number, group in splits.items()}
-        yield OverSplits(contender, column, "", defined_values(means), seeds, ratio)
+        if values := defined_values(means):
+            yield OverSplits(contender, column, "", values, seeds, ratio)
     gains = {
         number: answer.difference.mean
         for number, group in splits.items()
@@ -117,15 +118,17 @@ def _differences(
 ) -> Iterator[OverSplits]:
     """Differences from the plain method over common splits, of the mean over common seeds within each."""
     for column in COMPARED:
-        pairs = {
-            number: tuple(defined_values(group.column(column)) for group in (splits[number], others[number]))
-            for number in sorted(splits.keys() & others.keys())
-        }
-        paired = {number: (own, other) for number, (own, other) in pairs.items() if own.keys() & other.keys()}
-        values = {number: paired_difference(own, other).mean for number, (own, other) in paired.items()}
-        seeds = max((len(own.keys() & other.keys()) for own, other in paired.values()), default=0)
-        reason = "" if values else f"no split and seed in common with {plain.label}"
-        yield OverSplits(contender, column, plain.label, values, seeds, ratio, reason)
+        own, other = (
+            {number: defined_values(group.column(column)) for number, group in side.items()}
+            for side in (splits, others)
+        )
+        if any([*own.values(), *other.values()]):
+            both = [number for number in sorted(own.keys() & other.keys()) if own[number].keys() & other[number].keys()]
+            found = {number: paired_difference(own[number], other[number]) for number in both}
+            values = {number: difference.mean for number, difference in found.items()}
+            seeds = max((difference.n for difference in found.values()), default=0)
+            reason = "" if values else f"no split and seed in common with {plain.label}"
+            yield OverSplits(contender, column, plain.label, values, seeds, ratio, reason)
 
 
 def _test_over_train(store: Store, records: Iterable[TestRecord]) -> float:
