@@ -13,7 +13,8 @@ from pydantic import BaseModel, ConfigDict
 from .errors import UserError
 from .registry import Registry, load_plugins
 from .resources import root_of
-from .store.specs import Parameters
+from .seeds import seed_for
+from .store.specs import CLASS_SEED, Parameters
 
 if TYPE_CHECKING:
     from .datasets.dataset import Dataset
@@ -102,20 +103,24 @@ class Site(BaseModel):
     def opened(self) -> dict[tuple[str, str], Dataset]:
         """Data sets that were built already in this process.
 
-        The keys are the name and, as text, the settings by which photographs are read (``None`` if there are none).
+        The keys are the name and, as text, the settings by which it is opened (``None`` if there are none).
         """
         return {}
 
     def dataset(self, name: str, view: Parameters | None = None) -> Dataset:
-        """A data set, built once per process and way of reading its photographs."""
+        """A data set, built once per process, class split and way of reading its photographs."""
         from .datasets.files import DataError
 
         key = (name, repr(view or None))
         if key not in self.opened:
+            read = dict(view or {})
+            number = read.pop(CLASS_SEED, 0)
             cls = self.datasets.dataset(name)
             root = root_of(cls, *(Path(path) if path else None for path in (self.data_root, self.data_home)))
             try:
-                if view:
+                if number:
+                    self.opened[key] = self.dataset(name, read).split_anew(seed_for("classes", name, number))
+                elif view:
                     self.opened[key] = self._photographs(cls, root, view)
                 else:
                     self.opened[key] = cls(root)

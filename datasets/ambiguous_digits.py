@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Literal
 
 import numpy as np
@@ -240,17 +240,15 @@ def _images(*observed: _Observations) -> ArrayImages:
     )
 
 
-def _test_parts() -> tuple[_Observations, _Observations]:
+def _test_parts(names: tuple[str, ...]) -> tuple[_Observations, _Observations]:
     """Queries and gallery."""
-    _, classes = development_and_test_classes(IDENTITIES)
-    names = tuple(_names()[c] for c in classes)
     return _Observations("query", names, 4, CHANNEL), _Observations("gallery", names, 4, GALLERY_CHANNEL)
 
 
 @lru_cache(maxsize=1)
-def _posterior() -> Tensor:
+def _posterior(names: tuple[str, ...]) -> Tensor:
     """Posterior of the test images, ``[N, C]``."""
-    queries, gallery = _test_parts()
+    queries, gallery = _test_parts(names)
     known = torch.from_numpy(queries.channel.posterior(queries.pixels(), queries.scans))
     return torch.cat([known, torch.full((len(gallery.ids), known.shape[1]), torch.nan, dtype=known.dtype)])
 
@@ -273,21 +271,28 @@ class AmbiguousDigits(Dataset):
     citation = "Alpaydin, Kaynak: Optical Recognition of Handwritten Digits, UCI 1998"
     input_channels = 1
     image_size = (REPEAT * SIDE, REPEAT * SIDE)
+    splits_anew = True
 
     def train_val(self, fold: int = 0, folds: int = 4) -> TrainVal:
         """Images of the training and the validation identities, which are disjoint; there are 500 to cut into folds."""
-        development, _ = development_and_test_classes(IDENTITIES)
-        parts = train_and_validation_classes(len(development), fold, folds)
-        train, val = (_images(_Observations("dev", tuple(_names()[c] for c in part), 12, CHANNEL)) for part in parts)
+        names, _ = self.class_split(*self._own_names())
+        parts = train_and_validation_classes(len(names), fold, folds)
+        train, val = (_images(_Observations("dev", tuple(names[c] for c in part), 12, CHANNEL)) for part in parts)
         return TrainVal(train, val, fold, folds)
 
     def test(self) -> ArrayImages:
         """Queries and gallery of the 500 test identities, with the posterior of the queries."""
-        queries, gallery = _test_parts()
+        names = tuple(self.class_split(*self._own_names())[1])
+        queries, gallery = _test_parts(names)
         images = _images(queries, gallery)
         images.queries, images.gallery = torch.arange(len(images)).split([len(queries.ids), len(gallery.ids)])
-        images.posterior = _posterior
+        images.posterior = partial(_posterior, names)
         return images
+
+    def _own_names(self) -> tuple[list[str], list[str]]:
+        """Names of the development and the test identities of the own split."""
+        development, test = development_and_test_classes(IDENTITIES)
+        return [_names()[c] for c in development], [_names()[c] for c in test]
 
 
 __all__ = ["AmbiguousDigits", "Channel", "bin_log_probabilities"]

@@ -6,17 +6,20 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal, TypeVar
+from typing import ClassVar, Literal, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from .augmentation import Augmentation, TrainingAugmentation
+from .splits import drawn_classes
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Class = TypeVar("Class")
 
 
 def require_tensor(what: str, value: object) -> None:
@@ -239,6 +242,8 @@ class Dataset(ABC):
         partial: Description of the missing images and classes, if the user accepted incomplete files; else empty.
         soft_labels_sha256: SHA-256 (hexadecimal) of the file of label distributions given by people; empty if there is
             none.
+        splits_anew: Whether its ``train_val`` and ``test`` take their classes from :meth:`class_split`.
+        class_seed: Seed that drew its training and test classes; None for its own split.
         version: Number to raise when images, labels or splits change; it is part of the ids of results.
     """
 
@@ -255,6 +260,8 @@ class Dataset(ABC):
     augmentation_type: ClassVar[type[TrainingAugmentation]] = Augmentation
     partial: str = ""
     soft_labels_sha256: str = ""
+    splits_anew: ClassVar[bool] = False
+    class_seed: int | None = None
     version: ClassVar[int] = 1
 
     def __init__(self, root: Path | None = None) -> None:
@@ -278,6 +285,24 @@ class Dataset(ABC):
     @abstractmethod
     def test(self) -> ImageSet:
         """Images of all test classes, none of which is used for training or validation."""
+
+    def split_anew(self, seed: int) -> Self:
+        """The same data set with other training and test classes, drawn by a seed; the validation classes stay.
+
+        Raises:
+            ValueError: If the split is fixed.
+        """
+        if not self.splits_anew:
+            raise ValueError(f"the split of data set {self.name!r} is fixed")
+        other = copy(self)
+        other.class_seed = seed
+        return other
+
+    def class_split(self, development: Sequence[Class], test: Sequence[Class]) -> tuple[list[Class], list[Class]]:
+        """Development and test classes: those of the own split, or those that ``class_seed`` draws in their place."""
+        if self.class_seed is None:
+            return [*development], [*test]
+        return drawn_classes(development, test, self.class_seed)
 
     def without_training(self) -> str:
         """Advice on what to do with a data set that is too small for training; empty if there is none."""

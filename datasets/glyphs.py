@@ -171,16 +171,18 @@ class Glyphs(Dataset):
     citation = "the DejaVu fonts, dejavu-fonts.github.io"
     input_channels = 1
     image_size = (SIDE, SIDE)
+    splits_anew = True
 
     def train_val(self, fold: int = 0, folds: int = 4) -> TrainVal:
         """Images of the training and the validation characters, which are disjoint; there are 500 to cut into folds."""
-        development, _ = development_and_test_classes(NUM_CLASSES)
-        train, val = train_and_validation_classes(len(development), fold, folds)
-        return TrainVal(_images(train), _images(val), fold, folds)
+        development, _ = self.class_split(*development_and_test_classes(NUM_CLASSES))
+        parts = train_and_validation_classes(len(development), fold, folds)
+        train, val = (_images([development[c] for c in part]) for part in parts)
+        return TrainVal(train, val, fold, folds)
 
     def test(self) -> ArrayImages:
         """Images of the 500 test characters."""
-        return _images(list(development_and_test_classes(NUM_CLASSES)[1]))
+        return _images(self.class_split(*development_and_test_classes(NUM_CLASSES))[1])
 
 
 __all__ = ["Glyphs", "render"]

@@ -145,17 +145,19 @@ class _Numbers(Dataset):
     input_channels = 1
     classes: ClassVar[int]
     images_per_class: ClassVar[int]
+    splits_anew = True
     upsample: ClassVar[bool]
     mean: ClassVar[float]
     std: ClassVar[float]
 
     def train_val(self, fold: int = 0, folds: int = 4) -> TrainVal:
-        development, _ = development_and_test_classes(self.classes)
-        train, val = train_and_validation_classes(len(development), fold, folds)
+        development, _ = self.class_split(*development_and_test_classes(self.classes))
+        parts = train_and_validation_classes(len(development), fold, folds)
+        train, val = ([development[c] for c in part] for part in parts)
         return TrainVal(self._images("train", train), self._images("val", val), fold, folds)
 
     def test(self) -> ArrayImages:
-        _, classes = development_and_test_classes(self.classes)
+        _, classes = self.class_split(*development_and_test_classes(self.classes))
         return self._images("test", classes)
 
     def _images(self, part: Part, classes: Sequence[int]) -> ArrayImages:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -193,6 +193,7 @@ class PhotoDataset(Dataset):
     required = ("official", "source", "needs")
     input_channels = 3
     image_size = (224, 224)
+    splits_anew = True
     augmentation_type = PhotoAugmentation
     official: ClassVar[str]
     source: ClassVar[str]
@@ -302,8 +303,20 @@ class PhotoDataset(Dataset):
         self.partial = what
         return present
 
+    def split_anew(self, seed: int) -> Self:
+        """The same data set with other training and test classes, unless some are divided into queries and gallery."""
+        if {"query", "gallery"} & {*self.listing.parts}:
+            raise ValueError(f"data set {self.name!r} has fixed queries and gallery: its test classes cannot train")
+        other = super().split_anew(seed)
+        other.__dict__.pop("_trainable", None)
+        return other
+
     def _classes(self) -> tuple[list[Any], list[Any]]:
-        """Keys of the development and the test classes, in order."""
+        """Keys of the development and the test classes."""
+        return self.class_split(*self._own_classes())
+
+    def _own_classes(self) -> tuple[list[Any], list[Any]]:
+        """Keys of the development and the test classes of the own split, in order."""
         listing = self.listing
         parts = set(listing.parts)
         if parts == {""}:
@@ -345,15 +358,18 @@ class PhotoDataset(Dataset):
         dev, _ = self._classes()
         # A small part of a release may have fewer classes than there are folds.
         classes = train_and_validation_classes(len(dev), fold, folds if folds == 1 else min(folds, len(dev)))
-        whole = self._development
-        train, val = (
-            whole.select(torch.isin(whole.labels, torch.tensor(part)).nonzero().squeeze(1)) for part in classes
-        )
+        keys, whole = self._trainable
+        number = {key: i for i, key in enumerate(keys)}
+        labels = (torch.tensor([number[dev[c]] for c in part]) for part in classes)
+        train, val = (whole.select(torch.isin(whole.labels, own).nonzero().squeeze(1)) for own in labels)
         return train, val
 
     @cached_property
-    def _development(self) -> PhotoImages:
-        return self._images(self._classes()[0])
+    def _trainable(self) -> tuple[list[Any], PhotoImages]:
+        """Keys and images of the classes that may train: all, if they are drawn, so that all draws share one cache."""
+        dev, test = self._own_classes()
+        keys = dev if self.class_seed is None else sorted([*dev, *test])
+        return keys, self._images(keys)
 
     def test(self) -> PhotoImages:
         """Images of the test classes, divided into queries and gallery if the data set prescribes it.
@@ -383,7 +399,7 @@ class PhotoDataset(Dataset):
         Raises:
             DataError: If images are damaged, with the names of the first five.
         """
-        self._development.prepare("training", progress)
+        self._trainable[1].prepare("training", progress)
         self._train_and_val(fold, folds)[1].prepare("evaluation", progress)
         self.test().prepare("evaluation", progress)
 

@@ -6,7 +6,13 @@ numbered 0..C-1 in the order of the data set.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
+from typing import TypeVar
+
+import numpy as np
+
+Class = TypeVar("Class")
 
 
 def development_and_test_classes(num_classes: int) -> tuple[range, range]:
@@ -15,6 +21,21 @@ def development_and_test_classes(num_classes: int) -> tuple[range, range]:
         raise ValueError(f"a split needs at least 2 classes, not {num_classes}")
     middle = num_classes // 2
     return range(middle), range(middle, num_classes)
+
+
+def drawn_classes(development: Sequence[Class], test: Sequence[Class], seed: int) -> tuple[list[Class], list[Class]]:
+    """Draw development and test classes anew, as many as the own split of a data set has.
+
+    The first of four folds of the development classes, by which settings are tuned, comes first and is never tested;
+    all others are drawn. Each part keeps the order in which the classes are given.
+    """
+    kept = len(class_folds(len(development), min(4, len(development)))[0])
+    others = [*development[kept:], *test]
+    # Ranking by raw bits is a shuffle that is the same in every version of numpy.
+    order = np.argsort(np.random.PCG64(seed).random_raw(len(others)), kind="stable").tolist()
+    middle = len(development) - kept
+    trained, tested = ([others[i] for i in sorted(part)] for part in (order[:middle], order[middle:]))
+    return [*development[:kept], *trained], tested
 
 
 def class_folds(num_classes: int, folds: int) -> list[range]:

@@ -35,6 +35,7 @@ def print_plan(plan: Plan) -> None:
     role = f"  (stage 1 of {plan.stage})" if plan.stage else role
     # The frozen source of randomness is the last fact.
     role += f"  ({plan.pinned.parts[-1]})" if plan.variant else ""
+    role += f"  (class split {plan.class_seed})" if plan.class_seed else ""
     if plan.ensemble:
         print(f"{what}: one ensemble of {_count(plan.seeds, 'model')}, nothing to train")
         return

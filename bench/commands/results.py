@@ -313,7 +313,7 @@ def report(
     store = _open_for_page(results, out) if html else open_results(results)
     collected, damaged = collect_from(store)
     judged = Judged(store, collected)
-    empty = collected.frame.empty
+    empty = not (collected.tests or collected.splits)
     if empty and not html:
         raise UserError(f"{results} has no finished test yet; `bench status` shows what exists")
     folder = out or results / "report"

@@ -450,9 +450,9 @@ def _prepare_data(plans: tuple[Plan, ...], site: Site, console: Console) -> None
     from ..datasets.releases import PhotoDataset
     from ..progress import progress_bar
 
-    read = {(plan.cell.dataset, repr(plan.template.view)): plan for plan in plans if plan.template.view}
+    read = {(plan.cell.dataset, repr(plan.view)): plan for plan in plans if plan.template.view}
     for plan in read.values():
-        dataset = site.dataset(plan.cell.dataset, plan.template.view)
+        dataset = site.dataset(plan.cell.dataset, plan.view)
         assert isinstance(dataset, PhotoDataset)
         try:
             with progress_bar(console) as progress:
@@ -509,13 +509,15 @@ def _summarise(outcome: Outcome, site: Site, results: Path, console: Console) ->
     store = Store(site.store.root)
     collected, damaged = collect_from(store)
     tables = "no test finished, so there is no table"
-    if write_metrics(collected, store.root) is not None:
+    metrics = write_metrics(collected, store.root)
+    if metrics is not None or collected.splits:
         missing: list[str] = []
         judged = Judged(store, collected)
         written = write_report(judged, store.root / "report", missing.append)
         print_tables(judged, Terminal())
         say_what_is_not_drawn(missing, console)
-        tables = f"tidy table {results / 'metrics.csv'}, {len(written)} tables and figures in {results / 'report'}"
+        tables = f"{len(written)} tables and figures in {results / 'report'}"
+        tables = f"tidy table {results / 'metrics.csv'}, {tables}" if metrics is not None else tables
     say_what_was_left_out(damaged, collected.superseded, console)
     for damage in set(damaged):
         store.set_aside(damage)

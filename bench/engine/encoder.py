@@ -107,8 +107,8 @@ def trained_unit(folder: Path, site: Site) -> Encoder:
             arrays["confidence"] = confidences[default]
         return {key: value.numpy() for key, value in arrays.items()}
 
-    if record.spec.view:
-        return Encoder(View(**record.spec.view), run)
+    if record.spec.photographs:
+        return Encoder(View(**record.spec.photographs), run)
     return Encoder(View(cache=False, upright=True), run, _small_images(record.spec.dataset, site))
 
 

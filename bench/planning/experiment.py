@@ -110,6 +110,18 @@ class Tuning(Section):
     tune_for: TuneFor = "retrieval"
 
 
+class Data(Section):
+    """Which classes train and which are tested, for those who need other splits than a data set's own.
+
+    Attributes:
+        class_seed: Number of a class split that is run; 0 is the data set's own.
+        class_splits: Number of splits that are run beside the own one, 1 to this; None if none are.
+    """
+
+    class_seed: int = Field(0, ge=0, le=MOST)
+    class_splits: int | None = Field(None, ge=2, le=MOST)
+
+
 class Run(Section):
     """Where and how an experiment is run, which changes no result.
 
@@ -155,6 +167,7 @@ class Experiment(Section):
         set: Settings fixed by the user, by key such as ``method.margin``; also a list of texts ``KEY=VALUE``.
         sweep: Settings that are run at several values, by key; also a list of texts ``KEY=A,B,C``.
         tuning: How a setting is tuned.
+        data: Which classes train and which are tested.
         run: Where and how the experiment is run.
     """
 
@@ -181,6 +194,7 @@ class Experiment(Section):
         dict[str, tuple[str, ...]], BeforeValidator(_swept, json_schema_input_type=dict[str, list[Value]])
     ] = {}
     tuning: Tuning = Tuning()
+    data: Data = Data()
     run: Run = Run()
 
     @model_validator(mode="before")
@@ -193,8 +207,8 @@ class Experiment(Section):
         moved: dict[str, Any] = {**asked, "set": {}}
         for key, value in settings.items():
             section, _, name = key.partition(".")
-            if section not in SECTIONS:
-                moved["set"][key] = value
+            if section not in SECTIONS or (section == "data" and name not in Data.model_fields):
+                moved["set"][key] = value  # other settings of the data are those of a recipe
             elif name not in SECTIONS[section].model_fields:
                 known = [f"{each}.{field}" for each, kind in SECTIONS.items() for field in kind.model_fields]
                 raise UnknownName("--set key", key, known)
@@ -208,6 +222,11 @@ class Experiment(Section):
         for key, values in self.sweep.items():
             if key in self.set:
                 raise UserError(f"--sweep {key}={','.join(values)}: {key} is set or swept already")
+            if key.removeprefix("data.") in Data.model_fields:
+                raise UserError(f"--sweep {key}: use --set data.class_splits={max(2, len(values))}")
+        if self.data.class_seed and (self.data.class_splits or self.vary):
+            other = "data.class_splits" if self.data.class_splits else "--vary, which concerns the own split"
+            raise UserError(f"data.class_seed={self.data.class_seed}: leave it out, or {other}")
         return self
 
     @classmethod
@@ -266,7 +285,7 @@ class Experiment(Section):
         return "\n".join(lines) + "\n"
 
 
-SECTIONS: dict[str, type[Section]] = {"tuning": Tuning, "run": Run}
+SECTIONS: dict[str, type[Section]] = {"tuning": Tuning, "data": Data, "run": Run}
 """Sections of an experiment, whose values ``--set`` reaches as ``SECTION.NAME``."""
 
 

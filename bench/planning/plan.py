@@ -1,7 +1,8 @@
 """Plans: one (protocol, data set, method) cell with the specifications of its units.
 
 Runs that measure the variance by source have plans in which one source of randomness is frozen: it has the same draw in
-all of them, and everything else is drawn anew.
+all of them, and everything else is drawn anew. Runs on other class splits have plans of their own, too, at the setting
+that was tuned on the own split.
 """
 
 from __future__ import annotations
@@ -12,18 +13,21 @@ from itertools import product
 
 from .. import versions
 from ..datasets.corruptions._base import CROP
+from ..errors import UserError
 from ..protocols._base import Tests
 from ..protocols.recipes._base import Optim, Range
 from ..site import Site
 from ..store.specs import (
     AXES,
     CALIBRATE,
+    CLASS_SEED,
     TUNING,
     Axis,
     BaseReference,
     Batches,
     Cell,
     Ensemble,
+    Parameters,
     Pinned,
     Point,
     StageSelection,
@@ -34,7 +38,7 @@ from ..store.specs import (
     Versions,
 )
 from .asked import look_up
-from .experiment import Experiment
+from .experiment import Data, Experiment
 from .setting import Setting, part, settle_all
 
 PlanKey = tuple[str, ...]
@@ -114,6 +118,9 @@ class Plan:
         differences: How a run at a published setting differs from what the authors of that setting ran.
         stage: Method of which this base is the first stage, at the setting published for it; else empty.
         variant: For runs that measure the variance by source, what is drawn anew; None for all others.
+        class_seed: Number of the class split that seeds are trained and tested on; 0 for the data set's own, on which
+            all trials are made.
+        beside_own: Whether the same is planned on the own split, whose trials these are.
         adapted: Line about batches that are smaller than the default ones because the data set is small; else empty.
         floor: Line about a network that stays as it starts, at random weights; else empty.
     """
@@ -136,6 +143,8 @@ class Plan:
     differences: tuple[str, ...] = ()
     stage: str = ""
     variant: Frozen | None = None
+    class_seed: int = 0
+    beside_own: bool = False
     adapted: str = ""
     floor: str = ""
 
@@ -153,7 +162,12 @@ class Plan:
     def study_key(self) -> PlanKey:
         """Tuple that identifies the plan's tuning study, which plans that only differ in later draws share."""
         draw = (str(self.study_draw),) if self.study_draw else ()
-        return (self.template.id, self.pinned.unfrozen.text, *draw, *(self.base.study_key if self.base else ()))
+        return (
+            self.template.id,
+            self.pinned.unfrozen.on_split(0).text,
+            *draw,
+            *(self.base.study_key if self.base else ()),
+        )
 
     @property
     def study_draw(self) -> int:
@@ -176,6 +190,11 @@ class Plan:
         draw = (f"study {self.study_draw}",) if self.study_draw else ()
         return (*self.cell, self.base.cell.method if self.base else "", *draw)
 
+    @property
+    def view(self) -> Parameters:
+        """How the data set of its seeds is opened."""
+        return {**self.template.view, **({CLASS_SEED: self.class_seed} if self.class_seed else {})}
+
     def defaults(self) -> Point:
         """Default values of the tuned parameters, clipped to their ranges: the first trial of every study."""
         values = {f"method.{key}": value for key, value in self.template.params.items()}
@@ -190,8 +209,9 @@ class Plan:
     @property
     def trainings(self) -> int:
         """Number of trainings for all trials and all seeds, without those of the base."""
-        # All plans of one study have its trials in common; those in which nothing is frozen count them.
-        trials = 0 if self.variant and self.variant.source != "nothing" else self.trials
+        # All plans of one study have its trials in common; those of the own split with nothing frozen count them.
+        counted = self.beside_own or (self.variant and self.variant.source != "nothing")
+        trials = 0 if counted else self.trials
         return 0 if self.ensemble else (trials + self.seeds) * self.models
 
     @property
@@ -229,6 +249,8 @@ class Plan:
         template = self.template.replaced(params=params, optim=optim, replicate=replicate, crop_confidence=measured)
         if self.variant is not None:
             template = template.replaced(draws=self.variant.draws(replicate))
+        if replicate != TUNING:
+            template = template.replaced(view=self.view)
         specs = {}
         for fold in self.validate_folds:
             base: BaseReference | None = bases[fold].as_base() if bases else None
@@ -437,6 +459,38 @@ def _frozen(plan: Plan, variant: Frozen) -> Plan:
     )
 
 
+# Runs on other class splits
+
+
+def with_splits(plans: Sequence[Plan], data: Data, site: Site) -> tuple[Plan, ...]:
+    """Plans, and those of the runs on other class splits; with ``class_seed``, those of this split alone.
+
+    Raises:
+        UserError: If a data set has one fixed split, or its settings are tuned on classes that a split would test.
+    """
+    numbers = range(1, data.class_splits + 1) if data.class_splits else filter(None, [data.class_seed])
+    own = () if data.class_seed else tuple(plans)
+    added: dict[PlanKey, Plan] = {}
+    for number, plan in product(numbers, plans):
+        said = f"data.{'class_splits' if own else 'class_seed'}={data.class_splits or number}"
+        if plan.trials and plan.models > 1:
+            raise UserError(f"{said}: settings are tuned on {plan.models} folds, which splits test; use --folds 1")
+        split = _on_split(plan, number, beside_own=bool(own))
+        try:
+            site.dataset(split.cell.dataset, split.view)
+        except ValueError as error:
+            raise UserError(f"{said}: {error}") from None
+        added[split.key] = split
+    return (*own, *added.values())
+
+
+def _on_split(plan: Plan, number: int, beside_own: bool) -> Plan:
+    """The plan on another class split, at the same setting; its base, too."""
+    base = None if plan.base is None else _on_split(plan.base, number, beside_own)
+    pinned = plan.pinned.on_split(number)
+    return replace(plan, class_seed=number, beside_own=beside_own, pinned=pinned, base=base)
+
+
 @dataclass(frozen=True)
 class Plans:
     """Plans of an experiment, with what the user should be told about them.
@@ -483,8 +537,9 @@ def build_plans(experiment: Experiment, site: Site) -> Plans:
         for plan in every
         if plan.differences
     )
+    frozen = with_frozen(every, asked.frozen_sources)[len(every) :]
     return Plans(
-        with_frozen(every, asked.frozen_sources),
+        (*with_splits(every, experiment.data, site), *frozen),
         left_out=tuple(dict.fromkeys(left_out)),
         differences=tuple(dict.fromkeys(differences)),
         adapted=tuple(dict.fromkeys(plan.adapted for plan in every if plan.adapted)),

@@ -16,7 +16,7 @@ from ..protocols.recipes._base import BATCHES, Optim, Range, Recipe, Stage
 from ..store.specs import Cell, Parameters, TuneFor, place
 from .asked import Asked
 from .checks import Found, check
-from .experiment import Values
+from .experiment import Data, Values
 from .published import NothingPublished, Published, find_published, stage_one
 
 if TYPE_CHECKING:
@@ -459,7 +459,7 @@ def uses_objective_rate(method: Method, base: Method | None = None) -> bool:
 
 def known_keys(methods: list[type[Method]], recipes: list[Recipe]) -> set[str]:
     """Keys that ``--set`` accepts for some methods and data sets, such as ``method.margin``."""
-    known = {f"optim.{key}" for key in OPTIM_KEYS}
+    known = {f"optim.{key}" for key in OPTIM_KEYS} | {*layer(data=Data.model_fields)}
     for recipe in recipes:
         known |= {*layer(augment=recipe.augmentation, data={**recipe.batches(), **recipe.view})}
     for method in methods:

@@ -23,6 +23,7 @@ from .contender import (
 )
 from .ranks import Rank, ranks, unranked_text
 from .seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics
+from .splits import OverSplits
 from .table import EVERYWHERE, Cell, Column, Document, frame_of, held, label, table_of
 
 _MAP_AT_R = [column.metric for column in COMPARED].index("map_at_r")
@@ -287,15 +288,20 @@ def comparison_frame(rows: Iterable[ComparisonRow]) -> pd.DataFrame:
     return frame_of(COLUMNS, rows, **TYPES)
 
 
-def comparison_document(rows: Comparison, untested: Mapping[str, Sequence[str]] | None = None) -> Document:
-    """Tables of the comparison, one per data set and budget."""
+def comparison_document(
+    rows: Comparison, untested: Mapping[str, Sequence[str]] | None = None, splits: Sequence[OverSplits] = ()
+) -> Document:
+    """Tables of the comparison, one per data set and budget; what is over class splits is counted below them."""
     introduction = NOTE + " **Bold**: best. <u>Underlined</u>: better than every deterministic method."
     introduction += f" {SEVERAL_BUDGETS}" if any(part.budget for part in parts(rows)) else ""
     left = dict(untested or {})
     tables = []
     for part in parts(rows):
         lost = ", ".join(left.pop(part.dataset, ()))  # below the first table of the data set
+        others = {number for each in splits if each.contender.dataset == part.dataset for number in each.values}
+        left_to = f"{len(others)}, in table `splits`" if others else ""
         said = {"No rank": part.unranked, "* Unequal budget": part.unequal, "No finished test": lost}
+        said["Class splits left out"] = left_to
         notes = tuple(f"{name}: {text}." for name, text in said.items() if text)
         tables.append(table_of(COLUMNS, part.rows, part.title, notes=notes, caption=CAPTION))
     numbers = frame_of(COLUMNS, (row for own in rows.values() for row in own), **TYPES)

@@ -17,6 +17,7 @@ from ..store.records import COLUMNS, KEYS, ROW_KEYS, RescoreRecord, Role, TestRe
 from ..store.specs import Pinned, versions_text
 from .contender import CONTENDER_KEYS
 from .render import to_csv
+from .table import grouped
 
 ROLE_COLUMNS = ("unit", *Role.model_fields)
 
@@ -28,6 +29,7 @@ class Results:
     Attributes:
         superseded: Number of records that do not count, because there is a later one.
         frozen: Records of runs in which a source of randomness is frozen, which no table of methods compares.
+        splits: Records of runs on class splits that are not a data set's own, which table ``splits`` compares.
         rescorings: Rescorings of the records that count, the earliest first.
         frame: Tidy table of results (``metrics.csv``), one row per measured value.
         roles: Table with one row per test and rescoring: its id and its :class:`~bench.store.records.Role`.
@@ -39,6 +41,7 @@ class Results:
     roles: pd.DataFrame
     rescorings: tuple[RescoreRecord, ...] = ()
     frozen: tuple[TestRecord, ...] = ()
+    splits: tuple[TestRecord, ...] = ()
 
     @cached_property
     def merged(self) -> pd.DataFrame:
@@ -52,9 +55,10 @@ class Results:
         superseded: int = 0,
         rescorings: tuple[RescoreRecord, ...] = (),
         frozen: tuple[TestRecord, ...] = (),
+        splits: tuple[TestRecord, ...] = (),
     ) -> Results:
         """Tabulate test records: one table with one measured value per row, one with the role of each test."""
-        return cls(tests, superseded, _tidy(tests, rescorings), _roles(tests, rescorings), rescorings, frozen)
+        return cls(tests, superseded, _tidy(tests, rescorings), _roles(tests, rescorings), rescorings, frozen, splits)
 
 
 def _measured(record: TestRecord, rescorings: Iterable[RescoreRecord]) -> list[tuple[SplitRow, str]]:
@@ -88,12 +92,17 @@ def collect(*stores: Store) -> Results:
         key = tuple(getattr(record.columns, name) for name in KEYS)
         if key not in latest or record.finished > latest[key].finished:
             latest[key] = record
-    tests = tuple(record for record in latest.values() if not record.columns.pinned.frozen_source)
-    frozen = tuple(record for record in latest.values() if record.columns.pinned.frozen_source)
+    kinds = grouped(latest.values(), lambda record: _kind(record.columns.pinned))
+    tests, frozen, splits = (tuple(kinds.get(kind, ())) for kind in ("tests", "frozen", "splits"))
     units = {record.unit for record in tests}
     rescorings = (record for store in stores for record in store.rescorings() if record.spec.test in units)
     ordered = sorted(rescorings, key=lambda record: (record.finished, record.unit))
-    return Results.of(tests, count - len(latest), tuple(ordered), frozen)
+    return Results.of(tests, count - len(latest), tuple(ordered), frozen, splits)
+
+
+def _kind(pinned: Pinned) -> str:
+    """Attribute of the results that a record with these facts belongs to."""
+    return "frozen" if pinned.frozen_source else "splits" if pinned.class_seed else "tests"
 
 
 def _tidy(tests: tuple[TestRecord, ...], rescorings: tuple[RescoreRecord, ...]) -> pd.DataFrame:

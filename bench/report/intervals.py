@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -11,23 +12,27 @@ from ..methods.scorers.spec import DistributionScorer
 from ..protocols.metrics import title_of
 from ..protocols.query_metrics import per_query
 from ..protocols.ranking import full_depth, rank
-from ..protocols.statistics import NestedInterval, nested_bootstrap
+from ..protocols.statistics import NestedInterval, auroc_and_augrc, nested_bootstrap_of
 from .contender import CONTENDER, Contender, distinct_labels
 from .figures.source import Missing, Source
 from .figures.tested import TestedModel, read_model
 from .seeds import SeedGroup
 from .table import GAP, Column, Document, Table, cells_table, frame_of, grouped, headings, held, interval, percent
 
-METRICS = ("recall_at_1", "map_at_r")
-"""Metrics with a value for every query."""
+OF_CONFIDENCE = ("confidence_auroc", "augrc")
+"""Metrics of the default confidence, which are computed anew from the queries of every draw."""
+
+METRICS = ("recall_at_1", "map_at_r", *OF_CONFIDENCE)
+"""Metrics that get an interval; the first ones have a value for every query."""
 
 SIMULATED = 20
 """Smallest number of classes at which the interval was simulated; it covered 94 to 98 % there."""
 
 ABOUT = (
-    "Mean over seeds and queries of the clean test images, by the method's own scorer, with an interval for new"
-    " trainings and new classes (nested bootstrap over seeds, classes and queries, 2000 draws, widened for few seeds)."
-    f" It is called one of 95 % from {SIMULATED} classes on."
+    "Mean over seeds of the clean test images, by the method's own scorer and default confidence, with an interval for"
+    " new trainings and new classes (nested bootstrap over seeds, classes and queries, 2000 draws, widened for few"
+    " seeds)."
+    f" Of R@1 and MAP@R it is called one of 95 % from {SIMULATED} classes on."
 )
 """Legend of the tables."""
 
@@ -45,7 +50,7 @@ class QueryInterval:
 def query_intervals(source: Source) -> list[QueryInterval]:
     """Intervals of all contenders, by data set.
 
-    The embeddings are ranked again. A contender has an interval only if this gives the recorded mean at every seed.
+    The embeddings are ranked again. A contender has an interval only if this gives the recorded value at every seed.
     """
     found = []
     for dataset in source.datasets:
@@ -57,36 +62,66 @@ def query_intervals(source: Source) -> list[QueryInterval]:
                 if len(tests) < 2:
                     raise Missing("one seed")
                 models = [read_model(source.site.store, test, contender.label, 0) for test in tests]
-                found += [_interval(contender, group, name, models) for name in METRICS]
+                ranked = [_ranked(group, model) for model in models]
             except Missing as error:
                 found += [QueryInterval(contender, name, None, str(error)) for name in METRICS]
+                continue
+            for name in METRICS:
+                try:
+                    found.append(_interval(group, name, models, ranked))
+                except Missing as error:
+                    found.append(QueryInterval(contender, name, None, str(error)))
     return found
 
 
-def _interval(contender: Contender, group: SeedGroup, metric: str, models: Sequence[TestedModel]) -> QueryInterval:
-    recorded = group.per_seed(metric)
-    values = []
-    for model in models:
-        try:
-            scorer = DistributionScorer(group.scorer, model.distribution)
-            ranking = rank(
-                scorer, model.labels, depth=full_depth(model.labels), queries=model.queries, gallery=model.gallery
-            )
-        except (KeyError, TypeError, ValueError):  # trained parameters of a scorer are not kept
-            raise Missing(f"the scorer {group.scorer} cannot be computed from the kept embeddings") from None
-        own = per_query(ranking)[metric].double().numpy()
-        if abs(float(np.nanmean(own)) - recorded.get(model.seed, np.nan)) > 1e-6 or model.seed not in recorded:
-            raise Missing(f"seed {model.seed}: the kept embeddings do not give the recorded {title_of(metric)}")
-        values.append(own)
-    table = np.stack(values)
+def _ranked(group: SeedGroup, model: TestedModel) -> dict[str, np.ndarray]:
+    """Values of the metrics of single queries by the method's own scorer, ``[Q]`` each."""
+    try:
+        scorer = DistributionScorer(group.scorer, model.distribution)
+        depth = full_depth(model.labels)
+        ranking = rank(scorer, model.labels, depth=depth, queries=model.queries, gallery=model.gallery)
+    except (KeyError, TypeError, ValueError):  # trained parameters of a scorer are not kept
+        raise Missing(f"the scorer {group.scorer} cannot be computed from the kept embeddings") from None
+    return {name: value.double().numpy() for name, value in per_query(ranking).items()}
+
+
+def _interval(
+    group: SeedGroup, metric: str, models: Sequence[TestedModel], ranked: Sequence[Mapping[str, np.ndarray]]
+) -> QueryInterval:
+    judged = metric in OF_CONFIDENCE
+    variant, name = ("recall_at_1" * (metric == "augrc"), group.confidence) if judged else ("", "")
+    table = np.stack([each["recall_at_1" if judged else metric] for each in ranked])
     counted = ~np.isnan(table).any(0)
+    table = table[:, counted]
     classes = models[0].labels[models[0].queries].numpy()[counted]
+    statistic: Callable[[np.ndarray], np.ndarray] = partial(_means, table)
+    if judged:
+        if not all(name in model.confidence for model in models):
+            raise Missing(f"the confidence {name} is not kept")
+        kept = np.stack([model.confidence[name][model.queries].double().numpy() for model in models])[:, counted]
+        statistic = partial(_risks, OF_CONFIDENCE.index(metric), kept, table)
+    recorded = group.per_seed(metric, variant=variant, confidence=name)
+    for model, value in zip(models, statistic(np.ones((1, len(classes))))[0]):
+        # A single value of nan is an AUROC without a wrong answer.
+        if not abs(float(value) - recorded.get(model.seed, np.nan)) <= 1e-6:
+            raise Missing(f"seed {model.seed}: the kept embeddings do not give the recorded value")
     if len(np.unique(classes)) < 2:
-        return QueryInterval(contender, metric, None, "one class")
-    found = nested_bootstrap(table[:, counted], classes)
-    # The widened interval knows no bounds, but both metrics are shares.
+        return QueryInterval(group.contender, metric, None, "one class")
+    found = nested_bootstrap_of(statistic, classes)
+    # The widened interval knows no bounds, but all metrics are shares.
     within = replace(found, ci_low=max(found.ci_low, 0.0), ci_high=min(found.ci_high, 1.0))
-    return QueryInterval(contender, metric, within, "")
+    return QueryInterval(group.contender, metric, within, "")
+
+
+def _means(table: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Weighted mean of a metric at every seed."""
+    means: np.ndarray = weights @ table.T / weights.sum(1, keepdims=True)
+    return means
+
+
+def _risks(place: int, confidences: np.ndarray, right: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """One metric of :data:`OF_CONFIDENCE` of weighted queries at every seed."""
+    return np.stack([auroc_and_augrc(*each, weights)[place] for each in zip(confidences, right)], 1)
 
 
 def _numbers(each: QueryInterval) -> dict[str, object]:
@@ -117,7 +152,8 @@ def _table(dataset: str, rows: Sequence[QueryInterval]) -> Table:
     first = next((row.interval for row in rows if row.interval), None)
     sizes = f"{first.classes} classes, {first.queries} queries" if first else ""
     level = [] if first and first.classes >= SIMULATED else ["Not simulated with so few classes."]
-    gaps = [f"{names[each]}: {own[0].reason}." for each, own in by_contender.items() if own[0].reason]
+    lost = ((each, reason) for each, own in by_contender.items() for reason in dict.fromkeys(row.reason for row in own))
+    gaps = [f"{names[each]}: {reason}." for each, reason in lost if reason]
     return cells_table(
         ", ".join(filter(None, [dataset, sizes])),
         headings("method", "seeds", *(title_of(name, short=True) for name in METRICS)),

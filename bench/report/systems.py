@@ -110,14 +110,14 @@ def systems(groups: Iterable[SeedGroup]) -> list[System]:
         for place, contenders in enumerate(by_budget(held).values()):
             here = [held[contender] for contender in contenders if not contender.ensemble]
             judged = [group for group in here if OWN in group.confidences(METRIC)]
-            plain = _plain(here) if judged else None
+            plain = plain_of(here) if judged else None
             rivals = {question: choose(plain, question) if plain else Choice("") for question in QUESTIONS}
             for group in judged:
                 found += _of_group(group, plain, rivals, leads=not place)
     return _adjusted(found)
 
 
-def _plain(groups: Sequence[SeedGroup]) -> SeedGroup | None:
+def plain_of(groups: Sequence[SeedGroup]) -> SeedGroup | None:
     """The plain method: the base of most heads or of the recipe, or else the only deterministic method there is."""
     bases = Counter(group.contender.base for group in groups if group.contender.base)
     name = max(bases, key=lambda base: bases[base]) if bases else _base_of_recipe(groups[0].contender.dataset)

@@ -18,6 +18,7 @@ from .contender import COMMON, TUNING, Contender, distinct_labels
 from .pairing import SIDES
 from .render import fits, print_table
 from .seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics
+from .splits import ABOUT, BRIEF, OverSplits, split_document
 from .table import GAP, Cell, Column, Table, cells_table, grouped, headings, label, percent, table_of
 from .verdicts import ABOUT_VERDICTS, IMAGES, JUDGED, METRIC, ON_TEST, QUESTIONS, Verdict
 
@@ -34,6 +35,7 @@ ByDataset = Mapping[str, Sequence[SeedGroup]]
 def print_tables(judged: Judged, console: Console) -> None:
     """Print the comparison of methods, the verdicts about their confidences, and MAP@R by scorer."""
     print_comparison(judged.comparison, console)
+    print_splits(judged.splits, console)
     print_confidences(judged.by_dataset, console)
     print_verdicts(judged.verdicts, console)
     print_regrets(judged.by_dataset, console)
@@ -47,6 +49,13 @@ def print_comparison(rows: Comparison, console: Console) -> None:
         fit = fits(table, console)
         shown = table if fit else table.only(lambda column: column.title != "rank")
         print_table(replace(shown, notes=tuple(_notes(part, fit))), console)
+
+
+def print_splits(found: Sequence[OverSplits], console: Console) -> None:
+    """Print means over class splits; a narrow terminal has no differences, which are in files."""
+    for table in split_document(found).tables:
+        shown = table if fits(table, console) else table.only(lambda column: column.title in BRIEF)
+        print_table(shown.with_notes([*table.notes, ABOUT]), console)
 
 
 def _comparison_table(part: Part, console: Console) -> Table:

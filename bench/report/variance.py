@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from ..protocols.statistics import VarianceShare, variance_by_source
 from .contender import CONTENDER, Contender, distinct_labels
 from .frame import Results
 from .seeds import COMPARED, ComparedColumn, SeedGroup, defined_values, seed_groups, seeds_text
+from .splits import MEASURED, OverSplits
 from .table import GAP, Column, Document, Table, cells_table, frame_of, grouped, headings, held, interval, number
 
 ABOUT = (
@@ -21,6 +23,16 @@ ABOUT = (
 """Legend of the tables."""
 
 NOTHING = "nothing"
+
+SEEDS, SPLITS = "seeds", "splits"
+"""Sources whose spread is shown as it is: seeds on a data set's own split, and class splits, each the mean of its
+seeds."""
+
+SPREAD = (
+    "SD over seeds of the data set's own split, over class splits (of means over seeds), and by tuning: the square root"
+    " of its part of the variance. In parentheses: runs."
+)
+"""Legend of the tables of spreads."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +73,25 @@ def shares_of_variance(results: Results) -> list[SourceShare]:
         for (contender, anew), by_source in groups.items()
         for share in _of_contender(contender, anew, by_source, every.get(contender))
     ]
+
+
+def spreads(
+    groups: Sequence[SeedGroup], splits: Sequence[OverSplits], shares: Sequence[SourceShare]
+) -> list[SourceShare]:
+    """Values over seeds of the own split and over class splits, of contenders with splits or shares."""
+    every = {(each.contender, each.column): each.values for each in splits if not each.against}
+    found = []
+    for group in groups:
+        for column in MEASURED:
+            over = every.get((group.contender, column), {})
+            if over or any((each.contender, each.column) == (group.contender, column) for each in shares):
+                sources = {SEEDS: defined_values(group.column(column)), SPLITS: over}
+                found += [
+                    SourceShare(group.contender, False, column, source, values, {}, None, "")
+                    for source, values in sources.items()
+                    if values
+                ]
+    return found
 
 
 def _of_contender(
@@ -114,9 +145,28 @@ NUMBERS: tuple[Column[SourceShare], ...] = (
 
 def variance_document(found: Sequence[SourceShare]) -> Document:
     """Tables of shares, one per data set and column, with a column per source."""
-    parts = grouped(found, lambda each: (each.contender.dataset, each.column, each.tuned_anew))
-    tables = tuple(_table(*place, rows) for place, rows in parts.items())
-    return Document("variance", "Variance by source", ABOUT, tables, frame_of(NUMBERS, found))
+    shown = [each for each in found if each.source not in (SEEDS, SPLITS)]
+    parts = grouped(shown, lambda each: (each.contender.dataset, each.column, each.tuned_anew))
+    tables = [_table(*place, rows) for place, rows in parts.items()]
+    beside = [each for each in found if each not in shown or each.source == "tuning"]
+    by_dataset = grouped(beside, lambda each: each.contender.dataset)
+    first = [_spread_table(dataset, rows) for dataset, rows in by_dataset.items()]
+    return Document("variance", "Variance by source", ABOUT, (*first, *tables), frame_of(NUMBERS, found))
+
+
+def _spread_table(dataset: str, rows: Sequence[SourceShare]) -> Table:
+    """Spread over seeds, class splits and tuning side by side."""
+    names = distinct_labels(list(dict.fromkeys(row.contender for row in rows)))
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for row in rows:
+        if row.column in MEASURED:
+            sd = math.sqrt(max(row.part.variance, 0.0)) if row.part else row.sd
+            text = f"{row.column.text(sd)} ({len(row.varied)})"
+            cells.setdefault((names[row.contender], row.column.title), {})[row.source] = text
+    titles = (SEEDS, SPLITS, "tuning")
+    lines = [(*labels, *(own.get(title, GAP) for title in titles)) for labels, own in cells.items()]
+    columns = headings("method", "metric", *titles, labels=2)
+    return cells_table(f"{dataset}, SD by source", columns, lines, notes=(SPREAD,), caption=SPREAD)
 
 
 def _table(dataset: str, column: ComparedColumn, anew: bool, rows: Sequence[SourceShare]) -> Table:

@@ -29,9 +29,10 @@ from .pairing import (
 from .ranks import OverDatasets, over_datasets, profile_frame, rank_document
 from .render import write_documents
 from .seeds import SeedGroup, corruptions, divided, seed_groups
+from .splits import OverSplits, over_splits, split_document
 from .systems import System, system_document, systems
 from .table import Document, grouped
-from .variance import SourceShare, shares_of_variance, variance_document
+from .variance import SourceShare, shares_of_variance, spreads, variance_document
 from .verdicts import Verdict, verdict_document, verdicts
 
 
@@ -98,9 +99,15 @@ class Judged:
         return over_datasets(self.groups)
 
     @cached_property
+    def splits(self) -> list[OverSplits]:
+        """Values over class splits."""
+        return over_splits(self.store, self.results)
+
+    @cached_property
     def variance(self) -> list[SourceShare]:
-        """Shares of the sources of randomness."""
-        return shares_of_variance(self.results)
+        """Shares of the sources of randomness, and the spread over seeds and class splits."""
+        shares = shares_of_variance(self.results)
+        return [*shares, *spreads(self.groups, self.splits, shares)]
 
     @cached_property
     def numbers(self) -> dict[str, pd.DataFrame]:
@@ -118,7 +125,7 @@ class Judged:
     @cached_property
     def untested(self) -> dict[str, list[str]]:
         """Methods that were begun and have no finished test, by data set."""
-        tested = {record.cell for record in (*self.results.tests, *self.results.frozen)}
+        tested = {record.cell for record in (*self.results.tests, *self.results.frozen, *self.results.splits)}
         tested |= {record.trained_cell for record in self.results.tests}
         root = self.store.root
         cells = [Cell(*path.relative_to(root).parts) for path in sorted(root.glob("[!.]*/*/*"))]
@@ -130,7 +137,8 @@ class Judged:
 def write_report(judged: Judged, out: Path, note: Note) -> list[Path]:
     """Write tables and figures to ``out``; the same records give the same files."""
     documents = [
-        comparison_document(judged.comparison, judged.untested),
+        comparison_document(judged.comparison, judged.untested, judged.splits),
+        split_document(judged.splits),
         verdict_document(judged.verdicts),
         system_document(judged.systems),
         decision_document(judged.decisions),

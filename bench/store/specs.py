@@ -21,6 +21,9 @@ from ..seeds import content_id
 CALIBRATE = "data.calibrate"
 """Setting that forms of public code turn off by themselves."""
 
+CLASS_SEED = "class_seed"
+"""Setting of the data that draws other training and test classes; absent for the own split of a data set."""
+
 _PLACES = {"method": 0, "optim": 1, "batches": 2, "data": 3, "augment": 4}
 
 
@@ -86,6 +89,16 @@ class Pinned:
     def values(self) -> Mapping[str, Any]:
         """Settings that were fixed, by the user or because a form of public code was asked for."""
         return {**self.settings, **({CALIBRATE: False} if self.uncalibrated else {})}
+
+    @property
+    def class_seed(self) -> int:
+        """Number of the class split; 0 for the data set's own."""
+        return int(self.settings.get(f"data.{CLASS_SEED}", 0))
+
+    def on_split(self, class_seed: int) -> Pinned:
+        """The same on another class split; 0 is the data set's own."""
+        own = self.without([f"data.{CLASS_SEED}"])
+        return replace(own, settings={**own.settings, f"data.{CLASS_SEED}": class_seed}) if class_seed else own
 
     @property
     def unfrozen(self) -> Pinned:
@@ -257,7 +270,8 @@ class TrainSpec(_Versioned):
             and some of them validate as well.
         replicate: Number of the seed, or :data:`TUNING` for a tuning trial.
         weights: SHA-256 of its starting weights; None for random ones.
-        view: Settings of how photographs are read (size, crop, ..); empty for data sets that come as pixels.
+        view: Settings of how photographs are read (size, crop, ..); empty for data sets that come as pixels. On a class
+            split that is not the data set's own, also its number, ``class_seed``.
         selection: Rule that selects the epoch to keep.
         partial: What is missing from the files of the data set, if incomplete data were allowed; else empty.
         files: Hash of the content of the image files; empty for data sets that come with the installation.
@@ -298,6 +312,11 @@ class TrainSpec(_Versioned):
         of_images = (self.dataset, self.folds, self.fold, self.partial, self.files, self.view, self.augmentation)
         versions = [self.versions.get(name) for name in ("engine", "dataset", "backbone")]
         return content_id([*versions, *of_backbone, *of_images])
+
+    @property
+    def photographs(self) -> Parameters:
+        """Settings of how photographs are read; empty for data sets that come as pixels."""
+        return {key: value for key, value in self.view.items() if key != CLASS_SEED}
 
     @property
     def form(self) -> str:

@@ -5,7 +5,15 @@ Pure functions of NumPy arrays, SciPy underneath. docs/protocol.md says how ofte
 
 from __future__ import annotations
 
-from .bootstrap import FEW, Interval, NestedInterval, nested_bootstrap, paired_bootstrap
+from .bootstrap import (
+    FEW,
+    Interval,
+    NestedInterval,
+    auroc_and_augrc,
+    nested_bootstrap,
+    nested_bootstrap_of,
+    paired_bootstrap,
+)
 from .paired import (
     ROUNDING,
     Outcome,
@@ -21,6 +29,7 @@ from .paired import (
     probability_of_superiority,
     seeds_needed,
     summarise,
+    summarise_splits,
     variance_by_source,
     verdict,
 )
@@ -54,6 +63,7 @@ __all__ = [
     "Summary",
     "Superiority",
     "VarianceShare",
+    "auroc_and_augrc",
     "best_intervals",
     "critical_difference",
     "dunnett_quantile",
@@ -62,6 +72,7 @@ __all__ = [
     "may_be_best",
     "mean_ranks",
     "nested_bootstrap",
+    "nested_bootstrap_of",
     "p_different",
     "p_equivalent",
     "p_greater",
@@ -74,6 +85,7 @@ __all__ = [
     "seeds_needed",
     "significantly_better",
     "summarise",
+    "summarise_splits",
     "tie_groups",
     "variance_by_source",
     "verdict",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -121,46 +122,98 @@ def nested_bootstrap(
     """
     if values.ndim != 2 or classes.shape != values.shape[1:] or (other is not None and other.shape != values.shape):
         raise ValueError("expected values of seeds by queries [S, Q], of both methods, and a class per query [Q]")
-    place = np.unique(classes, return_inverse=True)[1]
-    count = int(place.max(initial=-1)) + 1
-    if len(values) < 2 or count < 2:
-        raise ValueError(f"needs two seeds and two classes or more, got {len(values)} and {count}")
     table = values.astype(np.float64) - (0.0 if other is None else other)
     if not np.isfinite(table).all():
         raise ValueError("values must be finite; leave lone queries out")
+
+    def means(weights: np.ndarray) -> np.ndarray:
+        drawn: np.ndarray = weights @ table.T / weights.sum(1, keepdims=True)
+        return drawn
+
+    return nested_bootstrap_of(means, classes, widen=widen, resamples=resamples, seed=seed)
+
+
+Statistic = Callable[[np.ndarray], np.ndarray]
+"""Values of a statistic at S seeds, ``[B, S]``, for B rows of weights of the queries, ``[B, Q]``; nan for none."""
+
+
+def nested_bootstrap_of(
+    statistic: Statistic, classes: np.ndarray, *, widen: bool = True, resamples: int = 2000, seed: int = 0
+) -> NestedInterval:
+    """The same bootstrap (:func:`nested_bootstrap`) of any statistic of weighted queries, such as an AUROC.
+
+    It is computed anew from the queries of every draw; draws in which it has no value are left out.
+
+    Raises:
+        ValueError: If there are fewer than two seeds or classes.
+    """
+    place = np.unique(classes, return_inverse=True)[1]
+    count = int(place.max(initial=-1)) + 1
+    of_seeds = statistic(np.ones((1, len(place))))[0]
+    seeds = len(of_seeds)
+    if seeds < 2 or count < 2:
+        raise ValueError(f"needs two seeds and two classes or more, got {seeds} and {count}")
     generator = np.random.default_rng(seed)
-    by_seed = _means_of_drawn_queries(table, place, resamples, generator)
-    times = generator.multinomial(len(table), np.full(len(table), 1 / len(table)), size=resamples)
-    drawn = (times * by_seed).sum(1) / len(table)
-    mean = float(table.mean())
-    low, high = np.percentile(drawn, [2.5, 97.5])
-    if widen:
-        factor = _widening(table.mean(1), float(by_seed.mean(1).var()), count, float(drawn.var()))
+    by_seed = _of_drawn_queries(statistic, seeds, place, resamples, generator)
+    times = generator.multinomial(seeds, np.full(seeds, 1 / seeds), size=resamples)
+    whole = np.isfinite(by_seed).all(1)
+    by_seed, drawn = by_seed[whole], (times * by_seed).sum(1)[whole] / seeds
+    mean = float(of_seeds.mean())
+    low, high = np.percentile(drawn, [2.5, 97.5]) if len(drawn) else (np.nan, np.nan)
+    if widen and len(drawn):
+        factor = _widening(of_seeds, float(by_seed.mean(1).var()), count, float(drawn.var()))
         low, high = mean - factor * (mean - low), mean + factor * (high - mean)
-    return NestedInterval(mean, float(low), float(high), len(table), count, table.shape[1])
+    return NestedInterval(mean, float(low), float(high), seeds, count, len(place))
 
 
-def _means_of_drawn_queries(
-    table: np.ndarray, place: np.ndarray, resamples: int, generator: np.random.Generator
+def auroc_and_augrc(confidence: np.ndarray, right: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """AUROC of telling right from wrong answers, and AUGRC (Traub et al. 2024), for every row of weights, ``[B]`` each.
+
+    A weight is the number of times that a query was drawn; equal confidences count by the expectation over their
+    orders. The AUROC is nan if all answers are right or all wrong.
+
+    Args:
+        confidence: Confidences of Q queries, ``[Q]``.
+        right: Recall@1 of the queries, ``[Q]`` in [0, 1].
+        weights: Weights of the queries, ``[B, Q]``.
+
+    Example:
+        >>> found = auroc_and_augrc(np.array([3.0, 2.0, 1.0]), np.array([1.0, 1.0, 0.0]), np.ones((1, 3)))
+        >>> [float(value[0].round(3)) for value in found]
+        [1.0, 0.056]
+    """
+    order = np.argsort(confidence, kind="stable")
+    last = np.append(np.diff(confidence[order]) > 0, True)
+    wins, losses = (np.cumsum(weights[:, order] * part, 1)[:, last] for part in (right[order], 1.0 - right[order]))
+    below = losses - np.diff(losses, axis=1, prepend=0.0) / 2
+    area = (np.diff(wins, axis=1, prepend=0.0) * below).sum(1)
+    won, lost = wins[:, -1], losses[:, -1]
+    pairs = won * lost
+    auroc = np.divide(area, pairs, out=np.full(len(area), np.nan), where=pairs > 0)
+    return auroc, (pairs - area + lost**2 / 2) / (won + lost) ** 2
+
+
+def _of_drawn_queries(
+    statistic: Statistic, seeds: int, place: np.ndarray, resamples: int, generator: np.random.Generator
 ) -> np.ndarray:
-    """Mean of each seed over drawn classes and, within these, drawn queries: ``[resamples, S]``."""
+    """Statistic of each seed on drawn classes and, within these, drawn queries: ``[resamples, S]``."""
     sizes = np.bincount(place)
     order = np.argsort(place, kind="stable")
     members = np.split(order, np.cumsum(sizes)[:-1])
-    means = np.empty((resamples, len(table)))
-    at_once = max(1, 2_000_000 // table.shape[1])
+    found = np.empty((resamples, seeds))
+    at_once = max(1, 2_000_000 // len(place))
     for start in range(0, resamples, at_once):
-        part = means[start : start + at_once]
+        part = found[start : start + at_once]
         times = generator.multinomial(len(sizes), np.full(len(sizes), 1 / len(sizes)), size=len(part))
-        weights = np.empty((len(part), table.shape[1]))
+        weights = np.empty((len(part), len(place)))
         for size in np.unique(sizes):
             # A class that was drawn twice draws twice its number of queries.
             alike = np.flatnonzero(sizes == size)
             queries = np.concatenate([members[one] for one in alike])
             drawn = generator.multinomial(times[:, alike] * size, np.full(size, 1 / size))
             weights[:, queries] = drawn.reshape(len(part), -1)
-        part[:] = weights @ table.T / weights.sum(1, keepdims=True)
-    return means
+        part[:] = statistic(weights)
+    return found
 
 
 def _widening(means: np.ndarray, between_draws: float, classes: int, spread: float) -> float:

@@ -46,6 +46,23 @@ def summarise(values: Sequence[float]) -> Summary:
     return Summary(mean, sd, mean - half, mean + half, n)
 
 
+def summarise_splits(values: Sequence[float], test_over_train: float) -> Summary:
+    """Mean, standard deviation and 95 % t-interval of a metric over J class splits (Nadeau and Bengio 2003).
+
+    Splits share classes, so their values are correlated. The variance of the mean is the variance over splits times 1/J
+    + n_test/n_train, not 1/J: a heuristic, which takes the correlation for n_test / (n_test + n_train).
+    ``test_over_train`` is n_test/n_train, in classes. A ValueError is raised without values.
+
+    Example:
+        >>> s = summarise_splits([1.0, 2.0, 3.0], 4 / 3)
+        >>> (s.mean, s.sd, round(s.ci_low, 3), s.n)
+        (2.0, 1.0, -3.555, 3)
+    """
+    plain = summarise(values)
+    half = (plain.ci_high - plain.mean) * math.sqrt(1 + plain.n * test_over_train)
+    return Summary(plain.mean, plain.sd, plain.mean - half, plain.mean + half, plain.n)
+
+
 def paired_difference(a: Mapping[int, float], b: Mapping[int, float]) -> Summary:
     """Mean, standard deviation and 95 % t-interval of ``a - b``, values by seed, over the seeds that both methods have.
 

@@ -1,0 +1,192 @@
+"""Results over class splits: means whose unit is the split, and differences from the plain method of the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from ..protocols.rows import OWN
+from ..protocols.statistics import Summary, paired_difference, summarise_splits
+from ..store.folder import Store
+from ..store.records import TestRecord
+from .contender import CONTENDER, Contender, by_budget, distinct_labels
+from .frame import Results
+from .seeds import NO_DIFFERENCE, ComparedColumn, SeedGroup, SeedStatistics, defined_values, seed_groups
+from .systems import plain_of
+from .table import GAP, Column, Document, Table, cells_table, frame_of, grouped, headings, held, interval
+from .verdicts import METRIC, verdicts
+
+MEASURED = (ComparedColumn("map_at_r", reranked=True), ComparedColumn("recall_at_1", reranked=True))
+"""Metrics of which a contender has a mean."""
+
+COMPARED = (*MEASURED, ComparedColumn("augrc", variant="recall_at_1"))
+"""Metrics of which it has a difference from the plain method, each with its default confidence."""
+
+BRIEF = ("method", "splits", "seeds", *(column.title for column in MEASURED))
+"""Headings of the columns that a narrow terminal shows."""
+
+FREE = "free confidence"
+"""What the own confidence is compared with: the free one that validation chose on each split."""
+
+ABOUT = (
+    "Mean over class splits of the means over their seeds [95 % t-interval of Nadeau and Bengio, with the variance"
+    " factor 1/J + test/training classes: a heuristic], at the setting of the data set's own split, which is not among"
+    " them. Differences are over common splits. Percent."
+)
+"""Legend of the tables."""
+
+BySplit = Mapping[int, SeedGroup]
+"""Values over seeds of one contender by the number of the class split."""
+
+
+@dataclass(frozen=True)
+class OverSplits:
+    """One value of a contender by class split, or a difference: own confidence or method minus what it is ``against``.
+
+    ``test_over_train`` is the number of test classes over that of training classes; nan if it is not known.
+    """
+
+    contender: Contender
+    column: ComparedColumn
+    against: str
+    values: Mapping[int, float]
+    seeds: int
+    test_over_train: float
+    reason: str = ""
+
+    @property
+    def summary(self) -> Summary:
+        """Mean over splits with its interval."""
+        return summarise_splits([*self.values.values()], self.test_over_train) if self.values else NO_DIFFERENCE
+
+    @property
+    def text(self) -> str:
+        """Mean and interval as text."""
+        found, sign = self.summary, "+" if self.against else ""
+        return interval(*(self.column.text(value, sign) for value in (found.mean, found.ci_low, found.ci_high)))
+
+
+def groups_by_split(results: Results) -> dict[Contender, dict[int, SeedGroup]]:
+    """Values over seeds of every contender on class splits that are not the data set's own."""
+    found: dict[Contender, dict[int, SeedGroup]] = {}
+    for group in seed_groups(Results.of(results.splits).merged) if results.splits else ():
+        pinned = group.contender.pinned
+        found.setdefault(group.contender._replace(pinned=pinned.on_split(0)), {})[pinned.class_seed] = group
+    return found
+
+
+def over_splits(store: Store, results: Results) -> list[OverSplits]:
+    """Values of every contender over class splits, by data set and budget."""
+    every = groups_by_split(results)
+    records = {record.unit: record for record in results.splits}
+    found: list[OverSplits] = []
+    for of_dataset in grouped(every, lambda contender: contender.dataset).values():
+        for contenders in by_budget(of_dataset).values():
+            first = {each: next(iter(every[each].values())) for each in contenders if not each.ensemble}
+            chosen = plain_of([*first.values()]) if first else None
+            plain = next((each for each, group in first.items() if group is chosen), None)
+            for each in contenders:
+                units = (unit for group in every[each].values() for unit in group.rows["unit"].unique())
+                ratio = _test_over_train(store, [records[unit] for unit in units])
+                found += _of_contender(each, every[each], ratio)
+                if plain not in (None, each):
+                    found += _differences(each, every[each], plain, every[plain], ratio)
+    return found
+
+
+def _of_contender(contender: Contender, splits: BySplit, ratio: float) -> Iterator[OverSplits]:
+    seeds = max(group.seeds for group in splits.values())
+    for column in MEASURED:
+        means = {number: SeedStatistics.of(group.column(column)).mean for number, group in splits.items()}
+        if values := defined_values(means):
+            yield OverSplits(contender, column, "", values, seeds, ratio)
+    gains = {
+        number: answer.difference.mean
+        for number, group in splits.items()
+        for answer in verdicts([group])
+        if (answer.split, answer.question, answer.challenger) == ("test", "before_gallery", OWN) and answer.difference
+    }
+    if gains:
+        yield OverSplits(contender, ComparedColumn(METRIC), FREE, gains, seeds, ratio)
+
+
+def _differences(
+    contender: Contender, splits: BySplit, plain: Contender, others: BySplit, ratio: float
+) -> Iterator[OverSplits]:
+    """Differences from the plain method over common splits, of the mean over common seeds within each."""
+    for column in COMPARED:
+        own, other = (
+            {number: defined_values(group.column(column)) for number, group in side.items()}
+            for side in (splits, others)
+        )
+        if any([*own.values(), *other.values()]):
+            both = [number for number in sorted(own.keys() & other.keys()) if own[number].keys() & other[number].keys()]
+            found = {number: paired_difference(own[number], other[number]) for number in both}
+            values = {number: difference.mean for number, difference in found.items()}
+            seeds = max((difference.n for difference in found.values()), default=0)
+            reason = "" if values else f"no split and seed in common with {plain.label}"
+            yield OverSplits(contender, column, plain.label, values, seeds, ratio, reason)
+
+
+def _test_over_train(store: Store, records: Iterable[TestRecord]) -> float:
+    """Test over training classes of the first test with kept embeddings; nan if there is none."""
+    for record in records:
+        trained = store.trained(record.trained_cell, record.spec.train[0])
+        if trained is None or not record.files:
+            continue
+        path = store.unit_dir(record.cell, "test", record.unit) / min(record.files)
+        try:
+            with safe_open(path, "np") as file:
+                return len(np.unique(file.get_tensor("labels"))) / trained.num_classes
+        except (OSError, SafetensorError):
+            continue
+    return float("nan")
+
+
+def _numbers(each: OverSplits) -> dict[str, object]:
+    found = each.summary
+    ends = {"ci95_low": found.ci_low, "ci95_high": found.ci_high}
+    return {"mean": found.mean, "sd": found.sd, **ends, "splits": found.n, "seeds": each.seeds}
+
+
+NUMBERS: tuple[Column[OverSplits], ...] = (
+    CONTENDER,
+    Column("", fields=lambda each: {"metric": each.column.metric, "split": each.column.split}),
+    Column("", fields=held("against")),
+    Column("", fields=_numbers),
+    Column("", fields=held("test_over_train")),
+    Column("", fields=held("reason")),
+)
+"""Columns of the numbers; tables for readers have a column per metric and difference."""
+
+
+def split_document(found: Sequence[OverSplits]) -> Document:
+    """Tables of means and differences over class splits, one per data set."""
+    parts = grouped(found, lambda each: each.contender.dataset)
+    tables = tuple(_table(dataset, rows) for dataset, rows in parts.items())
+    return Document("splits", "Class splits", ABOUT, tables, frame_of(NUMBERS, found))
+
+
+def _table(dataset: str, rows: Sequence[OverSplits]) -> Table:
+    by_contender = grouped(rows, lambda row: row.contender)
+    names = distinct_labels(list(by_contender))
+    titles = list(dict.fromkeys(map(_title, rows)))
+    lines = []
+    for contender, own in by_contender.items():
+        texts = {_title(row): row.text for row in own}
+        counts = str(max(len(row.values) for row in own)), str(max(row.seeds for row in own))
+        lines.append((names[contender], *counts, *(texts.get(title, GAP) for title in titles)))
+    notes = list(dict.fromkeys(f"{names[row.contender]}: {row.reason}." for row in rows if row.reason))
+    unknown = [names[each] for each, own in by_contender.items() if own[0].test_over_train != own[0].test_over_train]
+    notes += [f"No interval, as no embeddings are kept: {', '.join(unknown)}."] if unknown else []
+    columns = headings("method", "splits", "seeds", *titles)
+    return cells_table(f"{dataset}, over class splits", columns, lines, notes=tuple(notes), caption=ABOUT)
+
+
+def _title(row: OverSplits) -> str:
+    """Heading of a value: the metric, and what it is compared with."""
+    against = "free" if row.against == FREE else row.against
+    return f"{row.column.title}{f': own - {against}' if against else ''}"

@@ -1,0 +1,101 @@
+"""Class splits that are drawn anew: disjoint, as large as the own one, and without the classes that tune."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from bench.datasets.dataset import Dataset
+from bench.datasets.splits import drawn_classes
+from bench.seeds import seed_for
+from bench.site import Site
+from hypothesis import given
+from hypothesis import strategies as st
+
+EMBEDDED = ("ndigit_smoke", "glyphs", "ambiguous_digits")
+
+
+def _classes(name, number, tmp_path, fold=0):
+    data = Site(results=str(tmp_path)).dataset(name, {"class_seed": number} if number else None)
+    split = data.train_val(fold)
+    return [set(images.class_names) for images in (split.train, split.val, data.test())]
+
+
+@given(st.integers(2, 40), st.integers(1, 40), st.integers(0, 2**63 - 1))
+def test_drawn_classes_are_as_many_and_the_first_fold_is_never_tested(development, test, seed):
+    own = list(range(development)), list(range(development, development + test))
+    drawn = drawn_classes(*own, seed)
+    assert [len(part) for part in drawn] == [development, test]
+    assert sorted(drawn[0] + drawn[1]) == own[0] + own[1]
+    kept = -(-development // min(4, development))
+    assert drawn[0][:kept] == own[0][:kept]
+    assert drawn == drawn_classes(*own, seed)
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_splits_share_the_validation_classes_and_no_others(name, tmp_path):
+    own = _classes(name, 0, tmp_path)
+    tested = set()
+    for number in (1, 2, 3):
+        split = _classes(name, number, tmp_path)
+        assert [len(part) for part in split] == [len(part) for part in own]
+        assert split[1] == own[1]
+        assert set.union(*split) == set.union(*own)
+        assert sum(map(len, split)) == len(set.union(*split))
+        assert split[0] & own[2]
+        assert split[2] & own[0]
+        tested.add(frozenset(split[2]))
+    assert len(tested) == 3
+    other = _classes(name, 1, tmp_path, fold=2)
+    assert not other[2] & (other[0] | other[1])
+
+
+def test_a_class_that_changes_its_part_changes_its_handwriting(tmp_path):
+    data = Site(results=str(tmp_path)).dataset("ndigit_smoke", {"class_seed": 1})
+    assert {name.split("/")[1] for name in data.test().ids} == {"test"}
+    assert {name.split("/")[1] for name in data.train_val().train.ids} == {"train"}
+
+
+def test_the_posterior_is_that_of_the_drawn_identities(tmp_path):
+    site = Site(results=str(tmp_path))
+    images = site.dataset("ambiguous_digits", {"class_seed": 1}).test()
+    known = images.posterior()[images.queries]
+    assert known.shape == (len(images.queries), images.num_classes)
+    right = known[torch.arange(len(known)), images.labels[images.queries]]
+    assert right.mean() > 20 / images.num_classes
+    assert not torch.equal(known, site.dataset("ambiguous_digits").test().posterior()[images.queries])
+
+
+def test_the_seed_is_that_of_the_data_set_and_the_number_alone(tmp_path):
+    data = Site(results=str(tmp_path)).dataset("glyphs", {"class_seed": 2})
+    assert data.class_seed == seed_for("classes", "glyphs", 2)
+    assert Dataset.class_seed is None
+
+
+def test_photographs_keep_ids_and_paths_in_any_split(releases, tmp_path):
+    view = {"image_size": 32, "resize": 36, "fit": "crop", "antialias": True, "cache_side": 64, "cache": False}
+    site = Site(results=str(tmp_path), data_root=str(releases.folder(classes=12)))
+    own = site.dataset("folder", view)
+    held = {}
+    for images in (own.train_val().train, own.train_val().val, own.test()):
+        held |= {i: images.class_names[label] for i, label in zip(images.ids, images.labels.tolist())}
+    split = site.dataset("folder", {**view, "class_seed": 1})
+    found = {}
+    for fold in range(2):
+        parts = split.train_val(fold)
+        for images in (parts.train, parts.val, split.test()):
+            found |= {i: images.class_names[label] for i, label in zip(images.ids, images.labels.tolist())}
+            assert all(str(path).endswith(i) for path, i in zip(images.paths, images.ids))
+        names = [set(images.class_names) for images in (parts.train, parts.val, split.test())]
+        assert sum(map(len, names)) == len(set.union(*names))
+    assert found == held
+    assert set(split.test().class_names) != set(own.test().class_names)
+    assert split.train_val().val.class_names == own.train_val().val.class_names
+
+
+def test_queries_and_gallery_cannot_train(releases):
+    from bench.datasets.inshop import InShop, InShopMerged
+
+    root = releases.inshop()
+    with pytest.raises(ValueError, match=r"data set 'inshop' has fixed queries and gallery"):
+        InShop(root, allow_partial=True).split_anew(1)
+    assert InShopMerged(root, allow_partial=True).split_anew(1).class_seed == 1

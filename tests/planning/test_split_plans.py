@@ -1,0 +1,99 @@
+"""Plans of runs on other class splits: tuned once on the own split, trained and tested on each."""
+
+from __future__ import annotations
+
+import pytest
+from bench.errors import UserError
+from bench.planning.experiment import Experiment
+from bench.planning.plan import build_plans
+from bench.site import Site
+from bench.store.specs import TUNING, Pinned
+
+
+def _plans(tmp_path, *settings, **asked):
+    asked = {"methods": ("cosface", "pfe"), "datasets": ("ndigit_smoke",), "hparams": "default", "seeds": 2, **asked}
+    return build_plans(Experiment.checked({**asked, "set": settings}), Site(results=str(tmp_path))).plans
+
+
+def _ids(plan, replicate):
+    bases = plan.base.train_specs({}, replicate, None) if plan.base else None
+    return {spec.id for spec in plan.train_specs({}, replicate, bases).values()}
+
+
+def test_splits_come_beside_the_own_one_which_stays_as_it_is(tmp_path):
+    own, plans = _plans(tmp_path), _plans(tmp_path, "data.class_splits=3")
+    assert plans[:2] == own == _plans(tmp_path, "data.class_seed=0")
+    assert [(plan.cell.method, plan.pinned.text) for plan in plans[2:]] == [
+        (method, f"data.class_seed={number}") for number in (1, 2, 3) for method in ("cosface", "pfe")
+    ]
+    seeds = [_ids(plan, seed) for plan in plans for seed in range(2)]
+    assert len(set.union(*seeds)) == len(seeds)
+    assert plans[2:4] != _plans(tmp_path, "data.class_seed=1")  # which counts its trials
+    for split, alone in zip(plans[2:4], _plans(tmp_path, "data.class_seed=1"), strict=True):
+        assert _ids(split, 0) == _ids(alone, 0)
+        assert split.test_specs(split.train_specs({}, 0, None)) == alone.test_specs(alone.train_specs({}, 0, None))
+
+
+def test_a_setting_is_tuned_once_on_the_own_split(tmp_path):
+    asked = {"hparams": "tuned", "trials": 4}
+    plans = _plans(tmp_path, "data.class_splits=2", **asked)
+    for place in (0, 1):
+        of_method = plans[place::2]
+        assert len({plan.study_key for plan in of_method}) == 1
+        assert len({plan.study_spec(None).id for plan in of_method}) == 1
+        assert len(set.union(*(_ids(plan, TUNING) for plan in of_method))) == 1
+        assert [plan.trainings for plan in of_method] == [4 + 2, 2, 2]
+    (alone,) = _plans(tmp_path, "data.class_seed=2", methods=("cosface",), **asked)
+    assert alone.trainings == 4 + 2
+    assert alone.study_key == plans[0].study_key
+
+
+def test_frozen_runs_stay_on_the_own_split(tmp_path):
+    plans = _plans(tmp_path, "data.class_splits=2", methods=("cosface",), vary=("order",))
+    assert [plan.pinned.text for plan in plans] == ["", "data.class_seed=1", "data.class_seed=2", "frozen=order"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "asked", "reason"),
+    [
+        (["data.class_seed=-1"], {}, r"data\.class_seed='-1': input should be greater than or equal to 0"),
+        (["data.class_splits=1"], {}, r"data\.class_splits='1': input should be greater than or equal to 2"),
+        (["data.class_seed=1", "data.class_splits=2"], {}, r"data\.class_seed=1: leave it out, or data\.class_splits"),
+        (["data.class_seed=1"], {"vary": ("order",)}, "or --vary, which concerns the own split"),
+        ([], {"sweep": ("data.class_seed=1,2,3",)}, r"--sweep data\.class_seed: use --set data\.class_splits=3"),
+        (["data.class_seeds=1"], {}, r"did you mean 'data\.class_seed'"),
+        (
+            ["data.class_splits=2"],
+            {"preset": "mlrc", "hparams": "tuned"},
+            r"data\.class_splits=2: settings are tuned on 4 folds, which splits test; use --folds 1",
+        ),
+    ],
+)
+def test_what_makes_no_split_is_refused_in_one_line(settings, asked, reason, tmp_path):
+    with pytest.raises(UserError, match=reason) as caught:
+        _plans(tmp_path, *settings, **asked)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_data_set_of_one_fixed_split_is_refused(tmp_path, monkeypatch):
+    from bench.datasets.ndigit import NDigitSmoke
+
+    monkeypatch.setattr(NDigitSmoke, "splits_anew", False)
+    with pytest.raises(UserError, match=r"^data\.class_splits=5: the split of data set 'ndigit_smoke' is fixed$"):
+        _plans(tmp_path, "data.class_splits=5")
+
+
+def test_an_experiment_is_saved_with_its_splits():
+    experiment = Experiment.filled(
+        {"data": {"class_splits": 3}}, {"methods": ("cosface",), "set": ["data.pooling=avg"]}
+    )
+    assert experiment.data.class_splits == 3
+    assert "[data]\nclass_splits = 3" in experiment.to_toml()
+
+
+def test_the_split_is_a_pinned_fact():
+    pinned = Pinned(settings={"optim.lr": 0.1})
+    assert pinned.on_split(3).text == "optim.lr=0.1; data.class_seed=3"
+    assert pinned.on_split(3).class_seed == 3
+    assert pinned.on_split(3).on_split(0) == pinned
+    assert pinned.class_seed == 0

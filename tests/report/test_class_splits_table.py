@@ -1,0 +1,132 @@
+"""Table ``splits``: the split is the unit, splits pair up, and no table of methods has them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from statistics import fmean, stdev
+
+import pytest
+from bench.protocols.statistics import Summary, summarise_splits
+from bench.report import splits
+from bench.report.frame import collect
+from bench.report.splits import over_splits, split_document
+from bench.report.variance import variance_document
+from bench.report.write import Judged
+from bench.store.folder import Store
+from bench.store.specs import Pinned
+
+from tests.engine.test_sharing import Fake, _drive
+from tests.report.shown import latex, markdown
+
+RATIO = 4 / 3
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """Three splits of a plain method and a head, two seeds each; made up values, and kept embeddings assumed."""
+    monkeypatch.setattr(splits, "_test_over_train", lambda store, records: RATIO)
+    asked = {"methods": ("cosface", "pfe"), "hparams": "default", "seeds": 2, "set": ("data.class_splits=3",)}
+    _drive(tmp_path, [Fake()], monkeypatch, **asked)
+    return Store(tmp_path)
+
+
+def _values(store, method):
+    """Recorded value by number of the split and seed."""
+    return {
+        (record.columns.pinned.class_seed, record.columns.seed): record.rows[0]["value"]
+        for record in store.tests()
+        if record.columns.method == method
+    }
+
+
+def test_the_unit_is_the_split_and_the_own_one_is_not_among_them(store):
+    values = _values(store, "cosface")
+    means = [fmean(values[number, seed] for seed in (0, 1)) for number in (1, 2, 3)]
+    found = over_splits(store, collect(store))
+    one = next(each for each in found if each.contender.method == "cosface" and not each.against)
+    assert (one.contender.pinned, one.column.metric, one.seeds) == (Pinned(), "map_at_r", 2)
+    assert [*one.values.values()] == pytest.approx(means)
+    assert one.summary == summarise_splits([*one.values.values()], RATIO)
+
+
+def test_differences_are_over_the_seeds_and_splits_of_both(store):
+    head, plain = _values(store, "pfe"), _values(store, "cosface")
+    gone = next(r for r in store.tests() if r.columns.method == "pfe" and r.columns.pinned.class_seed == 2)
+    results = collect(store)
+    kept = tuple(r for r in results.splits if r.unit != gone.unit)
+    kept = tuple(r for r in kept if (r.columns.method, r.columns.pinned.class_seed) != ("cosface", 3))
+    found = over_splits(store, replace(results, splits=kept))
+    difference = next(each for each in found if each.against == "cosface" and each.column.metric == "map_at_r")
+    left = {0, 1} - {gone.columns.seed}
+    expected = {1: fmean(head[1, s] - plain[1, s] for s in (0, 1)), 2: fmean(head[2, s] - plain[2, s] for s in left)}
+    assert difference.values == pytest.approx(expected)
+
+
+def test_splits_that_do_not_pair_are_said_to(store):
+    results = collect(store)
+    kept = tuple(
+        r for r in results.splits if (r.columns.method == "cosface") == (r.columns.pinned.class_seed == 1)
+    )  # fmt: skip
+    found = over_splits(store, replace(results, splits=kept))
+    reasons = {each.reason for each in found if each.against == "cosface"}
+    assert reasons == {"no split and seed in common with cosface"}
+    assert "pfe (cosface): no split and seed in common with cosface." in markdown(split_document(found))
+    assert all(math.isnan(each.summary.mean) for each in found if each.reason)
+
+
+def test_no_table_of_methods_has_splits_and_the_comparison_counts_them(store, tmp_path):
+    judged = Judged(store, collect(store))
+    assert len(judged.results.tests) == 4
+    assert len(judged.results.splits) == 12
+    assert {group.contender.pinned for group in judged.groups} == {Pinned()}
+    assert set(judged.results.frame["pinned"]) == {Pinned()}
+    from bench.report.write import write_report
+
+    written = write_report(judged, tmp_path / "report", lambda text: None)
+    assert {path.suffix for path in written if path.stem == "splits"} == {".csv", ".md", ".tex"}
+    assert r"Class splits left out: 3, in table \`splits\`." in (tmp_path / "report" / "comparison.md").read_text()
+
+
+def test_files_name_the_unit_and_the_interval(store):
+    document = split_document(over_splits(store, collect(store)))
+    numbers = document.numbers
+    assert set(numbers["splits"]) == {3}
+    assert set(numbers["metric"]) == {"map_at_r"}  # no other was recorded
+    assert set(numbers["test_over_train"]) == {RATIO}
+    for text in (markdown(document), latex(document)):
+        assert "Nadeau" in text
+        assert "official" not in text
+
+
+def test_without_kept_embeddings_there_is_no_interval(store, monkeypatch):
+    monkeypatch.undo()
+    found = over_splits(store, collect(store))
+    one = found[0].summary
+    assert math.isnan(one.ci_low)
+    assert one.mean == one.mean
+    assert "No interval, as no embeddings are kept: cosface, pfe (cosface)." in markdown(split_document(found))
+
+
+def test_seeds_and_splits_are_side_by_side(store):
+    judged = Judged(store, collect(store))
+    values = _values(store, "cosface")
+    rows = {each.source: each for each in judged.variance if each.contender.method == "cosface"}
+    assert set(rows) == {"seeds", "splits"}
+    assert rows["seeds"].sd == pytest.approx(stdev(values[0, seed] for seed in (0, 1)))
+    assert rows["splits"].sd == pytest.approx(stdev(fmean(values[n, s] for s in (0, 1)) for n in (1, 2, 3)))
+    text = markdown(variance_document(judged.variance))
+    assert "| method | metric | seeds | splits | tuning |" in text
+
+
+def test_tuning_is_beside_seeds_and_splits(tmp_path, monkeypatch):
+    asked = {"methods": ("cosface",), "seeds": 2, "trials": 2, "vary": ("tuning",), "set": ("data.class_splits=2",)}
+    _drive(tmp_path, [Fake()], monkeypatch, **asked)
+    judged = Judged(Store(tmp_path), collect(Store(tmp_path)))
+    assert {each.source for each in judged.variance} == {"seeds", "splits", "tuning"}
+    assert len(list(tmp_path.rglob("study.json"))) == 3  # one of the own split, one for each run of the variance
+
+
+def test_one_split_has_a_mean_alone():
+    assert summarise_splits([0.5], RATIO).mean == 0.5
+    assert isinstance(summarise_splits([0.5, 0.6], float("nan")), Summary)
