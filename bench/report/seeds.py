@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
@@ -194,6 +194,18 @@ class SeedGroup:
         if any(scorer != "" for scorer, _, _ in chosen):
             chosen = [value for value in chosen if value[0] == self.scorer]
         return {seed: value for _, seed, value in chosen}
+
+    def under(self, scorer: str) -> Self:
+        """The same results, with another scorer in place of the method's own."""
+        if scorer == self.scorer:
+            return self
+        other = replace(self, scorer=scorer)
+        other.__dict__["_values"] = self._values  # slow to compute, and the same
+        return other
+
+    def scorers(self, metric: str, split: str, confidence: str) -> set[str]:
+        """Scorers under which a metric judges a confidence."""
+        return {scorer for scorer, _, _ in self._values.get((metric, split, "", confidence), [])}
 
     def confidences(self, metric: str, split: str = "") -> set[str]:
         """Names of the confidences that a metric judges, on some images or on any."""

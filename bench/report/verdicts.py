@@ -1,26 +1,36 @@
 """Verdicts about learned confidences: is one worth it, compared with the best confidence that costs nothing?
 
 There are two questions. Before there is a gallery, a method's own confidence competes with the free image confidences
-of the same network. At query time it competes, alone and combined with the margin, with the free retrieval confidences.
-The rival is the best free confidence on validation classes; values on test classes never choose it. Of a combination
-with the margin it is also said if a free image confidence does as well in the same combination, or if the own
-confidence orders the images as a free one does.
+of the same network. At query time it competes, alone and combined with the margin, with the free confidences of the
+ranking and with combinations of free ones. The rival is the best on validation images; a constant is one, too. Values
+on test classes never choose it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
+import numpy as np
 import pandas as pd
+from scipy import stats
 
-from ..protocols.rows import COMBINED, FITTED, FREE_IMAGE_CONFIDENCES, OWN, RETRIEVAL_CONFIDENCES, kind_of
-from ..protocols.statistics import ROUNDING, Outcome, Summary, paired_difference
-from .contender import CONTENDER, LABELS, Contender
+from ..protocols.rows import (
+    COMBINED,
+    FITTED,
+    FREE_IMAGE_CONFIDENCES,
+    MARGIN,
+    MARGIN_AND_AGREEMENT,
+    OWN,
+    RETRIEVAL_CONFIDENCES,
+    kind_of,
+)
+from ..protocols.statistics import ROUNDING, Outcome, Summary, holm, p_different, paired_difference
+from .contender import CONTENDER, LABELS, Contender, by_budget
 from .frame import tested_splits
 from .seeds import NO_DIFFERENCE, SeedGroup, SeedStatistics, defined_values, difference_fields, divided
-from .table import GAP, Cell, Column, Document, frame_of, grouped, held, interval, label, percent, table_of
+from .table import GAP, Cell, Column, Document, frame_of, grouped, held, interval, label, number, percent, table_of
 
 METRIC = "confidence_auroc"
 """Metric of the verdicts: AUROC of telling right from wrong answers (Recall@1) by the confidence."""
@@ -62,6 +72,15 @@ SAME_ORDER = 5e-4
 A norm that is the concentration of a distribution is one: its AUROC differs from that of the norm by rounding only.
 """
 
+CONSTANT = "constant"
+"""Name of the rival that is as confident of every answer, which a free confidence has to beat on validation images."""
+
+DEFAULTS: Mapping[Question, str] = {"before_gallery": FREE_IMAGE_CONFIDENCES[0], "at_query_time": MARGIN}
+"""Free confidence of a network with too few wrong validation answers to choose one by."""
+
+FEW_ERRORS = 100
+"""Wrong validation answers below which no confidence is chosen by them."""
+
 
 class Texts(NamedTuple):
     """Cells of a verdict in a table, AUROC in percent; a rival is in brackets if no validation classes chose it."""
@@ -73,71 +92,114 @@ class Texts(NamedTuple):
     ending: str
 
 
-class Rivals(NamedTuple):
-    """Free confidences that a question allows, on one split of the test images.
+class Choice(NamedTuple):
+    """Confidence of a network that its validation images chose, and why it is the default or why there is none."""
 
-    ``chosen`` is the best one on validation images, with its mean AUROC over seeds there, or there is a reason for
-    having no choice; the best one on the test images plays no part in a verdict.
+    name: str
+    remark: str = ""
+
+
+class Rivals(NamedTuple):
+    """Free confidences that a question allows: the chosen one, and the best one on test images, which chooses nothing.
+
+    ``remark`` says why the choice is the default or why there is none.
     """
 
     chosen: str
-    validation_mean: float
+    remark: str
     best_on_test: str
     best_on_test_mean: float
-    reason: str
 
 
-class Alike(NamedTuple):
-    """The free image confidence that validation chose, combined with the margin in the same way as the own one."""
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """Comparison of a method's own confidence with a rival, on one split.
 
-    name: str
-    mean: float
-    difference: Summary
-
-    @property
-    def suffices(self) -> bool:
-        """True if the challenger was not shown to be better."""
-        return not self.difference.ci_low > ROUNDING
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Answer to one question about one confidence of a contender, on one split.
-
-    ``difference`` is challenger minus rival over paired seeds; the outcome is ``better`` if its 95 % t-interval lies
-    above 0, ``worse`` if below, else ``undecided``; empty if the question cannot be answered. ``reason`` says why, or
-    is a remark: ``not over norm + margin`` if a combination is better, but was not shown to be better than the free one
-    that is combined alike (``alike``), ``orders images as norm`` if it is better, but the own confidence in it orders
-    the images as a free one does (``same_order_as``).
+    The outcome is ``better`` if the 95 % t-interval of the difference lies above 0, ``worse`` if below, else
+    ``undecided``; None if there is no comparison. ``reason`` says why, or is a remark. P-values are adjusted over all
+    cases that are counted at one place. A method whose own confidence orders images as a free one does
+    (``same_order_as``) cannot win by it, and is not counted. ``leads`` is whether its budget is the leading one of the
+    data set, ``against_best`` the difference from the rival that is best on the test images, and ``ranking`` the
+    scorer that gives the answers.
     """
 
     contender: Contender
     split: str
     question: Question
+    ranking: str
+    leads: bool
+    against_best: Summary
+    same_order_as: str
+    outcome: Outcome | None = None
+    reason: str = ""
+    p: float = float("nan")
+    p_holm: float = float("nan")
+    p_bh: float = float("nan")
+
+    @property
+    def counts(self) -> bool:
+        """True if it is a case that can be won or lost."""
+        return self.outcome is not None and not self.same_order_as
+
+    @property
+    def holds(self) -> bool:
+        """True if the outcome is still decided when it is adjusted over all cases that are counted."""
+        return self.p_holm <= 0.05
+
+    @property
+    def survives(self) -> bool:
+        """True if the method is also better than every free rival, the best on test included."""
+        return outcome_of(self.against_best) == "better"
+
+
+C = TypeVar("C", bound=Case)
+
+
+def adjusted(found: Sequence[C], family: Callable[[C], object]) -> list[C]:
+    """Adjust p-values over the cases of a family that are counted, by Holm and by Benjamini and Hochberg."""
+    families = grouped((place for place, each in enumerate(found) if each.counts), lambda place: family(found[place]))
+    result = list(found)
+    for places in families.values():
+        known = [place for place in places if found[place].p == found[place].p]
+        p = np.array([found[place].p for place in known])
+        for place, p_holm, p_bh in zip(known, holm(p), stats.false_discovery_control(p) if known else ()):
+            result[place] = replace(found[place], p_holm=float(p_holm), p_bh=float(p_bh))
+    return result
+
+
+def p_of(first: Mapping[int, float], second: Mapping[int, float]) -> float:
+    """P-value of the difference of two confidences over the seeds of both; nan with fewer than two."""
+    both = sorted(set(first) & set(second))
+    return (
+        float(p_different(np.array([first[seed] - second[seed] for seed in both]))) if len(both) > 1 else float("nan")
+    )
+
+
+def difference_of(first: Mapping[int, float], second: Mapping[int, float]) -> Summary:
+    """First minus second over the seeds of both."""
+    return paired_difference(first, second) if set(first) & set(second) else NO_DIFFERENCE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict(Case):
+    """Answer to one question about one confidence of a contender, on one split: challenger minus rival."""
+
     challenger: str
     challenger_mean: float
+    validation_mean: float
     rivals: Rivals
     rival_mean: float
     difference: Summary | None
-    outcome: Outcome | Literal[""]
-    reason: str
-    alike: Alike | None = None
-    same_order_as: str = ""
-    validation_mean: float = float("nan")
 
     @property
     def beats_all_free(self) -> bool:
-        """True if it is better and nothing free does as well.
-
-        A combination with the margin has to be better than the same one of a free image confidence, and made of an own
-        confidence that does not order the images as a free one does.
-        """
-        return self.outcome == "better" and not (self.alike and self.alike.suffices) and not self.same_order_as
+        """True if it is better, and does not order the images as a free one does."""
+        return self.outcome == "better" and not self.same_order_as
 
     @property
     def verdict(self) -> str:
         """Its outcome in words: :data:`WORTH`."""
-        return WORTH[self.outcome]
+        return WORTH[self.outcome or ""]
 
     @property
     def on_test(self) -> bool:
@@ -147,7 +209,10 @@ class Verdict:
     @property
     def texts(self) -> Texts:
         """Cells of the verdict in a table."""
-        free = f"{self.rivals.chosen} {percent(self.rival_mean, 1)}" if self.rivals.chosen else GAP
+        free = GAP
+        if self.rivals.chosen:
+            default = " (default)" if self.rivals.remark else ""
+            free = f"{self.rivals.chosen} {percent(self.rival_mean, 1)}{default}"
         if self.on_test:
             free = f"({self.rivals.best_on_test} {percent(self.rivals.best_on_test_mean, 1)})"
         difference = ""
@@ -159,85 +224,154 @@ class Verdict:
         return Texts(percent(self.challenger_mean, 1), free, difference, verdict, ending)
 
 
-def verdicts(groups: Iterable[SeedGroup]) -> list[Verdict]:
+def verdicts(groups: Iterable[SeedGroup], *, every_ranking: bool = False) -> list[Verdict]:
     """Answer both questions for every contender on clean and on corrupted test images.
 
-    The AUROC is that of the method's own scorer. A contender without a retrieval confidence on test images, as in old
-    records, is left out. There is one verdict before the gallery and three at query time, or one of each if the method
-    has no confidence of its own.
+    The answers are those of the ranking that a system takes (:func:`ranking_of`), or of every one under which image
+    confidences were tested. A contender without a retrieval confidence on test images, as in old records, is left out.
+    There is one verdict before the gallery and three at query time, or one of each if the method has no confidence of
+    its own.
     """
     found: list[Verdict] = []
     for own in divided(groups, ["dataset"]).values():
+        leading = set(next(iter(by_budget(group.contender for group in own).values()), ()))
         for split in tested_splits(split for group in own for split in group.splits(METRIC)):
             for group in own:
-                found += _of_group(group, split)
-    return found
+                for ranking in rankings_of(group) if every_ranking else (ranking_of(group),):
+                    found += _of_group(group.under(ranking), split, group.contender in leading)
+
+    def family(each: Verdict) -> object:
+        place = each.leads or each.contender.common
+        return each.question, each.split, each.challenger, place, every_ranking and each.ranking == "cosine"
+
+    return adjusted(found, family)
 
 
-def _of_group(group: SeedGroup, split: str) -> Iterator[Verdict]:
+def rankings_of(group: SeedGroup) -> tuple[str, ...]:
+    """Scorers under which the image confidences of a contender were tested, the cosine first."""
+    names = (OWN, *FREE_IMAGE_CONFIDENCES)
+    found = {scorer for name in names for scorer in group.scorers(METRIC, "test", name)}
+    return tuple(sorted(found, key=lambda name: (name != "cosine", name))) or (group.scorer,)
+
+
+def ranking_of(group: SeedGroup) -> str:
+    """Scorer by which a system with this network ranks: that of the best Recall@1 on validation images.
+
+    It is the mean over clean and corrupted ones; the method's own scorer if that is not known.
+    """
+    splits = _held_out(group, "recall_at_1")
+    means = {}
+    for scorer in rankings_of(group):
+        values = [group.under(scorer).per_seed("recall_at_1", split) for split in splits]
+        if values and all(len(defined_values(each)) == group.seeds for each in values):
+            means[scorer] = float(np.mean([value for each in values for value in each.values()]))
+    return max(means, key=lambda scorer: means[scorer]) if len(means) > 1 else group.scorer
+
+
+def _held_out(group: SeedGroup, metric: str) -> list[str]:
+    """Splits of validation images, clean and corrupted, that a metric was measured on."""
+    return sorted(split for split in group.splits(metric) if split == "val" or split.startswith("val_"))
+
+
+def free_confidences(group: SeedGroup, question: Question) -> tuple[str, ...]:
+    """Free confidences that a question allows: of images before the gallery, also of the ranking and both later on."""
+    kinds = ("image",) if question == "before_gallery" else ("retrieval", "combined")
+    names = group.confidences(METRIC)
+    first = (*FREE_IMAGE_CONFIDENCES, *RETRIEVAL_CONFIDENCES, MARGIN_AND_AGREEMENT)
+    ordered = sorted(names, key=lambda name: (first.index(name) if name in first else len(first), name))
+    return tuple(name for name in ordered if kind_of(name) in kinds and name.partition("+")[0] not in (OWN, "random"))
+
+
+def choose(group: SeedGroup, question: Question, names: Sequence[str] = ()) -> Choice:
+    """Choose a confidence of a network by its mean AUROC over clean and corrupted validation images.
+
+    Of its free confidences, unless there are names of its own ones; a constant (0.5) competes with free ones. The
+    default is taken if fewer than :data:`FEW_ERRORS` validation answers are wrong, in the mean over seeds.
+    """
+    splits = _held_out(group, METRIC)
+    free = not names
+    names = names or free_confidences(group, question)
+    if not splits:
+        return Choice("", _why_no_choice(group)) if free or len(names) > 1 else Choice(names[0])
+    default = DEFAULTS[question] if free else names[0]
+    errors = sum(_wrong(group, split) for split in splits)
+    if errors < FEW_ERRORS and default in names:
+        return Choice(default, f"default, {errors:.0f} wrong validation answers")
+    means = {CONSTANT: 0.5} if free else {}
+    for name in names:
+        values = [_aurocs(group, split, name) for split in splits]
+        if all(len(each) == group.seeds for each in values):
+            means[name] = _mean(values)
+    if not set(means) - {CONSTANT}:
+        return Choice("", "no AUROC on validation")
+    return Choice(max(means, key=lambda name: means[name]))
+
+
+def _mean(values: Iterable[Mapping[int, float]]) -> float:
+    every = [value for each in values for value in each.values()]
+    return float(np.mean(every)) if every else float("nan")
+
+
+def _wrong(group: SeedGroup, split: str) -> float:
+    """Number of wrong answers, mean over seeds; infinite if it is not known.
+
+    Older records have no Recall@1 on validation images. There the share r of wrong answers follows from the AUROC u of
+    any confidence and its AUGRC g = (1 - u) r (1 - r) + r^2 / 2 (Traub et al. 2024).
+    """
+    rows = group.rows[(group.rows["metric"] == METRIC) & (group.rows["split"] == split)]
+    name, queries = str(rows["confidence"].iloc[0]), float(rows["n_queries"].replace("", np.nan).astype(float).mean())
+    known = defined_values(group.per_seed("recall_at_1", split))
+    if known:
+        return queries * (1 - _mean([known]))
+    aurocs = group.per_seed(METRIC, split, confidence=name)
+    areas = group.per_seed("augrc", split, "recall_at_1", name)
+    both = np.array([(aurocs[seed], areas[seed]) for seed in set(aurocs) & set(areas)]).reshape(-1, 2)
+    if not len(both):
+        return float("inf")
+    u, g = both[~np.isnan(both).any(1)].T
+    shares = 2 * g / (1 - u + np.sqrt((1 - u) ** 2 + 4 * (u - 0.5) * g))
+    return queries * float(shares.mean()) if len(shares) else 0.0
+
+
+def _of_group(group: SeedGroup, split: str, leads: bool) -> Iterator[Verdict]:
     names = group.confidences(METRIC, split)
     if not names & set(RETRIEVAL_CONFIDENCES):
         return
-    images = _free_images(names)
-    known: dict[Question, Rivals] = {
-        "before_gallery": _rivals(group, split, images),
-        "at_query_time": _rivals(group, split, RETRIEVAL_CONFIDENCES),
-    }
     same = same_order_as(group, split) if OWN in names else ""
-    for question, rivals in known.items():
-        for name in CHALLENGERS[question] if OWN in names else ("",):
-            yield _verdict(group, split, question, name, rivals, known["before_gallery"].chosen, same)
+    for question, challengers in CHALLENGERS.items():
+        choice = choose(group, question)
+        best = _best_on_test(group, split, free_confidences(group, question))
+        rivals = Rivals(*choice, best, _mean([_aurocs(group, split, best)]) if best else float("nan"))
+        for name in challengers if OWN in names else ("",):
+            yield _verdict(group, split, question, name, rivals, same, leads)
 
 
 def _aurocs(group: SeedGroup, split: str, confidence: str) -> dict[int, float]:
-    """AUROC of a confidence by seed, if it has one."""
+    """AUROC of a confidence by seed, if it has one; 0.5 for a constant."""
+    if confidence == CONSTANT:
+        return dict.fromkeys(group.rows["seed"].unique().tolist(), 0.5)
     return defined_values(group.per_seed(METRIC, split, confidence=confidence))
-
-
-def _free_images(names: set[str]) -> tuple[str, ...]:
-    """Free image confidences of these names, in the order in which ties are broken."""
-    others = sorted(name for name in names - {OWN, *FREE_IMAGE_CONFIDENCES} if kind_of(name) == "image")
-    return (*(name for name in FREE_IMAGE_CONFIDENCES if name in names), *others)
-
-
-def _rivals(group: SeedGroup, split: str, free: Sequence[str]) -> Rivals:
-    chosen, mean = _best(group, _held_out(split), free)
-    reason = "" if chosen else _why_no_choice(group, split, free)
-    return Rivals(chosen, mean, *_best(group, split, free), reason)
 
 
 def same_order_as(group: SeedGroup, split: str) -> str:
     """The first free image confidence with the AUROC of the own one at every seed; empty if there is none."""
     own = _aurocs(group, split, OWN)
-    for name in _free_images(group.confidences(METRIC, split)):
+    for name in free_confidences(group, "before_gallery"):
         other = _aurocs(group, split, name)
         if own and set(own) == set(other) and all(abs(own[seed] - other[seed]) <= SAME_ORDER for seed in own):
             return name
     return ""
 
 
-def _held_out(split: str) -> str:
-    """Split of the validation images that corresponds to one of the test images."""
-    return f"val{split.removeprefix('test')}"
-
-
-def _best(group: SeedGroup, split: str, names: Sequence[str]) -> tuple[str, float]:
-    """The confidence with the highest mean and this mean; the first of equal ones, nothing if none has a value.
-
-    A confidence that lacks the value of a seed does not compete: its mean would be that of other models.
-    """
+def _best_on_test(group: SeedGroup, split: str, names: Sequence[str]) -> str:
+    """The confidence with the highest mean, of those that have a value at every seed; empty without any."""
     defined = {name: _aurocs(group, split, name) for name in names}
     seeds = {seed for values in defined.values() for seed in values}
-    means = {name: SeedStatistics.of(values).mean for name, values in defined.items() if seeds and set(values) == seeds}
-    if not means:
-        return "", float("nan")
-    best = max(means, key=lambda name: means[name])
-    return best, means[best]
+    means = {name: _mean([values]) for name, values in defined.items() if seeds and set(values) == seeds}
+    return max(means, key=lambda name: means[name], default="")
 
 
-def _why_no_choice(group: SeedGroup, split: str, free: Sequence[str]) -> str:
-    if any(group.per_seed(METRIC, _held_out(split), confidence=name) for name in free):
-        return "no AUROC on validation"
+def _why_no_choice(group: SeedGroup) -> str:
     if group.contender.ensemble == "concatenated":
         return "no validation classes"
     trained_on = any(each.startswith("train") for each in group.splits(METRIC))
@@ -245,59 +379,52 @@ def _why_no_choice(group: SeedGroup, split: str, free: Sequence[str]) -> str:
 
 
 def _verdict(
-    group: SeedGroup, split: str, question: Question, challenger: str, rivals: Rivals, free_image: str, same: str
+    group: SeedGroup, split: str, question: Question, challenger: str, rivals: Rivals, same: str, leads: bool
 ) -> Verdict:
     own, free = _aurocs(group, split, challenger), _aurocs(group, split, rivals.chosen)
+    best = _aurocs(group, split, rivals.best_on_test)
     difference = paired_difference(own, free) if set(own) & set(free) else None
     outcome, reason = _decide(challenger, own, rivals, difference)
-    answer = Verdict(
+    if outcome == "better" and same:
+        reason = f"orders images as {same}"
+    return Verdict(
         contender=group.contender,
         split=split,
         question=question,
+        ranking=group.scorer,
+        leads=leads,
         challenger=challenger,
         challenger_mean=SeedStatistics.of(own).mean,
+        validation_mean=_mean([_aurocs(group, each, challenger) for each in _held_out(group, METRIC)]),
         rivals=rivals,
         rival_mean=SeedStatistics.of(free).mean,
         difference=difference,
+        against_best=difference_of(own, best),
+        same_order_as=same,
         outcome=outcome,
         reason=reason,
-        alike=_compare_alike(group, split, challenger, free_image),
-        same_order_as=same,
-        validation_mean=SeedStatistics.of(_aurocs(group, _held_out(split), challenger)).mean,
+        p=p_of(own, free) if outcome else float("nan"),
     )
-    if answer.reason or answer.outcome != "better" or answer.beats_all_free:
-        return answer
-    if answer.alike and answer.alike.suffices:
-        # In words, which a narrow column can break.
-        return replace(answer, reason=f"not over {answer.alike.name.replace('_', ', ').replace('+', ' + ')}")
-    return replace(answer, reason=f"orders images as {same}")
 
 
 def _decide(
     challenger: str, own: Mapping[int, float], rivals: Rivals, difference: Summary | None
-) -> tuple[Outcome | Literal[""], str]:
+) -> tuple[Outcome | None, str]:
     """Outcome of a comparison, and the reason if it is not what the interval says."""
     if not challenger:
-        return "", "no own confidence"
-    if rivals.reason:
-        return "", rivals.reason
+        return None, "no own confidence"
+    if not rivals.chosen:
+        return None, rivals.remark
     if difference is None:
-        return "", "no AUROC on test"
+        return None, "no AUROC on test"
     if difference.n < 2:
         return "undecided", "one seed"
-    constant = all(value == 0.5 for value in own.values())
-    return outcome_of(difference), "AUROC 0.5 at every seed" if constant else ""
-
-
-def _compare_alike(group: SeedGroup, split: str, challenger: str, free: str) -> Alike | None:
-    """How a combination with the margin compares with that of a free image confidence."""
-    ending = challenger.removeprefix(OWN)
-    if not ending or not free:
-        return None
-    own, other = _aurocs(group, split, challenger), _aurocs(group, split, f"{free}{ending}")
-    if not set(own) & set(other):
-        return None
-    return Alike(f"{free}{ending}", SeedStatistics.of(other).mean, paired_difference(own, other))
+    if all(value == 0.5 for value in own.values()):
+        return outcome_of(difference), "AUROC 0.5 at every seed"
+    outcome = outcome_of(difference)
+    if outcome == "better" and outcome_of(difference_of(own, dict.fromkeys(own, 0.5))) != "better":
+        return "undecided", "not above chance"
+    return outcome, ""
 
 
 def outcome_of(difference: Summary, region: float = 0.0) -> Outcome:
@@ -311,16 +438,33 @@ def outcome_of(difference: Summary, region: float = 0.0) -> Outcome:
 
 def _free(each: Verdict) -> dict[str, object]:
     best = {"best_on_test": each.rivals.best_on_test, "best_on_test_mean": each.rivals.best_on_test_mean}
-    chosen = {"rival": each.rivals.chosen, "rival_validation_mean": each.rivals.validation_mean}
+    chosen = {"rival": each.rivals.chosen, "rival_remark": each.rivals.remark}
     return {**chosen, "rival_mean": each.rival_mean, **best}
 
 
-def _alike(each: Verdict) -> dict[str, object]:
-    found = each.alike or Alike("", NO_DIFFERENCE.mean, NO_DIFFERENCE)
-    ends = {"alike_ci95_low": found.difference.ci_low, "alike_ci95_high": found.difference.ci_high}
-    means = {"alike_mean": found.mean, "alike_difference_mean": found.difference.mean}
-    return {"alike": found.name, **means, **ends, "same_order_as": each.same_order_as}
-
+SURE: tuple[Column[Any], ...] = (
+    Column(
+        "p, Holm",
+        lambda each: number(each.p_holm, 3),
+        lambda each: {"p": each.p, "p_holm": each.p_holm},
+        note="p-value of the difference, adjusted over all cases that are counted",
+    ),
+    Column(
+        "p, BH",
+        lambda each: number(each.p_bh, 3),
+        lambda each: {"p_bh": each.p_bh},
+        note="adjusted by Benjamini and Hochberg's method: the expected share of false ones among those below it",
+    ),
+    Column(
+        "best on test",
+        lambda each: GAP if each.outcome != "better" else "yes" if each.survives else "no",
+        lambda each: {"survives": each.survives},
+        number=False,
+        note="whether it is better with every free confidence as rival, the best on test included",
+    ),
+    Column("", fields=held("same_order_as")),
+)
+"""Columns that say how sure an outcome is."""
 
 JUDGED: tuple[Column[Verdict], ...] = (
     Column(
@@ -333,7 +477,8 @@ JUDGED: tuple[Column[Verdict], ...] = (
         "best free",
         lambda each: each.texts.free,
         _free,
-        note="chosen on validation classes; in brackets: best on test, if validation cannot choose",
+        note="chosen on clean and corrupted validation images, the default with few errors there; in brackets: best on"
+        " test, if validation cannot choose",
     ),
     Column(
         "own - free",
@@ -349,11 +494,12 @@ JUDGED: tuple[Column[Verdict], ...] = (
     ),
     Column(
         "verdict",
-        lambda each: Cell(each.texts.verdict, mark=each.outcome),
+        lambda each: Cell(each.texts.verdict, mark=each.outcome or ""),
         lambda each: {"verdict": each.verdict, "reason": each.reason},
         number=False,
         note="worth it if the interval lies above 0, not worth it if below",
     ),
+    *SURE,
 )
 """Columns of what is judged, in the tables of every format."""
 
@@ -361,9 +507,9 @@ COLUMNS: tuple[Column[Verdict], ...] = (
     CONTENDER,
     *LABELS,
     Column("", fields=lambda each: {"split": each.split, "question": each.question}),
+    label("ranking", lambda each: each.ranking, "scorer that ranks", fields=held("ranking")),
     label("confidence", lambda each: each.challenger or GAP, fields=held("challenger")),
     *JUDGED,
-    Column("", fields=_alike),
 )
 """Columns of the tables of verdicts."""
 

@@ -139,7 +139,7 @@ def write_report(judged: Judged, out: Path, note: Note) -> list[Path]:
     documents = [
         comparison_document(judged.comparison, judged.untested, judged.splits),
         split_document(judged.splits),
-        verdict_document(judged.verdicts),
+        verdict_document(verdicts(judged.groups, every_ranking=True)),
         system_document(judged.systems),
         decision_document(judged.decisions),
         cost_document(judged.costs),

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...protocols.rows import COMBINED, FITTED, OWN
-from ...protocols.statistics import Outcome
 from ..comparison import ComparisonRow
 from ..contender import distinct_labels
 from ..systems import COLUMNS, JUDGED, System, difference_text
 from ..table import GAP, Cell, Column, Table, cells_table, frame_of, grouped, headings, label, table_of
 from ..verdicts import IMAGES, QUESTIONS, Question, Verdict
-from .words import CONFIDENCE, NEAR_CHANCE, RETRIEVAL, Anchors, Words, points_text, state_of, statistics_of
+from .words import RETRIEVAL, Anchors, Words, points_text, state_of, statistics_of
 
 USES: tuple[tuple[Question, str, tuple[str, ...]], ...] = (
     ("before_gallery", "", (OWN,)),
@@ -25,18 +25,6 @@ USES: tuple[tuple[Question, str, tuple[str, ...]], ...] = (
 
 WHEN: dict[Question, str] = {"before_gallery": "before there is a gallery", "at_query_time": "at query time"}
 """Words for the two questions."""
-
-State = tuple[Outcome, bool]
-"""Outcome of a case, and whether something free may be as good though it is better."""
-
-ORDER: tuple[State, ...] = (
-    ("better", False),
-    ("better", True),
-    ("undecided", False),
-    ("equivalent", False),
-    ("worse", False),
-)
-"""States of a case, the first of which counts if its forms are in several."""
 
 CASE = "A case is one method with a confidence of its own on one data set, tested at 95 % confidence over its seeds."
 
@@ -51,22 +39,22 @@ RIVAL: dict[Question, str] = {
 class Cases:
     """Numbers of cases, each a method on a data set, by their verdict on one use of a learned confidence.
 
-    ``better`` than the free one and, if it is combined with the margin, better than a free image confidence combined
-    alike; ``alike`` if such a free combination may be as good, or it orders images as a free confidence does; ``small``
-    and ``near_chance`` are those that are worth it by a mean difference too small to matter, or with an AUROC near
-    chance.
+    Of those that are better, ``adjusted`` still are by Holm's method over all cases of the use, ``false_discovery`` by
+    that of Benjamini and Hochberg, and ``survive`` against every free confidence, the best on test images included.
+    ``same`` are not counted: their confidence orders the images as a free one does.
     """
 
     question: Question
     form: str
     images: str
     better: int
-    alike: int
     undecided: int
     equivalent: int
     worse: int
-    small: int
-    near_chance: int
+    adjusted: int
+    false_discovery: int
+    survive: int
+    same: int
 
     @property
     def use(self) -> str:
@@ -75,8 +63,8 @@ class Cases:
 
     @property
     def judged(self) -> int:
-        """Number of cases."""
-        return self.better + self.alike + self.undecided + self.equivalent + self.worse
+        """Number of cases that are counted."""
+        return self.better + self.undecided + self.equivalent + self.worse
 
     @property
     def text(self) -> str:
@@ -85,10 +73,8 @@ class Cases:
 
     @property
     def remark(self) -> str:
-        """What is said of the cases that are worth it: how many are so by little, or near chance; may be empty."""
-        small = f"{self.small} of them by less than {points_text(CONFIDENCE)}" if self.small else ""
-        near = f"{self.near_chance} of them near chance" if self.near_chance else ""
-        return ", ".join(filter(None, (small, near)))
+        """In how many of the cases in which it is better this is sure; empty if there are none."""
+        return f"{self.adjusted} adjusted, {self.survive} over any" if self.better else ""
 
     @property
     def place(self) -> str:
@@ -125,36 +111,34 @@ def answer_of(data_sets: Sequence[Words]) -> Answer:
 
 
 def _cases(data_sets: Sequence[Words], images: str, question: Question, form: str, names: tuple[str, ...]) -> Cases:
-    by_method: dict[object, dict[State, list[Verdict]]] = {}
+    by_method: dict[object, list[Verdict]] = {}
     for words in data_sets:
         for each in words.facts.verdicts:
             asked = (each.question, IMAGES.get(each.split)) == (question, images) and each.challenger in names
             # A single value, as of an ensemble of all seeds, cannot be tested.
             if asked and each.outcome and each.difference is not None and each.difference.n > 1:
-                by_method.setdefault(each.contender, {}).setdefault(_state(each), []).append(each)
-    # Of several forms, one that is worth it suffices.
-    states = [next(state for state in ORDER if state in found) for found in by_method.values()]
-    worth = [found[ORDER[0]] for found in by_method.values() if ORDER[0] in found]
-    better, alike, undecided, equivalent, worse = (states.count(state) for state in ORDER)
+                by_method.setdefault(each.contender, []).append(each)
+    # Of several forms, validation chooses.
+    chosen = [
+        max(own, key=lambda each: (each.validation_mean == each.validation_mean, each.validation_mean))
+        for own in by_method.values()
+    ]
+    counted = [each for each in chosen if each.counts]
+    states = Counter(state_of(each) for each in counted)
+    better = [each for each in counted if each.outcome == "better"]
     return Cases(
         question,
         form,
         images,
-        *(better, alike, undecided, equivalent, worse),
-        small=sum(all(_is_small(each) for each in found) for found in worth),
-        near_chance=sum(all(100 * each.challenger_mean < NEAR_CHANCE for each in found) for found in worth),
+        better=states["better"],
+        undecided=states["undecided"],
+        equivalent=states["equivalent"],
+        worse=states["worse"],
+        adjusted=sum(each.holds for each in better),
+        false_discovery=sum(each.p_bh <= 0.05 for each in better),
+        survive=sum(each.survives for each in better),
+        same=len(chosen) - len(counted),
     )
-
-
-def _state(each: Verdict) -> State:
-    """State of a verdict, of which a case has one for each form of the confidence."""
-    state = state_of(each)
-    assert state
-    return state, state == "better" and not each.beats_all_free
-
-
-def _is_small(each: Verdict) -> bool:
-    return each.difference is not None and each.difference.mean < CONFIDENCE.declared.equivalence
 
 
 def _lead(cases: Sequence[Cases]) -> str:

@@ -209,7 +209,7 @@ def state_of(each: Verdict) -> Outcome | Literal[""]:
     """Outcome of a verdict, ``equivalent`` if it is no better and the whole interval is too small to matter."""
     if each.outcome and each.outcome != "better" and each.difference is not None:
         return "equivalent" if difference_of(each.difference, CONFIDENCE).is_equal else each.outcome
-    return each.outcome
+    return each.outcome or ""
 
 
 def points_text(column: ComparedColumn) -> str:
@@ -251,8 +251,8 @@ class Retrieval:
 class Advice:
     """Confidence to use with one method, on some images, for one question, or the reason for having no answer.
 
-    ``outcome`` is that of the own confidence against the free one, ``alike`` whether it is better only in combinations
-    that something free may do as well in; ``own`` is the difference of both, in points, of the own confidence that
+    ``outcome`` is that of the own confidence against the free one, ``alike`` whether it is better and orders the
+    images as a free one does; ``own`` is the difference of both, in points, of the own confidence that
     ``best`` describes. ``caveat`` is a clause about the free confidence that may be as good, ``over`` the free one that
     an own one is better than, ``waiting`` the own one that is undecided.
     """
@@ -287,7 +287,7 @@ def advice(answers: Sequence[Verdict]) -> Advice:
     """
     rivals = answers[0].rivals
     if not rivals.chosen:
-        return Advice("", reason=rivals.reason)
+        return Advice("", reason=rivals.remark)
     free = answers[0].texts.free.removeprefix(rivals.chosen).strip()
     judged = [(each, each.difference.mean) for each in answers if each.difference is not None]
     if not judged:
@@ -319,8 +319,6 @@ def _caveat(chosen: Verdict) -> str:
     """Why a confidence that is better may be no better than what is free; empty if it is better."""
     if chosen.beats_all_free:
         return ""
-    if chosen.alike and chosen.alike.suffices:
-        return f"{named(chosen.alike.name)}, which is free, may be as good"
     return f"its own confidence orders images as {chosen.same_order_as} does, which is free"
 
 
