@@ -452,7 +452,7 @@ def test_outcomes_have_one_vocabulary(tree):
 def test_what_is_left_out_is_in_files_that_the_page_names(tree):
     named_files = re.findall(r"\w+\.(?:md|csv)", tree.by_id("results"))
     judged = Judged(Store("."), _results(*MADE))
-    documents = {"comparison", "systems", "verdicts", "decisions", "fidelity", "cost", "mean_ranks", *judged.numbers}
+    documents = {"comparison", "systems", "verdicts", "decisions", "fidelity", "cost", *judged.numbers}
     assert {name.partition(".")[0] for name in named_files} <= documents
     assert {"comparison.md", "verdicts.md", "provenance.csv"} <= set(named_files)
 

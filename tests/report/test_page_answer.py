@@ -206,8 +206,10 @@ def test_settings_that_matter_are_in_the_heading_of_a_verdict(tmp_path):
         for record in each.records()
     ]
     tree = Tree(page_html(Judged(Store(tmp_path), Results.of(tuple(records))), ()))
-    heading = "d: settings of a file (small.json), nothing tuned; 8 to 20 epochs, network net; part of the data only"
-    assert f"{heading} (5 of 9 images)" in tree.by_id("verdict-d")
+    heading = (
+        "d in words: settings of a file (small.json), nothing tuned; 8 to 20 epochs, network net; part of the data"
+    )
+    assert f"{heading} only (5 of 9 images)" in tree.by_id("verdict-d")
     assert "#0a1b2c3d" not in tree.by_id("verdict")
 
 

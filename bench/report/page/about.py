@@ -61,7 +61,8 @@ def _class_of(registry: Registry, name: str) -> type[Dataset] | None:
 
 def _declared(name: str, cls: type[Dataset], count: int) -> DataSet:
     pictures, test = _pictures(cls, count) if cls.embedded else ((), "")
-    return DataSet(name, cls.kind, cls.summary, cls.licence, cls.citation, pictures, test)
+    kind = cls.kind if cls.kind in KINDS else ""
+    return DataSet(name, kind, cls.summary, cls.licence, cls.citation, pictures, test)
 
 
 def _pictures(cls: type[Dataset], count: int) -> tuple[tuple[str, ...], str]:
