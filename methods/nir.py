@@ -5,7 +5,7 @@ A conditional flow tau^{-1}(.|rho_y) maps unit embeddings, given their proxy, to
     NLL_i = 1/2 |tau^{-1}(z_i | rho_{y_i})|^2 - log |det J|,   L = mean_i gamma(NLL_i) + omega L_proxy
 
 Corrected: NLL is a mean over dimensions. As the sum over D dimensions that the public code takes, exp(NLL) and with it
-the regulariser's gradient die within the first epoch (docs/findings.md).
+the regulariser's gradient die within the first epoch (docs/public_code.md).
 
 Ablations of Table 4, by parameters: ``gamma``, ``gamma_temperature`` (gamma(x) = exp(x / T)), ``detach_condition``
 ("No Proxy Backprop"), ``negative_pairs``, ``omega=0``, ``blocks``, ``depth``, ``width``, ``conditioned``. Of "Negative
