@@ -158,7 +158,7 @@ def _verdict_table(dataset: str, images: str, rows: Sequence[Verdict]) -> Table:
         text = textwrap.fill(row.texts.verdict, width) if row.challenger else GAP
         return Cell(text, bold=row.outcome == "better")
 
-    own, free, difference, _, judged = JUDGED
+    own, free, difference, _, judged = JUDGED[:5]
     columns: tuple[Column[Verdict], ...] = (
         label("method", lambda row: f"  {row.texts.ending}" if row.texts.ending else names[row.contender]),
         *(own, free, replace(difference, cell=lambda row: row.texts.difference)),

@@ -186,7 +186,7 @@ def test_a_win_needs_a_confidence_above_chance():
         ),
         (
             (_method("cosface", {"norm": 0.5}, splits=("test",)), _method("s", {OWN: 1.0}, splits=("test",))),
-            "no validation images",
+            "no validation rows",
         ),
     ],
 )

@@ -11,8 +11,9 @@ import pytest
 from bench.papers.tables import answers_of
 from bench.protocols.rows import FREE_IMAGE_CONFIDENCES, OWN, RETRIEVAL_CONFIDENCES
 from bench.report.frame import confidences
+from bench.report.seeds import seed_groups
 from bench.report.terminal import print_verdicts
-from bench.report.verdicts import verdict_document, verdict_frame
+from bench.report.verdicts import verdict_document, verdict_frame, verdicts
 from bench.store.records import COLUMNS
 from bench.store.specs import Pinned
 from rich.console import Console
@@ -90,20 +91,75 @@ def test_the_interval_is_scipys_and_decides(seeds, shift):
     assert (paired.pvalue < 0.05) == (abs(shift) > 0.1)
 
 
-def test_the_rival_is_chosen_on_validation_images_of_the_same_corruption():
+def test_the_rival_is_chosen_on_clean_and_corrupted_validation_images_together():
     better = {"test": "agreement", "val": "margin", "test_crop": "margin", "val_crop": "spread"}
     values = _levels() | _levels(split="test_crop") | dict.fromkeys(itertools.product(better, ["margin"]), [0.6] * 3)
     values |= {(split, name): [0.9] * 3 for split, name in better.items()}
+    values["val_crop", "spread"] = [0.95] * 3
     table = _table(*_results(values))
     clean, crop = (table.loc[split, "at_query_time", OWN] for split in ("test", "test_crop"))
-    assert (clean["rival"], clean["best_on_test"]) == ("margin", "agreement")
-    assert (clean["rival_mean"], clean["rival_validation_mean"]) == pytest.approx((0.6, 0.9))
+    assert (clean["rival"], clean["best_on_test"], crop["rival"]) == ("spread", "agreement", "spread")
     # On test, the best of all would have won.
-    assert (clean["verdict"], clean["best_on_test_mean"]) == ("worth it", pytest.approx(0.9))
-    assert (crop["rival"], crop["best_on_test"], crop["verdict"]) == ("spread", "margin", "worth it")
+    assert (clean["verdict"], clean["best_on_test_mean"], clean["survives"]) == ("worth it", pytest.approx(0.9), False)
+    assert (crop["best_on_test"], crop["verdict"]) == ("margin", "worth it")
     # Values on test move nothing but the difference: with all of them turned round, the rivals are the same.
     turned = {key: 1 - np.array(v) if key[0].startswith("test") else v for key, v in values.items()}
     assert list(_table(*_results(turned))["rival"]) == list(table["rival"])
+
+
+def test_a_constant_competes_and_a_win_is_above_chance():
+    low = dict.fromkeys(FREE_IMAGE_CONFIDENCES, 0.42)
+    values = _levels(**low) | {("test", OWN): [0.48, 0.49, 0.485]}
+    row = _table(*_results(values)).loc["test", "before_gallery", OWN]
+    assert (row["rival"], row["rival_mean"], row["verdict"]) == ("constant", 0.5, "not worth it")
+    # Validation may prefer a free one that is below chance on test: to beat it is no win.
+    values |= {("val", "norm"): [0.6] * 3}
+    row = _table(*_results(values)).loc["test", "before_gallery", OWN]
+    assert (row["rival"], row["verdict"], row["reason"]) == ("norm", "undecided", "not above chance")
+
+
+@pytest.mark.parametrize(("share", "rival"), [(0.1, "margin"), (0.6, "agreement")])
+def test_few_wrong_validation_answers_choose_nothing(share, rival):
+    frame, roles = _results(_levels() | {("val", "agreement"): [0.9] * 3})
+    frame["n_queries"] = 200
+    recalls = [
+        dict(frame.iloc[0])
+        | {"metric": "recall_at_1", "split": "val", "confidence": "", "seed": seed, "value": 1 - share}
+        for seed in range(3)
+    ]
+    row = _table(pd.concat([frame, pd.DataFrame(recalls)]), roles).loc["test", "at_query_time", OWN]
+    assert row["rival"] == rival
+    assert row["rival_remark"] == ("default, 20 wrong validation answers" if rival == "margin" else "")
+
+
+def test_the_ranking_of_the_better_validation_recall_is_judged_and_the_files_have_both():
+    frame, roles = _results(_levels())
+    roles["primary_scorer"] = "mls"
+    rows = [frame, frame.assign(scorer="mls", value=frame["value"] - 0.05)]
+    for scorer, level in (("cosine", 0.8), ("mls", 0.7)):
+        recall = {"metric": "recall_at_1", "scorer": scorer, "split": "val", "confidence": "", "value": level}
+        rows.append(frame.drop_duplicates("seed").assign(**recall))
+    merged = pd.concat(rows)
+    (first, *_) = verdicts_of(merged, roles)
+    assert (first.ranking, first.challenger_mean) == ("cosine", pytest.approx(0.7))
+    better = merged["value"].where(merged["scorer"] != "mls", merged["value"] + 0.2)
+    assert verdicts_of(merged.assign(value=better), roles)[0].ranking == "mls"
+    groups = seed_groups(merged.merge(roles, on="unit"))
+    assert [each.ranking for each in verdicts(groups, every_ranking=True)][::4] == ["cosine", "mls"]
+
+
+def test_p_values_are_adjusted_over_the_cases_that_are_counted():
+    steps = np.array([-0.02, 0.0, 0.025])
+    gains = {"a": 0.04, "b": 0.08, "c": 0.05}
+    made = [_results(_levels() | {("test", OWN): 0.6 + gain + steps}, method=name) for name, gain in gains.items()]
+    same = _results(_levels(own=0.6), method="norm_itself")
+    found = [each for each in verdicts_of(*_joined(*made, same)) if each.question == "before_gallery"]
+    assert [each.counts for each in found] == [True, True, True, False]
+    p = [stats.ttest_1samp(gain + steps, 0).pvalue for gain in gains.values()]
+    assert [each.p for each in found[:3]] == pytest.approx(p)
+    assert [each.p_holm for each in found[:3]] == pytest.approx([max(p[0], 2 * p[2]), 3 * p[1], 2 * p[2]])
+    assert [each.p_bh for each in found[:3]] == pytest.approx(list(stats.false_discovery_control(p)))
+    assert np.isnan(found[3].p_holm)
 
 
 def test_of_equal_rivals_the_first_counts_and_a_plugins_confidence_is_one():
@@ -195,7 +251,8 @@ def _printed(found, width=80):
 
 def test_the_terminal_fits_eighty_columns():
     steps = np.array([-0.004, 0.0, 0.004])
-    values = _levels(max_probability=0.75) | _levels(split="test_crop") | _levels(split="test_blur")
+    splits = ("test", "test_crop", "test_blur")
+    values = {key: level for split in splits for key, level in _levels(split=split, max_probability=0.75).items()}
     values[("test", "method+margin_fitted")] = 0.9 + steps
     point = {key: value for key, value in values.items() if key[1] not in CHALLENGERS}
     found = verdicts_of(*_joined(_results(values, method="normal", base="point"), _results(point, method="point")))
@@ -246,19 +303,15 @@ def test_markdown_has_a_line_for_each_verdict():
     ]
 
 
-def test_a_combination_that_a_free_one_equals_says_so():
+def test_a_combination_competes_with_a_free_one():
     """If the own confidence is the norm, it adds no more to the margin than the norm, which is free."""
     combined = {"method+margin": [0.91, 0.93, 0.95], "norm+margin": [0.91, 0.93, 0.95]}
-    values = _levels(own=0.62) | {("test", name): level for name, level in combined.items()}
+    values = _levels(own=0.62, **{"norm+margin": 0.85}) | {("test", name): level for name, level in combined.items()}
     row = _table(*_results(values)).loc["test", "at_query_time", "method+margin"]
-    assert (row["verdict"], row["reason"]) == ("worth it", "not over norm + margin")
-    assert (row["alike"], row["alike_difference_mean"]) == ("norm+margin", 0.0)
-    # One that adds more has no remark, and what validation did not choose is no rival.
-    values |= {("test", "norm+margin"): [0.85, 0.86, 0.9], ("test", "max_cosine+margin"): [0.99] * 3}
+    assert (row["rival"], row["verdict"], row["difference_mean"]) == ("norm+margin", "undecided", 0.0)
+    values |= {("test", "margin+agreement"): [0.6] * 3, ("val", "margin+agreement"): [0.9] * 3}
     row = _table(*_results(values)).loc["test", "at_query_time", "method+margin"]
-    assert (row["verdict"], row["reason"], row["alike"]) == ("worth it", "", "norm+margin")
-    assert 0 < row["alike_ci95_low"] < row["alike_difference_mean"] < row["alike_ci95_high"]
-    assert _table(*_results(values)).loc["test", "at_query_time", OWN]["alike"] == ""
+    assert (row["rival"], row["verdict"], row["survives"]) == ("margin+agreement", "worth it", False)
 
 
 @pytest.mark.parametrize(("apart", "name"), [(0.0, "norm"), (4e-4, "norm"), (6e-4, "")])
@@ -275,15 +328,10 @@ def test_a_combination_of_what_orders_images_as_a_free_one_beats_nothing_free(ap
     assert verdict_frame([found])["same_order_as"].tolist() == [name]
 
 
-def test_a_form_of_a_paper_shows_a_verdict_without_a_remark_if_there_is_one():
-    combined = {"method+margin": 0.93, "norm+margin": 0.93, "method+margin_fitted": 0.9, "norm+margin_fitted": 0.85}
-    for kept, answer in (
-        (combined, "worth it"),
-        (dict(list(combined.items())[:2]), "worth it: not over norm + margin"),
-    ):
-        values = _levels(own=0.62) | {("test", name): [level] * 3 for name, level in kept.items()}
-        found = verdicts_of(*_results(values))
-        assert answers_of(found[0].contender, found)[1] == answer
+def test_a_form_of_a_paper_shows_the_best_verdict():
+    values = _levels(own=0.62) | {("test", "method+margin"): [0.93] * 3}
+    found = verdicts_of(*_results(values))
+    assert answers_of(found[0].contender, found)[1] == "worth it"
 
 
 def test_rounding_errors_decide_nothing():
