@@ -76,6 +76,13 @@ def test_a_data_set_conforms_and_each_fault_is_found():
             DATASET_CHECKS[fault](Dots(fault))
 
 
+def test_a_data_set_that_says_that_it_splits_anew_must_do_so():
+    dots = Dots()
+    dots.splits_anew = True
+    with pytest.raises(ConformanceError, match="a drawn split tests the classes of the own one: read them of"):
+        DATASET_CHECKS["drawn classes"](dots)
+
+
 def test_a_data_set_with_one_training_class_cannot_be_trained_on():
     dots = Dots()
     whole = dots.train_val

@@ -63,6 +63,22 @@ def disjoint_classes(dataset: Dataset) -> None:
         development = train | val
 
 
+def drawn_classes(dataset: Dataset) -> None:
+    """Require that a data set with ``splits_anew`` draws as many classes, and keeps those that validate in fold 0."""
+    try:
+        drawn = dataset.split_anew(0)
+    except ValueError:  # its split is fixed
+        return
+    disjoint_classes(drawn)
+    own, found = ({part: set(images.class_names) for part, images in _parts(each)} for each in (dataset, drawn))
+    require(own["val"] == found["val"], "a drawn split must validate with the classes of the own one")
+    sizes = [[len(names) for names in split.values()] for split in (own, found)]
+    require(sizes[0] == sizes[1], f"a drawn split has {sizes[1]} classes (train, val, test), the own one {sizes[0]}")
+    # A draw of so few classes may be the own split.
+    changed = own["test"] != found["test"] or len(own["train"]) < 4
+    require(changed, "a drawn split tests the classes of the own one: read them of class_split")
+
+
 def trainable_and_testable(dataset: Dataset) -> None:
     """Require at least two training classes, and in every part at least one query that has something to find."""
     classes = min(dataset.train_val(fold, FOLDS).train.num_classes for fold in range(FOLDS))
@@ -177,6 +193,7 @@ def manifests(dataset: Dataset) -> None:
 DATASET_CHECKS: dict[str, Callable[[Dataset], None]] = {
     "metadata": data_metadata,
     "classes": disjoint_classes,
+    "drawn classes": drawn_classes,
     "batches": trainable_and_testable,
     "labels": class_labels,
     "ids": unique_ids,

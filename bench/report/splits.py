@@ -92,7 +92,7 @@ def over_splits(store: Store, results: Results) -> list[OverSplits]:
                 units = (unit for group in every[each].values() for unit in group.rows["unit"].unique())
                 ratio = _test_over_train(store, [records[unit] for unit in units])
                 found += _of_contender(each, every[each], ratio)
-                if plain not in (None, each):
+                if plain not in (None, each) and plain.common == each.common:
                     found += _differences(each, every[each], plain, every[plain], ratio)
     return found
 
