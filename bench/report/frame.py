@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from ..errors import UserError
 from ..protocols.rows import SplitRow, kind_of
 from ..store.files import write_atomic
 from ..store.folder import Store
@@ -84,6 +85,9 @@ def collect(*stores: Store) -> Results:
 
     If the same method, setting and seed was tested several times, only the latest test counts. Values of rescorings
     join those of their test; of two, the later counts.
+
+    Raises:
+        UserError: If records of one data set were tested on different images.
     """
     latest: dict[tuple[object, ...], TestRecord] = {}
     count = 0
@@ -92,12 +96,25 @@ def collect(*stores: Store) -> Results:
         key = tuple(getattr(record.columns, name) for name in KEYS)
         if key not in latest or record.finished > latest[key].finished:
             latest[key] = record
+    _check_images(latest.values())
     kinds = grouped(latest.values(), lambda record: _kind(record.columns.pinned))
     tests, frozen, splits = (tuple(kinds.get(kind, ())) for kind in ("tests", "frozen", "splits"))
     units = {record.unit for record in tests}
     rescorings = (record for store in stores for record in store.rescorings() if record.spec.test in units)
     ordered = sorted(rescorings, key=lambda record: (record.finished, record.unit))
     return Results.of(tests, count - len(latest), tuple(ordered), frozen, splits)
+
+
+def _check_images(records: Iterable[TestRecord]) -> None:
+    first: dict[tuple[str, Pinned], TestRecord] = {}
+    for record in records:
+        other = first.setdefault((record.columns.dataset, record.columns.pinned), record)
+        if other.manifests.get("test") != record.manifests.get("test"):
+            named = (f"{each.columns.method} (seed {each.columns.seed})" for each in (other, record))
+            raise UserError(
+                f"two data sets are called {record.columns.dataset}: the test images of {' and '.join(named)} differ;"
+                " keep their results in folders of their own, or run one of them again"
+            )
 
 
 def _kind(pinned: Pinned) -> str:

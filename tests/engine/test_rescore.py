@@ -42,8 +42,8 @@ def test_old_results_get_a_new_metric_and_become_a_contribution(cli):
     assert "0 trainings done" in " ".join((again.stdout + again.stderr).split())
     for now, then in zip(cli.json("status"), before):
         assert (now["trained"], now["tested"]) == (then["trained"], then["tested"])
-    cli("status", "--pack", "reference", "--by", "Jane Doe")
-    assert "everything is whole" in cli("status", "--results", "reference", "--check").stdout
-    cli("report", "--results", "reference", "--out", "report", "--plugin", "firsts.py")
-    packed = pd.read_csv(cli.cwd / "reference/metrics.csv", keep_default_na=False)
+    cli("status", "--archive", "runs.tar.xz")
+    assert "everything is whole" in cli("status", "--results", "runs.tar.xz", "--check").stdout
+    cli("report", "--results", "runs.tar.xz", "--out", "report", "--plugin", "firsts.py")
+    packed = pd.read_csv(cli.cwd / "report/metrics.csv", keep_default_na=False)
     assert packed.drop(columns="unit").equals(table.drop(columns="unit"))

@@ -13,7 +13,7 @@ import torch
 from bench.datasets.array_images import ArrayImages
 from bench.methods.distributions.arrays import from_arrays
 from bench.protocols.confidence import risk_coverage
-from bench.protocols.ranking import NEAREST
+from bench.protocols.ranking import agreeing
 from bench.registry import Registry
 from bench.report.figures import comparison, images, reliability, training
 from bench.report.figures.curves import MOST_LINES, MOST_PANELS, Curve, contender_figure
@@ -258,7 +258,7 @@ def test_bins_of_reliability_hold_every_query_once(model):
     assert shares == pytest.approx(float(model.right.mean()))
     gap = (own["queries"] * (own["right"] - own["probability"]).abs()).sum() / 48
     assert own["ece"].iloc[0] == pytest.approx(gap)
-    assert model.ranking.answers.k == NEAREST
+    assert model.ranking.answers.k == agreeing(model.labels)
 
 
 def _study(space, trials):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from bench.errors import UserError
 from bench.protocols.embeddings import row
 from bench.report.contender import CONTENDER_KEYS
 from bench.report.frame import ROLE_COLUMNS, collect, plain_rows, write_metrics
@@ -12,7 +13,7 @@ from bench.store.records import COLUMNS, KEYS, Columns, Role, TestRecord
 from bench.store.specs import Pinned
 
 
-def _record(unit, seed, finished, value):
+def _record(unit, seed, finished, value, images="t"):
     columns = dict.fromkeys(KEYS, "") | {
         "pinned": Pinned(),
         "dataset": "d",
@@ -29,6 +30,7 @@ def _record(unit, seed, finished, value):
         role=Role.model_validate(role),
         rows=rows,
         curves={},
+        manifests={"test": images},
         finished=finished,
     )
 
@@ -59,6 +61,14 @@ def test_of_two_results_of_a_setting_the_later_one_counts(store):
     assert tuple(results.roles.columns) == ROLE_COLUMNS
     assert results.roles["trainings"].tolist() == [3, 3]
     assert store.reads == 1
+
+
+def test_two_data_sets_with_one_name_are_refused():
+    other = _record("b", 0, 2.0, 0.2, images="others")
+    with pytest.raises(UserError, match=r"two data sets are called d: .* m \(seed 1\) and m \(seed 0\) differ"):
+        collect(_Store(_record("a", 1, 1.0, 0.1), other))
+    # What does not count any more is no conflict.
+    assert len(collect(_Store(_record("a", 0, 1.0, 0.1), other)).tests) == 1
 
 
 def test_an_empty_folder_gives_empty_tables_and_no_file(tmp_path):
