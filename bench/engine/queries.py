@@ -21,6 +21,8 @@ from torch import Tensor
 from ..errors import UnitFailed, first_line
 from ..protocols.embeddings import Embeddings, Options, Quality
 from ..protocols.open_set import in_smaller_gallery
+from ..protocols.retrieval_confidence import JUDGED_BY
+from ..protocols.rows import FREE_IMAGE_CONFIDENCES, OWN, RETRIEVAL_CONFIDENCES
 from ..store.files import file_texts
 
 QUERIES = "queries"
@@ -74,10 +76,12 @@ def read_queries(
         splits: list[str] = json.loads(texts["splits"])
         own = json.loads(texts["own_scorers"])
         views: dict[str, Embeddings] = {}
+        clean: dict[str, Mapping[str, Tensor]] = {}
         for split in splits:
             base, _, kind = split.partition("_")
             held_out, ids = base != "test", tuple(texts[f"ids.{base}"].split("\n"))
-            confidences = _under(arrays, f"{split}.confidence.") | {"random": noise(ids)}
+            of_images = _under(arrays, f"{split}.confidence.")
+            clean.setdefault(split, of_images)
             by_scorer = _by_scorer(arrays, f"{split}.scorer.")
             quality = arrays.get(f"{split}.quality")
             validation = next((view for view in views.values() if view.held_out and view.clean), None)
@@ -86,12 +90,12 @@ def read_queries(
                 ids=ids,
                 scorers={name: partial(_no_scorer, name) for name in by_scorer},
                 own_scorers=tuple(own[split]),
-                confidences=confidences,
+                confidences=of_images | {"random": noise(ids)},
                 queries=arrays.get(f"{base}.queries"),
                 gallery=arrays.get(f"{base}.gallery"),
-                quality=None if quality is None else Quality(values=quality, kind=kind, clean=views[base].confidences),
+                quality=None if quality is None else Quality(values=quality, kind=kind, clean=clean.get(base, {})),
                 validation=None if held_out and not kind else validation,
-                validation_split="val" if validation is None or "val" in views else "train",
+                validation_split="val" if "val" in splits else "train",
                 held_out=held_out,
                 clean=not kind,
                 seed=seed,
@@ -109,8 +113,18 @@ def read_queries(
     return views
 
 
+_ORDER = (OWN, *FREE_IMAGE_CONFIDENCES, "answer", *JUDGED_BY, *RETRIEVAL_CONFIDENCES)
+
+
 def _under(arrays: Mapping[str, Tensor], start: str) -> dict[str, Tensor]:
-    return {name.removeprefix(start): values for name, values in arrays.items() if name.startswith(start)}
+    """Arrays whose names begin alike, in the order in which tests list them: a file has none."""
+    found = {name.removeprefix(start): values for name, values in arrays.items() if name.startswith(start)}
+
+    def place(name: str) -> tuple[object, ...]:
+        scorer, _, last = name.rpartition(".")
+        return scorer, _ORDER.index(last) if last in _ORDER else len(_ORDER), last
+
+    return {name: found[name] for name in sorted(found, key=place)}
 
 
 def _by_scorer(arrays: Mapping[str, Tensor], start: str) -> dict[str, dict[str, Tensor]]:

@@ -70,7 +70,8 @@ def rescore(record: TestRecord, site: Site, groups: Sequence[str], arrays: Store
     """
     started = time.perf_counter()
     found = find_arrays(record, site.store, arrays)
-    of_queries = [name for name in groups if found.queries and name in queries.GROUPS]
+    kept = set(queries.GROUPS) & {"risk", *record.spec.tests.groups} if found.queries else set()
+    of_queries = [name for name in groups if name in kept]
     of_embeddings = [name for name in groups if found.embeddings and name not in of_queries]
     if not of_queries and not of_embeddings:
         raise UnitFailed(
@@ -120,6 +121,10 @@ def rescore(record: TestRecord, site: Site, groups: Sequence[str], arrays: Store
 def check_values(record: TestRecord, site: Site) -> None:
     """Check that the values of an archived test follow from the queries that it comes with."""
     rows = query_rows(record, find_arrays(record, site.store), ["risk"])
+    metrics = {row["metric"] for row in rows} - {"recall_at_1"}
+    own = {key_of(row) for row in record.rows if row["metric"] in metrics}
+    if own != {key_of(row) for row in rows if row["metric"] in metrics}:
+        raise UnitFailed("its values are not about the same as those of its queries")
     _, difference = compare_rows(record, rows)
     if difference is None or difference > TOLERANCE:
         raise UnitFailed(f"its values differ by {difference} from those of its queries, more than {TOLERANCE}")

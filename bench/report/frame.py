@@ -106,9 +106,12 @@ def collect(*stores: Store) -> Results:
 
 
 def _check_images(records: Iterable[TestRecord]) -> None:
-    first: dict[tuple[str, Pinned], TestRecord] = {}
+    first: dict[tuple[object, ...], TestRecord] = {}
     for record in records:
-        other = first.setdefault((record.columns.dataset, record.columns.pinned), record)
+        pinned = record.columns.pinned
+        of_data = sorted(item for item in pinned.settings.items() if item[0].startswith("data."))
+        place = record.columns.dataset, pinned.partial, pinned.class_seed, str(of_data)
+        other = first.setdefault(place, record)
         if other.manifests.get("test") != record.manifests.get("test"):
             named = (f"{each.columns.method} (seed {each.columns.seed})" for each in (other, record))
             raise UserError(

@@ -107,7 +107,9 @@ def _of_contender(contender: Contender, splits: BySplit, ratio: float) -> Iterat
         number: answer.difference.mean
         for number, group in splits.items()
         for answer in verdicts([group])
-        if (answer.split, answer.question, answer.challenger) == ("test", "before_gallery", OWN) and answer.difference
+        if (answer.split, answer.question, answer.challenger) == ("test", "before_gallery", OWN)
+        and answer.difference
+        and answer.counts
     }
     if gains:
         yield OverSplits(contender, ComparedColumn(METRIC), FREE, gains, seeds, ratio)

@@ -29,14 +29,17 @@ from .verdicts import (
     Choice,
     Question,
     adjusted,
+    aurocs,
     choose,
     difference_of,
     free_confidences,
     images_of,
     outcome_of,
     p_of,
+    p_of_win,
     ranking_of,
     same_order_as,
+    survives,
 )
 
 
@@ -79,7 +82,7 @@ def systems(groups: Iterable[SeedGroup]) -> list[System]:
     for own in divided(groups, ["dataset"]).values():
         held = {group.contender: group.under(ranking_of(group)) for group in own}
         for place, contenders in enumerate(by_budget(held).values()):
-            here = [held[contender] for contender in contenders if not contender.ensemble]
+            here = [held[contender] for contender in contenders if contender.ensemble in ("", "separated")]
             judged = [group for group in here if OWN in group.confidences(METRIC)]
             plain = plain_of(here) if judged else None
             rivals = {question: choose(plain, question) if plain else Choice("") for question in QUESTIONS}
@@ -130,9 +133,8 @@ def _system(
     theirs = {measure.title: _risks(plain, measure, split, rival.name) for measure in MEASURES}
     decides = MEASURES[0]
     free = (*free_confidences(plain, question), CONSTANT) if plain else ()
-    every = [values for name in free if (values := _risks(plain, decides, split, name))]
-    best = min(every, key=lambda values: SeedStatistics.of(values).mean, default={})
-    aurocs = defined_values(group.per_seed(METRIC, split, confidence=own.name))
+    every = [_risks(plain, decides, split, name) for name in free]
+    detected = aurocs(group, split, own.name)
     found = System(
         contender=group.contender,
         plain=plain.contender if plain else None,
@@ -143,14 +145,20 @@ def _system(
         rival=rival,
         values={title: (SeedStatistics.of(ours[title]), SeedStatistics.of(theirs[title])) for title in ours},
         differences={title: difference_of(theirs[title], ours[title]) for title in ours},
-        against_best=difference_of(best, ours[decides.title]),
-        above_chance=difference_of(aurocs, dict.fromkeys(aurocs, 0.5)),
+        survives=survives(_turned(ours[decides.title]), map(_turned, every)),
+        above_chance=difference_of(detected, dict.fromkeys(detected, 0.5)),
         ranking=group.scorer,
         same_order_as=same_order_as(group, split),
     )
-    p = p_of(theirs[decides.title], ours[decides.title])
+    difference = found.differences[decides.title]
+    p = p_of_win(difference, p_of(theirs[decides.title], ours[decides.title]), detected)
     outcome, reason = _decide(found)
     return replace(found, outcome=outcome, reason=reason, p=p)
+
+
+def _turned(values: Mapping[int, float]) -> dict[int, float]:
+    """Risks as values of which the higher is better."""
+    return {seed: -value for seed, value in values.items()}
 
 
 def _decide(found: System) -> tuple[Outcome | None, str]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
-import pandas as pd
 from scipy import stats
 
 from ..protocols.rows import (
@@ -119,8 +119,8 @@ class Case:
     ``undecided``; None if there is no comparison. ``reason`` says why, or is a remark. P-values are adjusted over all
     cases that are counted at one place. A method whose own confidence orders images as a free one does
     (``same_order_as``) cannot win by it, and is not counted. ``leads`` is whether its budget is the leading one of the
-    data set, ``against_best`` the difference from the rival that is best on the test images, and ``ranking`` the
-    scorer that gives the answers.
+    data set, ``survives`` whether the method is also better than every free rival, whichever is best on the test
+    images, and ``ranking`` the scorer that gives the answers.
     """
 
     contender: Contender
@@ -128,7 +128,7 @@ class Case:
     question: Question
     ranking: str
     leads: bool
-    against_best: Summary
+    survives: bool
     same_order_as: str
     outcome: Outcome | None = None
     reason: str = ""
@@ -145,11 +145,6 @@ class Case:
     def holds(self) -> bool:
         """True if the outcome is still decided when it is adjusted over all cases that are counted."""
         return self.p_holm <= 0.05
-
-    @property
-    def survives(self) -> bool:
-        """True if the method is also better than every free rival, the best on test included."""
-        return outcome_of(self.against_best) == "better"
 
 
 C = TypeVar("C", bound=Case)
@@ -175,6 +170,12 @@ def p_of(first: Mapping[int, float], second: Mapping[int, float]) -> float:
     )
 
 
+def p_of_win(difference: Summary, p: float, aurocs: Mapping[int, float]) -> float:
+    """P-value of a difference; of one above 0, of a win, which needs an AUROC above chance as well."""
+    chance = p_of(aurocs, dict.fromkeys(aurocs, 0.5))
+    return max(p, chance) if difference.mean > 0 and chance == chance else p
+
+
 def difference_of(first: Mapping[int, float], second: Mapping[int, float]) -> Summary:
     """First minus second over the seeds of both."""
     return paired_difference(first, second) if set(first) & set(second) else NO_DIFFERENCE
@@ -182,7 +183,10 @@ def difference_of(first: Mapping[int, float], second: Mapping[int, float]) -> Su
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict(Case):
-    """Answer to one question about one confidence of a contender, on one split: challenger minus rival."""
+    """Answer to one question about one confidence of a contender, on one split: challenger minus rival.
+
+    ``chosen`` is whether the ranking is the one that a system takes.
+    """
 
     challenger: str
     challenger_mean: float
@@ -190,6 +194,7 @@ class Verdict(Case):
     rivals: Rivals
     rival_mean: float
     difference: Summary | None
+    chosen: bool = True
 
     @property
     def beats_all_free(self) -> bool:
@@ -237,20 +242,22 @@ def verdicts(groups: Iterable[SeedGroup], *, every_ranking: bool = False) -> lis
         leading = set(next(iter(by_budget(group.contender for group in own).values()), ()))
         for split in tested_splits(split for group in own for split in group.splits(METRIC)):
             for group in own:
-                for ranking in rankings_of(group) if every_ranking else (ranking_of(group),):
-                    found += _of_group(group.under(ranking), split, group.contender in leading)
+                chosen, leads = ranking_of(group), group.contender in leading
+                for ranking in rankings_of(group) if every_ranking else (chosen,):
+                    answers = _of_group(group.under(ranking), split, leads)
+                    found += (replace(answer, chosen=ranking == chosen) for answer in answers)
 
     def family(each: Verdict) -> object:
         place = each.leads or each.contender.common
-        return each.question, each.split, each.challenger, place, every_ranking and each.ranking == "cosine"
+        return each.question, each.split, each.challenger, place, each.chosen
 
     return adjusted(found, family)
 
 
 def rankings_of(group: SeedGroup) -> tuple[str, ...]:
-    """Scorers under which the image confidences of a contender were tested, the cosine first."""
+    """The cosine and the method's own scorer, as far as image confidences were tested under them."""
     names = (OWN, *FREE_IMAGE_CONFIDENCES)
-    found = {scorer for name in names for scorer in group.scorers(METRIC, "test", name)}
+    found = {scorer for name in names for scorer in group.scorers(METRIC, "test", name)} & {"cosine", group.scorer}
     return tuple(sorted(found, key=lambda name: (name != "cosine", name))) or (group.scorer,)
 
 
@@ -297,17 +304,20 @@ def choose(group: SeedGroup, question: Question, names: Sequence[str] = ()) -> C
     errors = sum(_wrong(group, split) for split in splits)
     if errors < FEW_ERRORS and default in names:
         return Choice(default, f"default, {errors:.0f} wrong validation answers")
-    means = {CONSTANT: 0.5} if free else {}
-    for name in names:
-        values = [_aurocs(group, split, name) for split in splits]
-        if all(len(each) == group.seeds for each in values):
-            means[name] = _mean(values)
-    if not set(means) - {CONSTANT}:
+    # A seed that answers every validation query rightly has no AUROC there, of any confidence.
+    values = {
+        name: {(split, seed): value for split in splits for seed, value in aurocs(group, split, name).items()}
+        for name in names
+    }
+    places = {place for own in values.values() for place in own}
+    means = {name: _mean([own]) for name, own in values.items() if own.keys() == places}
+    if not places or not means:
         return Choice("", "no AUROC on validation")
+    means = ({CONSTANT: 0.5} if free else {}) | means
     return Choice(max(means, key=lambda name: means[name]))
 
 
-def _mean(values: Iterable[Mapping[int, float]]) -> float:
+def _mean(values: Iterable[Mapping[Any, float]]) -> float:
     every = [value for each in values for value in each.values()]
     return float(np.mean(every)) if every else float("nan")
 
@@ -323,14 +333,15 @@ def _wrong(group: SeedGroup, split: str) -> float:
     known = defined_values(group.per_seed("recall_at_1", split))
     if known:
         return queries * (1 - _mean([known]))
-    aurocs = group.per_seed(METRIC, split, confidence=name)
-    areas = group.per_seed("augrc", split, "recall_at_1", name)
-    both = np.array([(aurocs[seed], areas[seed]) for seed in set(aurocs) & set(areas)]).reshape(-1, 2)
-    if not len(both):
+    detected = group.per_seed(METRIC, split, confidence=name)
+    areas = defined_values(group.per_seed("augrc", split, "recall_at_1", name))
+    if not areas:
         return float("inf")
-    u, g = both[~np.isnan(both).any(1)].T
-    shares = 2 * g / (1 - u + np.sqrt((1 - u) ** 2 + 4 * (u - 0.5) * g))
-    return queries * float(shares.mean()) if len(shares) else 0.0
+    u, g = np.array([(detected.get(seed, np.nan), area) for seed, area in areas.items()]).T
+    # Without an AUROC, all answers are wrong, or all right.
+    root = np.sqrt(np.maximum((1 - u) ** 2 + 4 * (u - 0.5) * g, 0))
+    shares = np.where(np.isnan(u), np.round(2 * g), 2 * g / np.maximum(1 - u + root, 1e-300))
+    return queries * float(shares.mean())
 
 
 def _of_group(group: SeedGroup, split: str, leads: bool) -> Iterator[Verdict]:
@@ -340,13 +351,22 @@ def _of_group(group: SeedGroup, split: str, leads: bool) -> Iterator[Verdict]:
     same = same_order_as(group, split) if OWN in names else ""
     for question, challengers in CHALLENGERS.items():
         choice = choose(group, question)
-        best = _best_on_test(group, split, free_confidences(group, question))
-        rivals = Rivals(*choice, best, _mean([_aurocs(group, split, best)]) if best else float("nan"))
+        free = free_confidences(group, question)
+        best = _best_on_test(group, split, free)
+        rivals = Rivals(*choice, best, _mean([aurocs(group, split, best)]) if best else float("nan"))
         for name in challengers if OWN in names else ("",):
-            yield _verdict(group, split, question, name, rivals, same, leads)
+            answer = _verdict(group, split, question, name, rivals, same, leads)
+            rivals_by_seed = map(partial(aurocs, group, split), (*free, CONSTANT))
+            yield replace(answer, survives=survives(aurocs(group, split, name), rivals_by_seed))
 
 
-def _aurocs(group: SeedGroup, split: str, confidence: str) -> dict[int, float]:
+def survives(own: Mapping[int, float], free: Iterable[Mapping[int, float]]) -> bool:
+    """True if values by seed are better than those of every rival that has a value at these seeds."""
+    whole = [rival for rival in free if own.keys() <= rival.keys()]
+    return bool(whole) and all(outcome_of(difference_of(own, rival)) == "better" for rival in whole)
+
+
+def aurocs(group: SeedGroup, split: str, confidence: str) -> dict[int, float]:
     """AUROC of a confidence by seed, if it has one; 0.5 for a constant."""
     if confidence == CONSTANT:
         return dict.fromkeys(group.rows["seed"].unique().tolist(), 0.5)
@@ -355,9 +375,9 @@ def _aurocs(group: SeedGroup, split: str, confidence: str) -> dict[int, float]:
 
 def same_order_as(group: SeedGroup, split: str) -> str:
     """The first free image confidence with the AUROC of the own one at every seed; empty if there is none."""
-    own = _aurocs(group, split, OWN)
+    own = aurocs(group, split, OWN)
     for name in free_confidences(group, "before_gallery"):
-        other = _aurocs(group, split, name)
+        other = aurocs(group, split, name)
         if own and set(own) == set(other) and all(abs(own[seed] - other[seed]) <= SAME_ORDER for seed in own):
             return name
     return ""
@@ -365,7 +385,7 @@ def same_order_as(group: SeedGroup, split: str) -> str:
 
 def _best_on_test(group: SeedGroup, split: str, names: Sequence[str]) -> str:
     """The confidence with the highest mean, of those that have a value at every seed; empty without any."""
-    defined = {name: _aurocs(group, split, name) for name in names}
+    defined = {name: aurocs(group, split, name) for name in names}
     seeds = {seed for values in defined.values() for seed in values}
     means = {name: _mean([values]) for name, values in defined.items() if seeds and set(values) == seeds}
     return max(means, key=lambda name: means[name], default="")
@@ -381,8 +401,7 @@ def _why_no_choice(group: SeedGroup) -> str:
 def _verdict(
     group: SeedGroup, split: str, question: Question, challenger: str, rivals: Rivals, same: str, leads: bool
 ) -> Verdict:
-    own, free = _aurocs(group, split, challenger), _aurocs(group, split, rivals.chosen)
-    best = _aurocs(group, split, rivals.best_on_test)
+    own, free = aurocs(group, split, challenger), aurocs(group, split, rivals.chosen)
     difference = paired_difference(own, free) if set(own) & set(free) else None
     outcome, reason = _decide(challenger, own, rivals, difference)
     if outcome == "better" and same:
@@ -395,15 +414,15 @@ def _verdict(
         leads=leads,
         challenger=challenger,
         challenger_mean=SeedStatistics.of(own).mean,
-        validation_mean=_mean([_aurocs(group, each, challenger) for each in _held_out(group, METRIC)]),
+        validation_mean=_mean([aurocs(group, each, challenger) for each in _held_out(group, METRIC)]),
         rivals=rivals,
         rival_mean=SeedStatistics.of(free).mean,
         difference=difference,
-        against_best=difference_of(own, best),
+        survives=False,
         same_order_as=same,
         outcome=outcome,
         reason=reason,
-        p=p_of(own, free) if outcome else float("nan"),
+        p=p_of_win(difference, p_of(own, free), own) if outcome and difference else float("nan"),
     )
 
 
@@ -460,7 +479,7 @@ SURE: tuple[Column[Any], ...] = (
         lambda each: GAP if each.outcome != "better" else "yes" if each.survives else "no",
         lambda each: {"survives": each.survives},
         number=False,
-        note="whether it is better with every free confidence as rival, the best on test included",
+        note="whether it is better than every free confidence, whichever is best on the test images",
     ),
     Column("", fields=held("same_order_as")),
 )
@@ -507,16 +526,16 @@ COLUMNS: tuple[Column[Verdict], ...] = (
     CONTENDER,
     *LABELS,
     Column("", fields=lambda each: {"split": each.split, "question": each.question}),
-    label("ranking", lambda each: each.ranking, "scorer that ranks", fields=held("ranking")),
+    label(
+        "ranking",
+        lambda each: each.ranking + ("" if each.chosen else " (not chosen)"),
+        "scorer that ranks; verdicts count under the one with the higher Recall@1 on validation images",
+        fields=lambda each: {"ranking": each.ranking, "chosen": each.chosen},
+    ),
     label("confidence", lambda each: each.challenger or GAP, fields=held("challenger")),
     *JUDGED,
 )
 """Columns of the tables of verdicts."""
-
-
-def verdict_frame(found: Sequence[Verdict]) -> pd.DataFrame:
-    """Numbers of verdicts, one row per contender, split, question and challenger."""
-    return frame_of(COLUMNS, found)
 
 
 def verdict_document(found: Sequence[Verdict]) -> Document:

@@ -12,8 +12,10 @@ from bench.papers.tables import answers_of
 from bench.protocols.rows import FREE_IMAGE_CONFIDENCES, OWN, RETRIEVAL_CONFIDENCES
 from bench.report.frame import confidences
 from bench.report.seeds import seed_groups
+from bench.report.table import frame_of
 from bench.report.terminal import print_verdicts
-from bench.report.verdicts import verdict_document, verdict_frame, verdicts
+from bench.report.verdicts import COLUMNS as VERDICT_COLUMNS
+from bench.report.verdicts import verdict_document, verdicts
 from bench.store.records import COLUMNS
 from bench.store.specs import Pinned
 from rich.console import Console
@@ -52,7 +54,7 @@ def _levels(seeds=3, own=0.7, margin=0.8, split="test", **others):
 
 
 def _table(frame, roles):
-    return verdict_frame(verdicts_of(frame, roles)).set_index(["split", "question", "challenger"])
+    return frame_of(VERDICT_COLUMNS, verdicts_of(frame, roles)).set_index(["split", "question", "challenger"])
 
 
 def _joined(*results):
@@ -236,7 +238,7 @@ def test_another_scorer_than_the_own_one_has_no_say():
 def test_results_from_before_retrieval_confidences_have_no_verdicts():
     values = {key: value for key, value in _levels().items() if key[1] in (OWN, "norm")}
     assert verdicts_of(*_results(values)) == []
-    assert verdict_frame([]).empty
+    assert frame_of(VERDICT_COLUMNS, []).empty
 
 
 def test_the_table_of_confidences_is_about_test_images():
@@ -325,7 +327,7 @@ def test_a_combination_of_what_orders_images_as_a_free_one_beats_nothing_free(ap
     (found,) = [each for each in verdicts_of(*_results(values)) if each.challenger == "method+margin_fitted"]
     assert (found.verdict, found.same_order_as, found.beats_all_free) == ("worth it", name, not name)
     assert found.reason == ("orders images as norm" if name else "")
-    assert verdict_frame([found])["same_order_as"].tolist() == [name]
+    assert frame_of(VERDICT_COLUMNS, [found])["same_order_as"].tolist() == [name]
 
 
 def test_a_form_of_a_paper_shows_the_best_verdict():

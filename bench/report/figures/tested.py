@@ -71,7 +71,8 @@ class TestedModel:
     def ranking(self) -> Ranking:
         """Nearest neighbours of every query by the scorer, with what they say about the answer."""
         of_gallery = self.labels[self.gallery]
-        depth, k = max(full_depth(self.labels), answer_depth(of_gallery)), agreeing(of_gallery)
+        apart = not bool(torch.isin(self.queries, self.gallery).any())
+        depth, k = max(full_depth(self.labels), answer_depth(of_gallery)), agreeing(of_gallery, apart=apart)
         return rank(self._scorer, self.labels, depth=depth, queries=self.queries, gallery=self.gallery, answers=k)
 
     @cached_property

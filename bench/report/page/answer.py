@@ -13,7 +13,7 @@ from ..comparison import ComparisonRow
 from ..contender import distinct_labels
 from ..systems import COLUMNS, JUDGED, System, difference_text
 from ..table import GAP, Cell, Column, Table, cells_table, frame_of, grouped, headings, label, table_of
-from ..verdicts import IMAGES, QUESTIONS, Question, Verdict
+from ..verdicts import IMAGES, QUESTIONS, Question, Verdict, adjusted
 from .words import RETRIEVAL, Anchors, Words, points_text, state_of, statistics_of
 
 USES: tuple[tuple[Question, str, tuple[str, ...]], ...] = (
@@ -123,7 +123,7 @@ def _cases(data_sets: Sequence[Words], images: str, question: Question, form: st
         max(own, key=lambda each: (each.validation_mean == each.validation_mean, each.validation_mean))
         for own in by_method.values()
     ]
-    counted = [each for each in chosen if each.counts]
+    counted = [each for each in adjusted(chosen, lambda each: True) if each.counts]
     states = Counter(state_of(each) for each in counted)
     better = [each for each in counted if each.outcome == "better"]
     return Cases(

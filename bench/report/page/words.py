@@ -20,7 +20,7 @@ from ..contender import Budget, Contender, budget_texts, distinct_labels, is_unt
 from ..pairing import pairs_needed
 from ..seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics, defined_values
 from ..table import grouped, interval, percent
-from ..verdicts import IMAGES, METRIC, QUESTIONS, Question, Verdict, images_of, outcome_of
+from ..verdicts import IMAGES, METRIC, QUESTIONS, Question, Verdict, aurocs, images_of, outcome_of
 from ..write import Judged
 
 RETRIEVAL = next(column for column in COMPARED if column.metric == "map_at_r")
@@ -512,15 +512,20 @@ def _tallies(facts: DatasetFacts, question: Question, leader: Contender) -> Iter
                 found[each.contender].append(each)
         by_method = {contender: advice(answers) for contender, answers in found.items() if answers}
         if by_method:
-            yield Tally(images, by_method, _highest(facts, split, by_method, leader))
+            rankings = {contender: answers[0].ranking for contender, answers in found.items() if answers}
+            yield Tally(images, by_method, _highest(facts, split, by_method, leader, rankings))
 
 
 def _highest(
-    facts: DatasetFacts, split: str, by_method: Mapping[Contender, Advice], leader: Contender
+    facts: DatasetFacts,
+    split: str,
+    by_method: Mapping[Contender, Advice],
+    leader: Contender,
+    rankings: Mapping[Contender, str],
 ) -> Highest | None:
     """The method with the highest AUROC among those that are ranked together; None if there is no other."""
     values = {
-        contender: defined_values(facts.groups[contender].per_seed(METRIC, split, confidence=each.use))
+        contender: aurocs(facts.groups[contender].under(rankings[contender]), split, each.use)
         for contender, each in by_method.items()
         if each.use and contender.ensemble == leader.ensemble
     }
