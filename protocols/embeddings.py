@@ -198,7 +198,7 @@ class Embeddings:
                 depth=depth,
                 queries=self.queries,
                 gallery=self.gallery,
-                answers=agreeing(self.labels if self.gallery is None else self.labels[self.gallery]),
+                answers=self._agreeing(),
             )
         return current.ranking
 
@@ -251,14 +251,21 @@ class Embeddings:
         asked = self.options.recall_ks if ks is None else ks
         return self.once(f"query values {scorer} {asked}", lambda: per_query(self.ranking(scorer), asked))
 
+    def _agreeing(self) -> int:
+        if self.gallery is None:
+            return agreeing(self.labels)
+        apart = self.queries is not None and not bool(torch.isin(self.queries, self.gallery).any())
+        return agreeing(self.labels[self.gallery], apart=apart)
+
     def release(self) -> None:
-        """Free the memory of the scorer in use and its ranking; they are made again if they are needed."""
+        """Free the memory of the scorer in use, its ranking and the unit embeddings; they are made again if needed."""
         self._cache.pop("current scorer", None)
+        self._cache.pop("unit vectors", None)
 
     def _use(self, name: str) -> _Current:
         current = self._cache.get("current scorer")
         if not isinstance(current, _Current) or current.name != name:
-            self.release()  # before the next one is made
+            self._cache.pop("current scorer", None)  # before the next one is made
             current = _Current(name, self.scorers[name]())
             self._cache["current scorer"] = current
         return current

@@ -76,7 +76,11 @@ def in_smaller_gallery(view: Embeddings, scorer: str) -> Embeddings | None:
     options = replace(view.options, filter_fractions=())
     # The scorer is the same one: making it may be expensive.
     scorers = {scorer: lambda: view.scorer(scorer)}
-    return view.once(f"smaller gallery {scorer}", lambda: replace(view, gallery=left, scorers=scorers, options=options))
+    directions = None if view.directions is None else lambda: view.unit_vectors
+    return view.once(
+        f"smaller gallery {scorer}",
+        lambda: replace(view, gallery=left, scorers=scorers, directions=directions, options=options),
+    )
 
 
 def _gone(view: Embeddings) -> Tensor:

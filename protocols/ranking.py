@@ -203,10 +203,11 @@ def answer_depth(labels: Tensor, k: int = NEAREST) -> int:
     return min(max(most + 1, k), len(labels))
 
 
-def agreeing(labels: Tensor) -> int:
+def agreeing(labels: Tensor, *, apart: bool = False) -> int:
     """Number k of nearest neighbours for the :func:`agreement`, in a gallery with these classes ``[G]``.
 
-    It is the median number of images of a class less one, from 1 to :data:`NEAREST`. A fixed number would ask mostly
+    It is the median number of images of a class, less one unless queries and gallery are ``apart``, from 1 to
+    :data:`NEAREST`. A fixed number would ask mostly
     images of other classes where classes are small: then the share is highest for queries that find none of their own.
 
     Example:
@@ -214,7 +215,7 @@ def agreeing(labels: Tensor) -> int:
         (3, 10)
     """
     sizes = torch.unique(labels, return_counts=True)[1]
-    return min(max(int(sizes.median()) - 1, 1), NEAREST)
+    return min(max(int(sizes.median()) - (not apart), 1), NEAREST)
 
 
 TIE_TOLERANCE = 1e-13
