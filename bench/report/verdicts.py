@@ -172,8 +172,10 @@ def p_of(first: Mapping[int, float], second: Mapping[int, float]) -> float:
 
 def p_of_win(difference: Summary, p: float, aurocs: Mapping[int, float]) -> float:
     """P-value of a difference; of one above 0, of a win, which needs an AUROC above chance as well."""
-    chance = p_of(aurocs, dict.fromkeys(aurocs, 0.5))
-    return max(p, chance) if difference.mean > 0 and chance == chance else p
+    if not difference.mean > 0 or p != p:
+        return p
+    chance = p_of(aurocs, dict.fromkeys(aurocs, 0.5)) if _mean([aurocs]) > 0.5 else 1.0
+    return max(p, chance)
 
 
 def difference_of(first: Mapping[int, float], second: Mapping[int, float]) -> Summary:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,7 @@ from bench.report.seeds import seed_groups
 from bench.report.table import frame_of
 from bench.report.terminal import print_verdicts
 from bench.report.verdicts import COLUMNS as VERDICT_COLUMNS
-from bench.report.verdicts import verdict_document, verdicts
+from bench.report.verdicts import rankings_of, verdict_document, verdicts
 from bench.store.records import COLUMNS
 from bench.store.specs import Pinned
 from rich.console import Console
@@ -118,6 +119,7 @@ def test_a_constant_competes_and_a_win_is_above_chance():
     values |= {("val", "norm"): [0.6] * 3}
     row = _table(*_results(values)).loc["test", "before_gallery", OWN]
     assert (row["rival"], row["verdict"], row["reason"]) == ("norm", "undecided", "not above chance")
+    assert row["p_holm"] == row["p"] > 0.05  # the difference alone is far below
 
 
 @pytest.mark.parametrize(("share", "rival"), [(0.1, "margin"), (0.6, "agreement")])
@@ -147,7 +149,11 @@ def test_the_ranking_of_the_better_validation_recall_is_judged_and_the_files_hav
     better = merged["value"].where(merged["scorer"] != "mls", merged["value"] + 0.2)
     assert verdicts_of(merged.assign(value=better), roles)[0].ranking == "mls"
     groups = seed_groups(merged.merge(roles, on="unit"))
-    assert [each.ranking for each in verdicts(groups, every_ranking=True)][::4] == ["cosine", "mls"]
+    both = verdicts(groups, every_ranking=True)
+    assert [(each.ranking, each.chosen) for each in both][::4] == [("cosine", True), ("mls", False)]
+    assert [each for each in both if each.chosen] == verdicts(groups)
+    # Another scorer on request is no ranking of a system.
+    assert rankings_of(replace(groups[0], scorer="cosine")) == ("cosine",)
 
 
 def test_p_values_are_adjusted_over_the_cases_that_are_counted():
@@ -162,6 +168,14 @@ def test_p_values_are_adjusted_over_the_cases_that_are_counted():
     assert [each.p_holm for each in found[:3]] == pytest.approx([max(p[0], 2 * p[2]), 3 * p[1], 2 * p[2]])
     assert [each.p_bh for each in found[:3]] == pytest.approx(list(stats.false_discovery_control(p)))
     assert np.isnan(found[3].p_holm)
+
+
+def test_a_seed_without_a_wrong_validation_answer_does_not_prevent_the_choice():
+    values = _levels() | {("val_crop", name): [0.6, 0.6, 0.6] for name in FREE} | {("val_crop", "norm"): [0.65] * 3}
+    for name in FREE:
+        values["val", name] = [np.nan, *values["val", name][1:]]
+    row = _table(*_results(values)).loc["test", "before_gallery", OWN]
+    assert (row["rival"], row["verdict"]) == ("norm", "worth it")
 
 
 def test_of_equal_rivals_the_first_counts_and_a_plugins_confidence_is_one():
