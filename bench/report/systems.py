@@ -34,6 +34,7 @@ from .verdicts import (
     difference_of,
     free_confidences,
     images_of,
+    no_ranking,
     outcome_of,
     p_of,
     p_of_win,
@@ -153,6 +154,8 @@ def _system(
     difference = found.differences[decides.title]
     p = p_of_win(difference, p_of(theirs[decides.title], ours[decides.title]), detected)
     outcome, reason = _decide(found)
+    if outcome and (unknown := no_ranking(group, group.scorer)):
+        outcome, reason = None, unknown
     return replace(found, outcome=outcome, reason=reason, p=p)
 
 

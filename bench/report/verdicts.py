@@ -268,13 +268,26 @@ def ranking_of(group: SeedGroup) -> str:
 
     It is the mean over clean and corrupted ones; the method's own scorer if that is not known.
     """
+    means = _recalls(group)
+    return max(means, key=lambda scorer: means[scorer]) if len(means) > 1 else group.scorer
+
+
+def no_ranking(group: SeedGroup, chosen: str) -> str:
+    """Why the ranking of a system is not known, as in older records that lack Recall@1 on validation images."""
+    others = group.scorers("recall_at_1", "test", "") & {"cosine"} - {chosen}
+    unknown = others and len(_recalls(group.under(chosen))) < 2
+    return "no Recall@1 on validation images chooses the ranking" if unknown else ""
+
+
+def _recalls(group: SeedGroup) -> dict[str, float]:
+    """Recall@1 on validation images by ranking, mean over clean and corrupted ones."""
     splits = _held_out(group, "recall_at_1")
     means = {}
     for scorer in rankings_of(group):
         values = [group.under(scorer).per_seed("recall_at_1", split) for split in splits]
         if values and all(len(defined_values(each)) == group.seeds for each in values):
             means[scorer] = float(np.mean([value for each in values for value in each.values()]))
-    return max(means, key=lambda scorer: means[scorer]) if len(means) > 1 else group.scorer
+    return means
 
 
 def _held_out(group: SeedGroup, metric: str) -> list[str]:
@@ -406,6 +419,8 @@ def _verdict(
     own, free = aurocs(group, split, challenger), aurocs(group, split, rivals.chosen)
     difference = paired_difference(own, free) if set(own) & set(free) else None
     outcome, reason = _decide(challenger, own, rivals, difference)
+    if outcome and (unknown := no_ranking(group, group.scorer)):
+        outcome, reason = None, unknown
     if outcome == "better" and same:
         reason = f"orders images as {same}"
     return Verdict(

@@ -247,7 +247,7 @@ def test_the_highest_confidence_over_all_methods_is_named_with_what_is_decided(t
     highest = "the highest AUROC is that of leading with its own confidence, 91.0 %: +21.0 [+18.5, +23.5] points"
     rest = "better as a pair. A joint comparison of all 3 rules out the others."
     assert f"{highest} over the one recommended for best, {rest}" in text
-    short = "highest of all methods: leading with its own confidence, 91.0 % "
+    short = "highest AUROC of all methods, of which some answer worse: leading with its own confidence, 91.0 % "
     assert short in tree.by_id("verdict")
     assert f"{short}(undecided)" not in tree.by_id("verdict")
     (facts,) = facts_of(_results(best, LEADING, UNSURE, ALONE))

@@ -225,7 +225,7 @@ def test_files_and_the_first_screen_say_the_same():
     assert set(files) == {"systems.csv", "systems.md", "systems.tex"}
     assert "d, clean images, before the gallery" in files["systems.md"]
     headline = headline_of(found, Anchors(), {"d": "d (toy)"})
-    text = "beats the plain method with a free one in 1 of 1 cases on clean images (1 adjusted, 1 over any)"
+    text = "is better than the plain method with a free one in 1 of 1 cases on clean images (1 adjusted, 1 over any)"
     assert text in headline.sentences[0]
     assert [table.title for table in headline.matrices][:2] == [
         "Before there is a gallery, clean images",

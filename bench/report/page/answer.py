@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -306,6 +306,7 @@ class Headline(NamedTuple):
     """Sentences about systems, one for each question, and a matrix of methods and data sets for each kind of images."""
 
     sentences: tuple[str, ...]
+    compared: str
     matrices: tuple[Table, ...]
     tables: tuple[Table, ...]
 
@@ -326,29 +327,62 @@ def headline_of(found: Sequence[System], anchors: Anchors, titles: Mapping[str, 
         for each in own:
             ids[id(each)] = anchors.of("system", dataset, names[each.contender], each.split, each.question)
         tables.append(_table(own, [ids[id(each)] for each in own], anchors.of("systems", dataset), titles[dataset]))
-    sentences = [_sentence(question, leading) for question in QUESTIONS]
+    toys = {name for name, title in titles.items() if title != name}
+    sentences = [_sentence(question, leading, toys) for question in QUESTIONS]
     matrices = [
         _matrix(f"{WHEN[question].capitalize()}, {IMAGES[split]}", own, ids, titles)
         for (question, split), own in sorted(places.items(), key=lambda item: list(QUESTIONS).index(item[0][0]))
     ]
-    return Headline((*filter(None, sentences), *_holding(leading)), tuple(matrices), tuple(tables))
+    return Headline(
+        (*filter(None, sentences), *_holding(leading)), _what_is_compared(leading), tuple(matrices), tuple(tables)
+    )
 
 
-def _sentence(question: Question, found: Sequence[System]) -> str:
+def _sentence(question: Question, found: Sequence[System], toys: Collection[str]) -> str:
     """How often a method is better and worse than the plain one, by kind of images; empty if none is counted."""
-    better, worse = [], []
+    better, worse, serious, heads = [], [], [], []
     for split, images in IMAGES.items():
         cases = [each for each in found if (each.question, each.split) == (question, split) and each.counts]
         if cases:
             wins = [each for each in cases if each.outcome == "better"]
-            remark = f"{sum(each.holds for each in wins)} adjusted, {sum(each.survives for each in wins)} over any"
-            better.append(f"{len(wins)} of {len(cases)} cases on {images} ({remark})")
-            worse.append(f"{sum(each.outcome == 'worse' for each in cases)}")
+            remark = f" ({sum(each.holds for each in wins)} adjusted, {sum(each.survives for each in wins)} over any)"
+            better.append(f"{len(wins)} of {len(cases)} cases on {images}{remark if wins else ''}")
+            losses = [each for each in cases if each.outcome == "worse"]
+            worse.append(f"{len(losses)} ({sum(each.holds for each in losses)} adjusted)" if losses else "0")
+            on_plain = [each for each in cases if each.plain and each.contender.base == each.plain.method]
+            if on_plain:
+                heads.append(_wins(on_plain))
+            others = [each for each in cases if each.contender.dataset not in toys]
+            if 0 < len(others) < len(cases):
+                serious.append(_wins(others))
     if not better:
         return ""
+    form = ", alone or combined with the margin," if question == "at_query_time" else ""
+    end = (
+        f" Of them, heads on the networks of the plain method are better in {' and in '.join(heads)}." if heads else ""
+    )
+    end += f" Without the toys it is better in {' and in '.join(serious)}." if serious else ""
     return (
-        f"{WHEN[question].capitalize()}, a method with its own confidence beats the plain method with a free one in"
-        f" {' and '.join(better)}; it is worse in {' and in '.join(worse)}."
+        f"{WHEN[question].capitalize()}, a method with its own confidence{form} is better than the plain method with a"
+        f" free one in {' and '.join(better)}; it is worse in {' and in '.join(worse)}.{end}"
+    )
+
+
+def _wins(cases: Sequence[System]) -> str:
+    return f"{sum(each.outcome == 'better' for each in cases)} of {len(cases)}"
+
+
+def _what_is_compared(found: Sequence[System]) -> str:
+    """Which method is the plain one on which data sets, and how many seeds there are."""
+    plain = grouped((each for each in found if each.plain), lambda each: each.plain and each.plain.method)
+    named = [
+        f"{name} on {', '.join(dict.fromkeys(each.contender.dataset for each in own))}" for name, own in plain.items()
+    ]
+    seeds = sorted({each.differences[DIFFERENCE].n for each in found})
+    count = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
+    return (
+        f"A case is one method on one data set, with {count} paired seeds. The plain method is {'; '.join(named)}: the"
+        " base of the heads, or else of the recipe."
     )
 
 
@@ -357,12 +391,14 @@ def _holding(found: Sequence[System]) -> tuple[str, ...]:
     wins = [each for each in found if each.counts and each.outcome == "better" and each.holds and each.survives]
     if not wins:
         return ("Adjusted and over any free confidence, no method is better on any data set.",)
-    by_method = grouped(wins, _name)
-    named = [
-        f"{method} ({', '.join(dict.fromkeys(each.contender.dataset for each in own))})"
-        for method, own in by_method.items()
-    ]
-    return (f"Adjusted and over any free confidence, better on some images: {', '.join(named)}.",)
+    texts = []
+    for (question, split), own in grouped(wins, lambda each: (each.question, each.split)).items():
+        named = [
+            f"{method} ({', '.join(dict.fromkeys(each.contender.dataset for each in of_method))})"
+            for method, of_method in grouped(own, _name).items()
+        ]
+        texts.append(f"{WHEN[question]} on {IMAGES[split]}: {', '.join(named)}")
+    return (f"Adjusted and over any free confidence, better only {'; '.join(texts)}.",)
 
 
 def _matrix(title: str, found: Sequence[System], ids: Mapping[int, str], titles: Mapping[str, str]) -> Table:
@@ -382,7 +418,7 @@ def _name(each: System) -> str:
 
 def _cell(each: System, ids: Mapping[int, str]) -> Cell:
     difference = each.differences[DIFFERENCE]
-    text = f"{each.outcome}{'*' * (each.counts and each.holds)} {100 * difference.mean:+.1f}"
+    text = f"{each.outcome}{'*' * (each.counts and each.holds)} {round(100 * difference.mean, 1) + 0.0:+.1f}"
     if each.same_order_as:
         text = f"({each.same_order_as}) {text}"
     return Cell(

@@ -13,7 +13,7 @@ from ..cost import CostRow
 from ..ranks import Rank
 from ..seeds import ComparedColumn, SeedStatistics
 from ..table import GAP, Cell, Column, Table, frame_of, label, table_of
-from ..verdicts import IMAGES, QUESTIONS, Question
+from ..verdicts import IMAGES, QUESTIONS, Question, ranking_of
 from .answer import Cases
 from .words import Advice, Candidate, DatasetFacts, Words, mean_text, named, state_of
 
@@ -120,10 +120,10 @@ def _augrc(split: str, images: str) -> Column[Of[ComparisonRow]]:
     column = ComparedColumn("augrc", split=split, variant="recall_at_1")
 
     def cell(each: Of[ComparisonRow]) -> Cell:
-        value = SeedStatistics.of(each.facts.groups[each.contender].column(column))
-        return value.cell(column.percent)
+        group = each.facts.groups[each.contender]
+        return SeedStatistics.of(group.under(ranking_of(group)).column(column)).cell(column.percent)
 
-    note = "risk of wrong answers by the default confidence, lower is better"
+    note = "risk of wrong answers by the default confidence, under the ranking of the systems; lower is better"
     return Column(f"AUGRC, {images}", cell, note=note)
 
 

@@ -19,7 +19,7 @@ from ..comparison import ComparisonRow
 from ..contender import Budget, Contender, budget_texts, distinct_labels, is_untuned, method_names, unequal_text
 from ..pairing import pairs_needed
 from ..seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics, defined_values
-from ..table import grouped, interval, percent
+from ..table import interval, percent
 from ..verdicts import IMAGES, METRIC, QUESTIONS, Question, Verdict, aurocs, images_of, outcome_of
 from ..write import Judged
 
@@ -282,24 +282,19 @@ class Advice:
 def advice(answers: Sequence[Verdict]) -> Advice:
     """Derive from the verdicts on one method, split and question which confidence to use.
 
-    An own confidence (alone or combined with the margin) is used if it is better, else the free one that validation
-    chose: it costs nothing. Among several that are better, validation chooses.
+    An own confidence, alone or combined with the margin as validation chooses, is used if it is better, else the free
+    one that validation chose: it costs nothing.
     """
     rivals = answers[0].rivals
     if not rivals.chosen:
         return Advice("", reason=rivals.remark)
     free = answers[0].texts.free.removeprefix(rivals.chosen).strip()
-    judged = [(each, each.difference.mean) for each in answers if each.difference is not None]
+    judged = [each for each in answers if each.difference is not None]
     if not judged:
         return Advice(rivals.chosen, "", free, reason=answers[0].reason)
-    by_state = grouped((each for each, _ in judged), state_of)
-    better, undecided = by_state.get("better", []), by_state.get("undecided", [])
-    if better or undecided:
-        shown = max(better or undecided, key=lambda each: _known(each.validation_mean, -math.inf))
-    else:
-        shown, _ = max(judged, key=lambda each: each[1])
-    name, difference = named(shown.challenger), shown.texts.difference
-    if better:
+    shown = max(judged, key=lambda each: _known(each.validation_mean, -math.inf))
+    state, name, difference = state_of(shown), named(shown.challenger), shown.texts.difference
+    if state == "better":
         return Advice(
             shown.challenger,
             "better",
@@ -308,11 +303,9 @@ def advice(answers: Sequence[Verdict]) -> Advice:
             over=rivals.chosen,
             best=name,
             caveat=_caveat(shown),
-            alike=not any(each.beats_all_free for each in better),
+            alike=not shown.beats_all_free,
         )
-    if undecided:
-        return Advice(rivals.chosen, "undecided", free, difference, waiting=name, best=name)
-    return Advice(rivals.chosen, "equivalent" if "equivalent" in by_state else "worse", free, difference, best=name)
+    return Advice(rivals.chosen, state, free, difference, waiting=name if state == "undecided" else "", best=name)
 
 
 def _caveat(chosen: Verdict) -> str:
