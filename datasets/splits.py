@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TypeVar
 
-import numpy as np
-
 Class = TypeVar("Class")
 
 
@@ -32,6 +30,8 @@ def drawn_classes(development: Sequence[Class], test: Sequence[Class], seed: int
     kept = len(class_folds(len(development), min(4, len(development)))[0])
     others = [*development[kept:], *test]
     # Ranking by raw bits is a shuffle that is the same in every version of numpy.
+    import numpy as np  # late: the folder is light
+
     order = np.argsort(np.random.PCG64(seed).random_raw(len(others)), kind="stable").tolist()
     middle = len(development) - kept
     trained, tested = ([others[i] for i in sorted(part)] for part in (order[:middle], order[middle:]))

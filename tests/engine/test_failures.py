@@ -242,7 +242,7 @@ def test_a_report_of_a_read_only_folder_goes_elsewhere_as_a_whole(tmp_path, monk
     columns = dict.fromkeys(KEYS, "") | {"pinned": Pinned(), "trials": 0, "dim": 8, "seed": 0}
     item = {"split": "test", **row("map_at_r", 0.5, n_queries=3)}
     table = pd.DataFrame([{**columns, **item, "unit": "u"}], columns=list(COLUMNS))
-    collected = frame.Results((), 0, table, pd.DataFrame(columns=list(frame.ROLE_COLUMNS)))
+    collected = frame.Results((object(),), 0, table, pd.DataFrame(columns=list(frame.ROLE_COLUMNS)))
     monkeypatch.setattr(frame, "collect", lambda store: collected)
     monkeypatch.setattr("bench.report.write.write_report", lambda judged, out, note: [out / "comparison.md"])
 

@@ -104,7 +104,7 @@ def test_edited_code_is_named(needs, machine, planned, tmp_path):
 
 def test_other_code_of_tests_is_named(needs, machine):
     plans = tuple(
-        plan.model_copy(update={"tests_versions": {**plan.tests_versions, "engine": 2}}) for plan in needs.plans
+        plan.model_copy(update={"tests_versions": {**plan.tests_versions, "engine": 3}}) for plan in needs.plans
     )
     said = _refused(needs.model_copy(update={"plans": plans}), machine())
     assert said.startswith("its code of mine on folder is not that of this run")

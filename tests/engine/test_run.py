@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from bench.datasets.corruptions._base import draw_quality
-from bench.protocols.rows import COMBINED, FITTED, RETRIEVAL_CONFIDENCES, kind_of
+from bench.protocols.rows import COMBINED, FITTED, MARGIN_AND_AGREEMENT, RETRIEVAL_CONFIDENCES, kind_of
 from bench.store.folder import Store
 from bench.store.records import TestRecord
 from safetensors.numpy import load_file
@@ -54,7 +54,7 @@ def test_every_method_has_every_metric_for_every_seed(frame):
         assert {name for name in names if kind_of(name) in ("image", "control")} == expected, method
         assert {name for name in names if kind_of(name) == "retrieval"} == set(RETRIEVAL_CONFIDENCES)
         combined = {f"{name}{end}" for name in expected - controls for end in (COMBINED, FITTED)}
-        assert {name for name in names if kind_of(name) == "combined"} == combined
+        assert {name for name in names if kind_of(name) == "combined"} == combined | {MARGIN_AND_AGREEMENT}
     values = frame.loc[frame["metric"] != "set_size_at_90", "value"].dropna()
     assert values.between(-1, 1).all()
     not_correlation = ~frame["metric"].isin(["spearman_crop", "kendall_crop", "edc_pauc", "spearman_confidences"])
@@ -65,14 +65,16 @@ def test_every_method_has_every_metric_for_every_seed(frame):
 
 
 def test_confidences_are_judged_on_validation_images_as_on_test_images(frame):
-    """Under the method's own scorer; the fit on validation images is not judged on what it was fitted to."""
+    """Under every scorer, with fits, and with the Recall@1 that chooses the ranking of a system."""
     risks = {"aurc", "e_aurc", "augrc", "risk_at_coverage", "coverage_at_risk", "confidence_auroc"}
     keys = ["seed", "scorer", "confidence", "variant", "metric"]
     for method, group in frame.groupby("method"):
-        own = group[(group["metric"].isin(risks)) & (group["scorer"] == ("mls" if method == "pfe" else "cosine"))]
+        own = group[group["metric"].isin(risks)]
+        scorers = {"mls", "cosine"} if method == "pfe" else {"cosine"}
         for split in ("val", "val_crop"):
-            held_out = group[(group["split"] == split) & ((split == "val_crop") | (group["metric"] != "map_at_r"))]
-            tested = own[(own["split"] == split.replace("val", "test")) & ~own["confidence"].str.endswith(FITTED)]
+            here = group[group["split"] == split]
+            assert set(here[here["metric"] == "recall_at_1"]["scorer"]) == scorers
+            held_out, tested = own[own["split"] == split], own[own["split"] == split.replace("val", "test")]
             assert set(map(tuple, held_out[keys].values)) == set(map(tuple, tested[keys].values)), (method, split)
 
 
@@ -113,16 +115,23 @@ def test_values_on_validation_images_are_those_of_the_stored_model(tiny_run, fra
 
 def test_verdicts_say_what_the_tidy_table_says(tiny_run, frame):
     table = pd.read_csv(tiny_run / "report" / "verdicts.csv", keep_default_na=False)
-    assert len(table) == 2 * (2 * 2 + 2 * 4)  # two splits; two methods without a confidence of their own, two with one
+    # Two splits; two methods without a confidence of their own, two with one, one of them ranked in two ways.
+    assert len(table) == 2 * (2 * 2 + 3 * 4)
+    assert table.groupby(["method", "ranking"])["chosen"].nunique().eq(1).all()
     judged = frame[(frame["metric"] == "confidence_auroc") & (frame["method"] == "dul_cls")]
     judged = judged[judged["scorer"] == "cosine"].set_index(["split", "confidence", "seed"])["value"].sort_index()
     for _, row in table[table["method"] == "dul_cls"].iterrows():
-        free = RETRIEVAL_CONFIDENCES
-        if row["question"] == "before_gallery":
-            free = ("norm", "max_cosine", "max_probability", "neg_entropy")
-        held_out = {name: judged[row["split"].replace("test", "val"), name].mean() for name in free}
-        assert row["rival"] == max(free, key=held_out.__getitem__)
-        difference = judged[row["split"], row["challenger"]] - judged[row["split"], row["rival"]]
+        images = ("norm", "max_cosine", "max_probability", "neg_entropy")
+        free = images
+        if row["question"] == "at_query_time":
+            free = (*RETRIEVAL_CONFIDENCES, MARGIN_AND_AGREEMENT)
+            free += tuple(f"{name}{end}" for name in images for end in (COMBINED, FITTED))
+        held_out = {name: np.mean([judged["val", name], judged["val_crop", name]]) for name in free}
+        held_out["constant"] = 0.5
+        if not row["rival_remark"]:
+            assert held_out[row["rival"]] == pytest.approx(max(held_out.values()), abs=1e-12)
+        rival = 0.5 if row["rival"] == "constant" else judged[row["split"], row["rival"]]
+        difference = judged[row["split"], row["challenger"]] - rival
         assert float(row["difference_mean"]) == pytest.approx(difference.mean(), abs=1e-12)
         assert row["seeds"] == 2
         assert row["verdict"] in ("worth it", "not worth it", "undecided")
