@@ -121,6 +121,7 @@ class Folder(PhotoDataset):
                 _add_classes(listing, folder, f"{part}/", roles[part])
         else:
             _add_classes(listing, folder, "", "")
+            _check_for_splits(listing, folder)
         return listing
 
 
@@ -164,6 +165,18 @@ def _add_classes(listing: Listing, folder: Path, prefix: str, part: str) -> None
     for name in classes:
         for image in images[name]:
             listing.add(f"{prefix}{name}/{image}", name, name, part)
+
+
+def _check_for_splits(listing: Listing, folder: Path) -> None:
+    """Refuse two or three folders that contain folders alone: they divide the classes, rather than being classes."""
+    names = _class_folders(folder)
+    if len(names) <= 3 and all(image.count("/") > 1 for image in listing.ids):
+        count = len({image.rsplit("/", 1)[0] for image in listing.ids})
+        raise DataError(
+            f"{folder}: {', '.join(names)} would be taken for {len(names)} classes, but contain folders alone, {count}"
+            f" with images; give --data-root {shlex.quote(str(folder / names[0]))}, or put the class folders into one"
+            " folder, or into train, query and gallery (docs/running.md)"
+        )
 
 
 def _class_folders(folder: Path) -> list[str]:

@@ -116,6 +116,19 @@ def test_splits_are_not_taken_for_classes(releases, make_photo, name):
     assert len(Folder(root).listing.names) == 9
 
 
+def test_two_splits_of_nested_classes_are_refused_with_what_to_give(tmp_path, make_photo):
+    """The layout of Omniglot: background and evaluation, alphabets, characters."""
+    for split, alphabets in (("images_background", 3), ("images_evaluation", 2)):
+        for alphabet in range(alphabets):
+            make_photo(tmp_path / split / f"alphabet {alphabet}" / "character 1" / "0.png")
+    with pytest.raises(DataError, match="taken for 2 classes, but contain folders alone, 5 with images"):
+        Folder(tmp_path)
+    assert len(images_below(tmp_path)[0].names) == 2  # a trained network may be tested on two classes
+    make_photo(tmp_path / "images_background" / "0.png")
+    with pytest.raises(DataError, match="6 images of 2 classes"):  # one of them has an image of its own
+        Folder(tmp_path)
+
+
 def test_a_folder_around_the_class_folders_is_named(releases):
     root = releases.folder()
     for read in (Folder, images_below):
