@@ -358,10 +358,8 @@ def _sentence(question: Question, found: Sequence[System], toys: Collection[str]
     if not better:
         return ""
     form = ", alone or combined with the margin," if question == "at_query_time" else ""
-    end = (
-        f" Of them, heads on the networks of the plain method are better in {' and in '.join(heads)}." if heads else ""
-    )
-    end += f" Without the toys it is better in {' and in '.join(serious)}." if serious else ""
+    end = f" Heads on the plain method's networks: better in {' and in '.join(heads)}." if heads else ""
+    end += f" Without the toys: better in {' and in '.join(serious)}." if serious else ""
     return (
         f"{WHEN[question].capitalize()}, a method with its own confidence{form} is better than the plain method with a"
         f" free one in {' and '.join(better)}; it is worse in {' and in '.join(worse)}.{end}"
@@ -369,7 +367,9 @@ def _sentence(question: Question, found: Sequence[System], toys: Collection[str]
 
 
 def _wins(cases: Sequence[System]) -> str:
-    return f"{sum(each.outcome == 'better' for each in cases)} of {len(cases)}"
+    """In how many of some cases the method is better, and worse."""
+    states = Counter(each.outcome for each in cases)
+    return f"{states['better']} of their {len(cases)} cases (worse in {states['worse']})"
 
 
 def _what_is_compared(found: Sequence[System]) -> str:
