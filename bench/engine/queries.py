@@ -2,8 +2,8 @@
 
 Per split, clean and corrupted, of test and validation images: classes, ids and image confidences, and per scorer the
 first answer, Recall@1, the average precision and the retrieval confidences; for test images also those in the smaller
-gallery of open-set queries. All numbers are those that the test has
-computed with, so that its values follow from them without an embedding.
+gallery of open-set queries. All numbers are those that the test has computed with, so that its values follow from them
+without an embedding.
 """
 
 from __future__ import annotations

@@ -309,7 +309,10 @@ def query_rows(record: TestRecord, found: Arrays, groups: Sequence[str]) -> list
             rows.append(rows_of_views(views, load_tests(groups)))
         except (UnitFailed, ValueError, IndexError, KeyError, RuntimeError) as error:  # arrays that do not fit together
             raise UnitFailed(f"{path}: {first_line(error)}") from None
-    return [without_nan(item) for item in mean_rows(rows)]
+    try:
+        return [without_nan(item) for item in mean_rows(rows)]
+    except ValueError as error:  # files of different tests
+        raise UnitFailed(f"its files of queries do not fit together: {first_line(error)}") from None
 
 
 def _images(record: TestRecord, site: Site) -> ImageSet | None:

@@ -272,10 +272,10 @@ def ranking_of(group: SeedGroup) -> str:
     return max(means, key=lambda scorer: means[scorer]) if len(means) > 1 else group.scorer
 
 
-def no_ranking(group: SeedGroup, chosen: str) -> str:
+def no_ranking(group: SeedGroup) -> str:
     """Why the ranking of a system is not known, as in older records that lack Recall@1 on validation images."""
-    others = group.scorers("recall_at_1", "test", "") & {"cosine"} - {chosen}
-    unknown = others and len(_recalls(group.under(chosen))) < 2
+    others = group.scorers("recall_at_1", "test", "") & {"cosine"} - {group.scorer}
+    unknown = others and len(_recalls(group)) < 2
     return "no Recall@1 on validation images chooses the ranking" if unknown else ""
 
 
@@ -419,7 +419,7 @@ def _verdict(
     own, free = aurocs(group, split, challenger), aurocs(group, split, rivals.chosen)
     difference = paired_difference(own, free) if set(own) & set(free) else None
     outcome, reason = _decide(challenger, own, rivals, difference)
-    if outcome and (unknown := no_ranking(group, group.scorer)):
+    if outcome and (unknown := no_ranking(group)):
         outcome, reason = None, unknown
     if outcome == "better" and same:
         reason = f"orders images as {same}"
