@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from .closure import file_of, import_statements, plugin_name
 from .errors import LINE, PLUGINS, UnknownName, UserError, first_line, place_of
 from .names import check_name, why_not_a_name
+from .resources import data_home
 
 if TYPE_CHECKING:
     from .datasets.dataset import Dataset
@@ -47,6 +48,7 @@ class Entry:
     entry_point: importlib.metadata.EntryPoint | None = None
     broken: str = ""
     plugin: bool = False
+    imported: bool = False
 
     def load(self) -> Any:
         """Import the class and return it; a UserError with the reason if its file does not import."""
@@ -56,6 +58,8 @@ class Entry:
             if self.entry_point is not None:
                 return self.entry_point.load()
             assert self.path is not None
+            if self.imported:
+                return _imported(self.path)
             module = import_file(self.path) if self.plugin else importlib.import_module(self.origin)
             return getattr(module, self.class_name)
         except BaseException as error:  # whatever a contributed file raises is its reason, not our crash
@@ -68,13 +72,39 @@ class Entry:
         if self.plugin:
             assert self.path is not None
             return self.path
+        if self.imported:
+            return f"{PACKAGES[self.kind]}.{FEATURES}"
         return self.entry_point.module if self.entry_point is not None else self.origin
+
+    @property
+    def locked_as(self) -> str:
+        """Name in the lock file of versions: imported features share the code of one data set."""
+        return f"{self.kind}.{FEATURES if self.imported else self.name}"
+
+
+FEATURES = "features"
+"""Data set whose class is that of all imported features."""
+
+
+def _imported(folder: Path) -> type[Dataset]:
+    """Class of a data set of features that `bench data features` has written to a folder."""
+    from .datasets.features import Features, read_index
+    from .protocols.recipes._base import get_recipe
+
+    index = read_index(folder)
+    assert index is not None
+    recipe = replace(get_recipe(FEATURES), feature_views=index["views"])
+    fields = {"name": folder.name, "summary": index["about"], "recipe": recipe, "folder": folder}
+    return type("Imported", (Features,), fields)
 
 
 class Registry:
-    """All methods or all data sets that can be named: of this package, other installed packages and plug-ins."""
+    """All methods or all data sets that can be named: of this package, other installed packages and plug-ins.
 
-    def __init__(self, kind: str, plugins: tuple[Path, ...] = ()) -> None:
+    Data sets also are the imported features in the folders ``homes``, by default the folder of all data sets.
+    """
+
+    def __init__(self, kind: str, plugins: tuple[Path, ...] = (), homes: tuple[Path, ...] | None = None) -> None:
         self.kind = kind
         self.entries: dict[str, Entry] = {}
         self.broken: list[Entry] = []
@@ -90,6 +120,12 @@ class Registry:
             self._add(Entry(kind, point.name, f"from {point.value}", point.value, entry_point=point))
         for path in _plugin_files(plugins):
             self._add_file(path, origin=str(path), plugin=True)
+        if kind == "datasets":
+            homes = (data_home(),) if homes is None else homes
+            for path in (path for home in homes for path in _features_in(home)):
+                if path.name not in self.entries:
+                    summary = f"features imported to {path}"
+                    self._add(Entry(kind, path.name, summary, str(path), path=path, imported=True))
 
     def _add(self, entry: Entry) -> None:
         clash = self.entries.get(entry.name)
@@ -157,6 +193,12 @@ class Registry:
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(sorted(self.entries.values(), key=lambda entry: entry.name))
+
+
+def _features_in(home: Path) -> list[Path]:
+    """Folders of the imported features in a folder of data sets."""
+    found = sorted(path.parent for path in home.glob("*/features.json"))
+    return [path for path in found if not path.name.startswith(".") and not why_not_a_name(path.name)]
 
 
 DECORATORS = {"register": "", "register_dataset": "datasets", "register_method": "methods"}

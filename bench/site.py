@@ -63,7 +63,8 @@ class Site(BaseModel):
     @cached_property
     def datasets(self) -> Registry:
         """All data sets that can be named, those of plug-ins included."""
-        return Registry("datasets", tuple(map(Path, self.plugins)))
+        homes = tuple(Path(path) for path in (self.data_root, self.data_home) if path)
+        return Registry("datasets", tuple(map(Path, self.plugins)), homes)
 
     @cached_property
     def plugin_tests(self) -> tuple[str, ...]:

@@ -54,7 +54,7 @@ def engine(part: str) -> Entry:
 def registered(registry: Registry, name: str) -> Entry:
     """Entry of a method or data set."""
     found = registry.get(name)
-    return Entry(f"{registry.kind}.{name}", found.load().version, (found.code,))
+    return Entry(found.locked_as, found.load().version, (found.code,))
 
 
 def backbone(name: str) -> Entry:

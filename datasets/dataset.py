@@ -156,6 +156,25 @@ class ImageSet(ABC):
             TypeError: If the settings are of another class.
         """
 
+    def view_of(self, index: Tensor, augmentation: TrainingAugmentation, view: int) -> Tensor:
+        """One numbered augmented view of some images; its draws depend on the view and each image's identity alone.
+
+        Args:
+            index: int64 ``[B]``, positions in the set.
+            augmentation: Settings of the augmentation, as :meth:`training` takes them.
+            view: Number of the view, from 0.
+
+        Returns:
+            float32 ``[B, C, H, W]``.
+        """
+
+        def one(place: int) -> Tensor:
+            digest = hashlib.blake2b(f"view {view}|{self.ids[place]}".encode("utf-8", "surrogateescape"), digest_size=8)
+            generator = torch.Generator().manual_seed(int.from_bytes(digest.digest(), "big") >> 1)
+            return self.training(torch.tensor([place]), augmentation, generator)
+
+        return torch.cat(list(self.map(one, index.tolist())))
+
     @abstractmethod
     def cropped(self, index: Tensor, fraction: Tensor) -> Tensor:
         """Centre crops of some images, resized to the full size and converted to network input by :meth:`normalised`.

@@ -152,7 +152,7 @@ class PhotoImages(ImageSet):
 
     def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
         """Apply a function to each item of a list in threads; few results wait at a time, so memory stays bounded."""
-        if self.threads == 1:
+        if self.threads == 1 or len(items) < 2:
             yield from map(function, items)
             return
         with ThreadPoolExecutor(self.threads) as pool:

@@ -100,6 +100,7 @@ def verify(
 def _verify(dataset: Dataset, as_json: bool = False) -> None:
     from rich.console import Console
 
+    from ..datasets.features import Features
     from ..datasets.releases import PhotoDataset
     from ..datasets.verification import verify_in_memory
     from ..progress import progress_bar
@@ -115,6 +116,8 @@ def _verify(dataset: Dataset, as_json: bool = False) -> None:
             else:
                 _print_verification(verification)
         else:
+            if isinstance(dataset, Features):
+                dataset.check_files()
             in_memory = verify_in_memory(dataset)
             if as_json:
                 print_json(in_memory)
@@ -201,6 +204,47 @@ def download_data(
     typer.echo(f"now: bench run --method dul_cls --dataset {name}{where} --seeds 5")
 
 
+@app.command("features")
+def import_features(
+    name: Annotated[str, typer.Argument(help="Name that the data set gets.")],
+    train: Annotated[Path, typer.Option("--train", help="Features of training classes.", metavar="FILE")],
+    test: Annotated[Path, typer.Option("--test", help="Features of test classes.", metavar="FILE")],
+    val: Annotated[
+        Path | None,
+        typer.Option("--val", help="Features of validation classes; without it, a quarter of those of --train."),
+    ] = None,
+    data_root: DataRoot = None,
+) -> None:
+    """Import features that you have computed, so that methods are trained on them as on a frozen network.
+
+    Files are .npz, .safetensors or .parquet with `features [N, F]`, or `[N, V, F]` of V augmented views, and `labels
+    [N]`. Optional: `ids [N]`, `class_names [C]`, `groups [N]` (classes that share a group are held out together),
+    `embeddings [N, F]` of the images as they are (else the first view), `corrupted_crop [N, F]` with `severity_crop
+    [N]`, and for the test `is_query` and `is_gallery [N]`. `bench embed` writes such files.
+
+    \b
+    bench data features birds --train train.npz --test test.npz
+    bench run --method all --dataset birds --seeds 5
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
+    from rich.console import Console
+
+    from ..names import check_name
+    from ..progress import progress_bar
+    from ..scoring.feature_files import import_features as import_files
+
+    root = data_root or data_home()
+    check_name("data set", name)
+    if name in Registry("datasets", homes=()):
+        raise UserError(f"{name!r} is a data set of this package; choose another name")
+    if (root / name).exists():
+        raise UserError(f"{root / name} already exists; remove it first, or choose another name")
+    files = {"train": train, "test": test} | ({} if val is None else {"val": val})
+    with progress_bar(Console(stderr=True)) as progress:
+        said = import_files(name, files, root, progress)
+    where = "" if data_root is None else f" --data-root {shlex.quote(str(data_root))}"
+    typer.echo("\n".join([*said, f"now: bench run --method all --dataset {name}{where} --seeds 5"]))
+
+
 def _download(
     cls: type[PhotoDataset],
     archive: Archive,
@@ -267,7 +311,7 @@ def _say_if_not_the_owners(archive: Archive, path: Path) -> None:
 
 def _print_in_memory(name: str, verification: MemoryVerification) -> None:
     shape = " x ".join(map(str, verification["shape"]))
-    print(f"{name}, built in memory: {verification['images']} images of {shape}, {verification['classes']} classes")
+    print(f"{name}: {verification['images']} images of {shape}, {verification['classes']} classes")
     _print_splits(verification["splits"])
 
 

@@ -20,7 +20,7 @@ def print_dry_run(plans: tuple[Plan, ...], site: Site, results: Path, launch: La
         print_plan(plan)
     ranges = plans[0].testing.tests.corruptions.items()
     named = (f"{kind} (severity {a:g}{f' to {b:g}' if b != a else ''})" for kind, (a, b) in ranges)
-    print(f"tested on clean images and under {', '.join(named)}")
+    print(f"tested on clean images{' and under ' if ranges else ''}{', '.join(named)}")
     tests = sum(plan.tests for plan in plans)
     print(f"at most {sum(plan.trainings for plan in plans)} trainings, {tests} tests; results in {results}")
     print_estimate(plans, site, launch)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..errors import UserError, printable
+from ..names import split_names
 from . import completion
-from .options import DEFAULT_RESULTS, Device, Plugins, Results, site_of
+from .options import DEFAULT_RESULTS, DataRoot, Device, Plugins, Results, site_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,16 +23,32 @@ if TYPE_CHECKING:
     from ..engine.encoder import Encoder
 
 
+class Split(StrEnum):
+    """Classes of a data set that are embedded."""
+
+    train = "train"
+    test = "test"
+
+
 def embed(
+    out: Annotated[Path, typer.Option("--out", help="File to write: .npz, .safetensors or .parquet.", metavar="FILE")],
     images: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             "--images",
             help="Folder of images: DIR/CLASS/*, DIR/query/CLASS/* with DIR/gallery/.., or flat.",
             metavar="DIR",
         ),
-    ],
-    out: Annotated[Path, typer.Option("--out", help="File to write: .npz, .safetensors or .parquet.", metavar="FILE")],
+    ] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            "--dataset", help="Data set of photographs in place of --images.", autocompletion=completion.DATASET
+        ),
+    ] = None,
+    split: Annotated[
+        Split, typer.Option("--split", help="With --dataset: classes to train on, or to test.")
+    ] = Split.train,
     run: Annotated[
         str | None,
         typer.Option(
@@ -65,6 +83,20 @@ def embed(
         int | None,
         typer.Option("--image-size", min=8, help="Input side of the backbone, pixels; its own if not given."),
     ] = None,
+    views: Annotated[
+        int,
+        typer.Option("--views", min=0, max=64, help="Also embed so many augmented views, for `bench data features`."),
+    ] = 0,
+    corruptions: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--corruptions",
+            help="Also embed corrupted images, such as crop; see `bench list corruptions`.",
+            metavar="C,..",
+            autocompletion=completion.CORRUPTIONS,
+        ),
+    ] = None,
+    data_root: DataRoot = None,
     results: Results = DEFAULT_RESULTS,
     device: Annotated[Device, typer.Option(help="Where to embed.")] = Device.auto,
     plugin: Plugins = None,
@@ -79,6 +111,14 @@ def embed(
     bench embed --run 3f2a --images photos --out photos.npz
     bench embed --backbone resnet50 --weights resnet50.pth --images photos --out photos.npz
     bench score photos.npz
+
+    With --views or --corruptions the file is one that `bench data features` imports: `features [N, V, F]`, `embeddings
+    [N, F]` of the images as they are, `corrupted_crop` with `severity_crop`, and the labels. What an interruption
+    leaves is gone on with by the same command.
+
+    \b
+    bench embed --backbone resnet50 --dataset cub200 --split train --views 4 --corruptions crop --out train.npz
+    bench embed --backbone resnet50 --dataset cub200 --split test --corruptions crop --out test.npz
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     from ..resources import pick_device
     from ..scoring.files import check_writable
@@ -87,6 +127,11 @@ def embed(
         raise UserError("name one network: --run UNIT, --checkpoint FILE or --backbone NAME")
     if backbone is None and (weights is not None or image_size is not None):
         raise UserError("--weights and --image-size belong to --backbone; a trained unit has its own")
+    if (images is None) == (dataset is None):
+        raise UserError("name the images: --images DIR or --dataset NAME")
+    kinds = split_names(corruptions or ())
+    if backbone is None and (views or kinds or dataset):
+        raise UserError("--views, --corruptions and --dataset belong to --backbone: they are for features to train on")
     check_writable(out)
     where = pick_device(device.value)
 
@@ -98,7 +143,20 @@ def embed(
         folder = checkpoint_folder(checkpoint) if checkpoint is not None else unit_folder(results, run or "")
         return trained_unit(folder, site_of(results, plugin=plugin, device=where))
 
-    typer.echo(embed_images(images, encoder, out))
+    if images is not None and not views and not kinds:
+        typer.echo(embed_images(images, encoder, out))
+        return
+    if out.suffix.lower() not in (".npz", ".safetensors"):
+        raise UserError(f"{out.name}: views and corrupted images need an .npz or .safetensors file")
+    from rich.console import Console
+
+    from ..progress import progress_bar
+    from ..scoring.feature_parts import Wanted, embed_features
+
+    site = site_of(results, plugin=plugin, data_root=data_root, device=where)
+    asked = Wanted(images, dataset, split.value, views, kinds, out)
+    with progress_bar(Console(stderr=True)) as progress:
+        typer.echo(embed_features(asked, encoder(), site, progress))
 
 
 def embed_images(folder: Path, encoder: Callable[[], Encoder], out: Path) -> str:
@@ -161,22 +219,16 @@ def embed_untrained(folder: Path, device: str) -> dict[str, np.ndarray]:
 
 def _embedded(listing: Listing, encoder: Encoder) -> dict[str, np.ndarray]:
     """Arrays of a file of embeddings, labels and roles of the images included."""
-    import os
-
     import numpy as np
     import torch
     from rich.console import Console
 
     from ..datasets.decode import decode
-    from ..datasets.photo_images import PhotoImages
     from ..progress import progress_bar
-    from ..resources import cores
+    from ..scoring.feature_parts import photographs_of
 
-    classes = {key: number for number, key in enumerate(sorted(listing.names))}
-    labels = torch.tensor([classes[key] for key in listing.classes])
-    paths = [Path(os.path.join(listing.folder, name)) for name in listing.ids]
-    names = [listing.names[key] for key in classes]
-    photographs = PhotoImages(paths, labels, listing.ids, names, view=encoder.view, threads=cores())
+    photographs = photographs_of(listing, encoder)
+    paths = photographs.paths
     with progress_bar(Console(stderr=True)) as advance:
         photographs.prepare("evaluation", advance)
 
@@ -190,7 +242,8 @@ def _embedded(listing: Listing, encoder: Encoder) -> dict[str, np.ndarray]:
             return images
 
         arrays = encoder.run(load, len(paths))
-    arrays |= {"labels": labels.numpy(), "class_names": np.array(names)}
-    if listing.parts[0]:
-        arrays |= {f"is_{role}": np.array([part == role for part in listing.parts]) for role in ("query", "gallery")}
+    arrays |= {"labels": photographs.labels.numpy(), "class_names": np.array(photographs.class_names)}
+    for role, rows in (("is_query", photographs.queries), ("is_gallery", photographs.gallery)):
+        if rows is not None:
+            arrays[role] = np.isin(np.arange(len(paths)), rows.numpy())
     return arrays | {"ids": np.array(listing.ids)}

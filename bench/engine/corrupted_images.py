@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..datasets.corruptions._base import CROP, corrupted, draw_quality, manifest_sha256
 from ..datasets.dataset import ImageSet
+from ..datasets.feature_images import FeatureImages
 from ..errors import UnitFailed
 from ..methods._model import EmbeddingModel, NonFiniteEmbeddings
 from ..methods.scorers.spec import DistributionScorer
@@ -38,6 +39,10 @@ class CorruptedImages:
     def of(cls, images: ImageSet, dataset: str, kind: str, severity: tuple[float, float]) -> CorruptedImages:
         """Draw the severities of a set's images, uniformly in a range."""
         seed = seed_for("crops" if kind == CROP else kind, dataset)
+        if isinstance(images, FeatureImages):
+            given = images.given_severity(kind)
+            if given is not None:
+                return cls(images, kind, severity, 1 - given, seed)
         return cls(images, kind, severity, draw_quality(kind, images.ids, seed, *severity), seed)
 
     def __len__(self) -> int:

@@ -24,6 +24,7 @@ from ..datasets.dataset import ImageSet
 from ..errors import UnitFailed
 from ..methods._base import Method
 from ..methods._model import EmbeddingModel, EnsembleModel, NonFiniteEmbeddings
+from ..methods.backbones.registry import GIVEN
 from ..methods.scorers.inner_products import mode_scorer
 from ..methods.scorers.spec import DistributionScorer
 from ..protocols._base import Tests
@@ -70,6 +71,8 @@ class TestedFeatures:
         digests = {_digest(member.backbone) for member in members}
         if len(digests) > 1:
             return None
+        if spec.backbone == GIVEN:
+            return None  # the images are features
         if spec.frozen:
             dataset = site.dataset(spec.dataset, spec.view)
             data = dataset.train_val(spec.fold, spec.folds)

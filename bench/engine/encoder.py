@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import save
 from torch import Tensor
 
 from ..datasets.array_images import ArrayImages
@@ -20,7 +21,7 @@ from ..methods.backbones.registry import build_backbone, check_backbone, find_we
 from ..methods.distributions.arrays import to_arrays
 from ..seeds import seed_for
 from ..site import Site
-from ..store.files import file_sha256
+from ..store.files import file_sha256, sha256
 from ..store.folder import RECORD, WEIGHTS
 from ..store.records import DamagedRecord, TestRecord, TrainRecord
 from .networks import backbone_features, default_confidence, embed, restored
@@ -36,6 +37,8 @@ class Encoder:
         view: How photographs are read (resolution, crop); with ``small``, only used to check them for damage.
         run: Function of a function from row numbers ``[B]`` to images, and of their number N; it returns the arrays of
             an embedding file by name.
+        about: Sentence about a backbone: name, weights, pooling and image size; empty for a trained unit.
+        digest: SHA-256 of its weights.
         small: Converts a decoded photograph to the input of a network that was trained on small images held in memory;
             None for a network that takes photographs.
     """
@@ -43,6 +46,8 @@ class Encoder:
     view: View
     run: Callable[[Load, int], dict[str, np.ndarray]]
     small: Callable[[Tensor], Tensor] | None = None
+    about: str = ""
+    digest: str = ""
 
 
 def unit_folder(results: Path, unit: str) -> Path:
@@ -141,7 +146,8 @@ def bare_backbone(name: str, weights: str | None, image_size: int | None, device
     torch.manual_seed(seed_for("embed", name))  # of weights that no file gives
     try:
         check_backbone(name)
-        network = build_backbone(name, 3, find_weights(name, weights)).to(device).eval()
+        path = find_weights(name, weights)
+        network = build_backbone(name, 3, path).to(device).eval()
     except ValueError as error:
         raise UserError(str(error)) from None
     body: Any = getattr(network, "body", None)
@@ -152,4 +158,8 @@ def bare_backbone(name: str, weights: str | None, image_size: int | None, device
     def run(load: Load, count: int) -> dict[str, np.ndarray]:
         return {"embeddings": backbone_features(network, load, count, device).numpy()}
 
-    return Encoder(View(image_size=size, resize=round(size * 256 / 224), upright=True), run)
+    digest = sha256(save({key: value.cpu().contiguous() for key, value in network.state_dict().items()}))
+    pooling = getattr(network, "pooling", "")
+    held = "random weights" if path is None else f"weights {file_sha256(path)[:8]}"
+    about = f"{name}, {held}, pooling {pooling}, {size} x {size} pixels"
+    return Encoder(View(image_size=size, resize=round(size * 256 / 224), upright=True), run, None, about, digest)

@@ -104,7 +104,9 @@ def _estimate(plan: Plan, site: Site) -> Estimate:
     steps, epochs = steps_per_epoch(spec, len(data.train)), spec.optim.epochs
     validating = -(-len(data.val) // CHUNK) * CHUNK * one_image
     features_once = 0.0
-    if model.backbone_frozen:
+    if spec.frozen and not spec.caches_features:
+        training = epochs * (steps * one_step + validating)
+    elif model.backbone_frozen:
         features_once = sizes.feature_views * (len(data.train) + len(data.val)) * one_image + validating
         training = epochs * steps * one_step
     else:
@@ -113,7 +115,7 @@ def _estimate(plan: Plan, site: Site) -> Estimate:
         with_loading = one_step + loading if site.device == "cpu" else max(one_step, loading)
         training = epochs * (steps * with_loading + validating)
     test = (1 + len(plan.testing.tests.corruptions)) * (len(tests) + len(data.val)) * one_image
-    if spec.frozen:
+    if spec.caches_features:
         features_once, test = features_once + test, 0.0
     measuring = 0.0 if plan.tune_for == "retrieval" else validating
     return Estimate(one_step, one_image, training, features_once, measuring, test, decode, cache_bytes)

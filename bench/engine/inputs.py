@@ -21,7 +21,9 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ..datasets.dataset import Dataset, ImageSet, TrainVal
+from ..datasets.feature_images import FeatureImages
 from ..methods._model import Embedding, EmbeddingModel
+from ..methods.backbones.features import GivenFeatures
 from ..methods.backbones.registry import build_backbone, find_weights
 from ..seeds import content_id, seed_for
 from ..site import Site
@@ -50,19 +52,47 @@ class Features:
     ``train`` and ``val`` are ``[V, N, F]`` and ``[V, M, F]`` or V tensors, ``evaluation`` is ``[M, F]``.
     """
 
-    train: Tensor | tuple[Tensor, ...]
-    val: Tensor | tuple[Tensor, ...]
-    evaluation: Tensor
+    train: Tensor | tuple[Tensor | View, ...]
+    val: Tensor | tuple[Tensor | View, ...]
+    evaluation: Tensor | View
 
     def of_training(self, view: Tensor, rows: Tensor) -> Tensor:
         """Features ``[B, F]`` of the views ``[B]`` of training images ``[B]``."""
         if isinstance(self.train, Tensor):
             return self.train[view, rows]
-        chosen = self.evaluation.new_empty(len(rows), self.evaluation.shape[1])
-        for number, features in enumerate(self.train):
-            here = (view == number).nonzero().squeeze(1)
-            chosen[here] = features[rows[here]]
-        return chosen
+        order = view.argsort(stable=True)
+        parts = rows[order].split(view.bincount(minlength=len(self.train)).tolist())
+        found = torch.cat([features[part] for features, part in zip(self.train, parts)])
+        return found[order.argsort()]
+
+    def first_view(self) -> Tensor:
+        """Features ``[N, F]`` of the first view of all training images."""
+        return _whole(self.train[0])
+
+    def validation_views(self) -> Iterator[Tensor]:
+        """Features ``[M, F]`` of each view of the validation images."""
+        return map(_whole, self.val)
+
+
+def _whole(features: Tensor | View) -> Tensor:
+    return features if isinstance(features, Tensor) else features[torch.arange(len(features))]
+
+
+class View:
+    """Features of one view of N images in a mapped file, divided by a constant when some rows are read."""
+
+    def __init__(self, images: FeatureImages, number: int | None, scale: Tensor, device: str) -> None:
+        self._images, self._number, self._scale, self._device = images, number, scale, device
+        self.shape = (len(images), images.width)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        """Features float32 ``[B, F]`` of some rows."""
+        number = self._number
+        found = self._images.evaluation(rows) if number is None else self._images.view(number, rows)
+        return found.to(self._device) / self._scale
 
 
 class _Views:
@@ -72,15 +102,20 @@ class _Views:
         self.spec, self.site, self.data, self.running = spec, site, data, running
         self.augmentation = dataset.augmentation_type(**spec.augmentation)
 
+    def _draw(self, view: int, split: str, images: ImageSet) -> Callable[[Tensor], Tensor]:
+        """Function from consecutive rows to one augmented view of these images."""
+        gen = generator("features", self.spec.dataset, split, view)
+        # The draws of an augmentation depend on how many images are drawn for.
+        return lambda rows: images.training(rows, self.augmentation, gen)
+
     @torch.no_grad()
     def _of_view(self, view: int, split: str, images: ImageSet, backbone: nn.Module) -> Tensor:
-        """Features ``[N, F]`` of one augmented view of N images; its draws depend on data set, split and view."""
+        """Features ``[N, F]`` of one augmented view of N images."""
         backbone.eval()
-        gen = generator("features", self.spec.dataset, split, view)
+        draw = self._draw(view, split, images)
         parts: list[Tensor] = []
         for rows in torch.arange(len(images)).split(256):
-            # The draws of an augmentation depend on how many images are drawn for.
-            batch: Tensor = images.training(rows, self.augmentation, gen)
+            batch = draw(rows)
 
             def work(part: Tensor, size: int, batch: Tensor = batch) -> Tensor:
                 some = batch if len(part) == len(batch) else batch[part]
@@ -130,12 +165,33 @@ class FrozenBackbone(_Views):
         content = content_id([spec.features, data.train.manifest_sha256(), data.val.manifest_sha256()])
         self.folder = site.store.features(content)
 
+    def _draw(self, view: int, split: str, images: ImageSet) -> Callable[[Tensor], Tensor]:
+        """As in the base class, but the draws depend on the view and on the identity of an image alone."""
+        return lambda rows: images.view_of(rows, self.augmentation, view)
+
+    def _rows_for_scale(self) -> Tensor:
+        gen = generator("calibrate", self.spec.dataset, "features")
+        return torch.randperm(len(self.data.train), generator=gen)[:CALIBRATION]
+
+    def _given(self, train: FeatureImages, val: FeatureImages) -> tuple[Features, Tensor]:
+        """The features of a data set that consists of features, and the constant by which they are divided."""
+        stand_in = GivenFeatures(train.width)
+        if self.spec.batches.calibrate:
+            stand_in.calibrate(train.view(0, self._rows_for_scale()))
+        scale, device = stand_in.feature_scale.to(self.site.device), self.site.device
+        views = range(self.spec.batches.feature_views)
+        parts = [tuple(View(images, view, scale, device) for view in views) for images in (train, val)]
+        return Features(parts[0], parts[1], View(val, None, scale, device)), scale
+
     def load(self) -> tuple[Features, Tensor]:
         """The features and the constant ``[]`` by which the backbone divides them; what is missing is made."""
+        train, val = self.data.train, self.data.val
+        if isinstance(train, FeatureImages) and isinstance(val, FeatureImages):
+            return self._given(train, val)
         fixed = self._read(self._evaluation_and_scale())
         views = [self._read(self.make_view(view)) for view in range(self.spec.batches.feature_views)]
-        train, val = (tuple(view[split] for view in views) for split in ("train", "val"))
-        return Features(train, val, fixed["evaluation"]), fixed["scale"]
+        of_train, of_val = (tuple(view[split] for view in views) for split in ("train", "val"))
+        return Features(of_train, of_val, fixed["evaluation"]), fixed["scale"]
 
     def make_view(self, view: int) -> Path:
         """File of the features of one augmented view, numbered from 0; it is made unless it is there."""
@@ -155,9 +211,7 @@ class FrozenBackbone(_Views):
             backbone = self._bare()
             calibrate = getattr(backbone, "calibrate", None)
             if self.spec.batches.calibrate and calibrate is not None:
-                gen = generator("calibrate", self.spec.dataset, "features")
-                rows = torch.randperm(len(self.data.train), generator=gen)[:CALIBRATION]
-                images: Tensor = self.data.train.training(rows, self.augmentation, gen)
+                images = self._draw(0, "train", self.data.train)(self._rows_for_scale())
                 calibrate(images.to(self.site.device, memory_format=torch.channels_last))
             features = self._evaluation(backbone)
             scale: Tensor = getattr(backbone, "feature_scale", torch.ones(()))
@@ -281,7 +335,7 @@ class CachedFeatures:
         if not self._any_classes:
             return None
         model.eval()
-        views = self.features.val
+        views = self.features.validation_views()
         losses = [loss_of_any_classes(model, model.embed_features(view).distribution, labels) for view in views]
         return float(torch.stack(losses).double().mean())
 

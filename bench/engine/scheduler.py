@@ -289,7 +289,7 @@ class Scheduler:
             return TrainJob(spec=spec, site=self.site)
 
         self._done_here.add(unit)
-        if spec.frozen and missing() is not None:
+        if spec.caches_features and missing() is not None:
             key = ("features", spec.features, spec.batches.feature_views)
             await self._once(key, partial(self._make_features, plan, spec))
         trained_here = await self._units.run((cell, "train", unit), missing, 1, on_epoch)
@@ -368,7 +368,7 @@ class Scheduler:
 
     async def _tested_features(self, plan: Plan, spec: TrainSpec) -> None:
         """Have the features of the test images made, if several models are about to read them."""
-        if spec.frozen:
+        if spec.caches_features:
             key, shared = spec.features, True
         elif spec.base is not None and plan.base is not None:
             bases = [other.base.key for other in self.plans if other.base is not None and not other.ensemble]

@@ -246,11 +246,10 @@ class Trainer:
     def _first_view(self) -> Tensor:
         """Pooled features ``[N, F]`` of the training images of a network at its starting weights.
 
-        The augmentation is drawn by data set: all seeds of the network have the features that ``--frozen`` caches as
-        its first view.
+        The augmentation is drawn by data set, or with ``--frozen`` by image: all seeds have the same features.
         """
         if isinstance(self.inputs, CachedFeatures):
-            return self.inputs.features.train[0]
+            return self.inputs.features.first_view()
         gen, device = generator("features", self.spec.dataset, "train", 0), self.site.device
         parts = []
         # The draws of an augmentation depend on how many images are drawn for, so that their number never changes.

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from ..datasets.corruptions._base import CROP
 from ..datasets.corruptions.registry import CORRUPTIONS
+from ..datasets.features import Features
 from ..errors import UnknownName, UserError, shortened
+from ..methods.backbones.registry import GIVEN
 from ..methods.scorers.registry import SCORERS
 from ..names import expand, split_names
 from ..protocols import PROTOCOLS, get_protocol
@@ -96,6 +99,34 @@ def look_up(experiment: Experiment, site: Site) -> Asked:
         folds=None if preset.validate == protocol.presets[experiment.preset].validate else experiment.tuning.folds,
         file=file,
         left_out=left_out,
+    )
+
+
+def on_features(asked: Asked, dataset: str) -> Asked:
+    """The same request for a data set of features: nothing but heads is trained; corruptions are those that it has.
+
+    Raises:
+        UserError: If something is asked for that only images have; other data sets are returned as they are.
+    """
+    data = asked.site.dataset(dataset) if issubclass(asked.site.datasets.dataset(dataset), Features) else None
+    if not isinstance(data, Features):
+        return asked
+    experiment, had = asked.experiment, data.corruptions
+    for option, value in (("--backbone", experiment.backbone), ("--weights", asked.site.weights)):
+        if value not in (None, GIVEN, "none"):
+            raise UserError(f"{option} {value}: data set {dataset!r} has features, which no network of images reads")
+    named = [text.partition(":")[0] for text in split_names(experiment.corruptions)]
+    for name in (*named, *((CROP,) if experiment.tuning.tune_for != "retrieval" else ())):
+        if name != "all" and name not in had:
+            option = f"--corruptions {name}" if name in named else f"--tune-for {experiment.tuning.tune_for}"
+            raise UserError(
+                f"{option}: data set {dataset!r} has no corrupted_{name} for training and test images;"
+                f" `bench embed --corruptions {name}` makes such features"
+            )
+    ranges = {name: had[name] for name in asked.preset.tests.corruptions if name in had}
+    tests = replace(asked.preset.tests, corruptions=ranges)
+    return replace(
+        asked, experiment=experiment.model_copy(update={"frozen": True}), preset=replace(asked.preset, tests=tests)
     )
 
 

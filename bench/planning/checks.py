@@ -10,8 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+from ..datasets.features import Features
 from ..errors import MissingWeights, TooFewClasses, UnknownName, UserError, first_line
-from ..methods.backbones.registry import FILE
+from ..methods.backbones.registry import FILE, GIVEN
+from ..protocols._base import Preset
 from ..protocols.recipes._base import Optimizer, Precision, Recipe, Schedule
 from ..seeds import content_id
 from ..store.specs import Parameters
@@ -88,19 +90,26 @@ def check(
     except ValueError as error:
         raise UserError(f"{_blamed('--set data.*', view, recipe.view, name)}: {error}") from None
     try:
-        sizes, files = _split_identity(data, preset.validate, preset.folds, bool(view))
+        sizes, files = _split_identity(data, preset.validate, preset.folds, bool(view) or isinstance(data, Features))
     except ValueError as error:
         raise UserError(f"data set {name!r}: {error}") from None
     selects = preset.selection.metric != "last"
     user = {key for key in experiment.set if key in values}
     fitting = fitting_batches(name, values, user, sizes, selects=selects, instead=data.without_training())
+    given = isinstance(data, Features)
+    if (backbone == GIVEN) != given:
+        raise UserError(
+            f"--backbone {backbone}: it stands for the features of a data set of features, not for a network"
+        )
+    if isinstance(data, Features) and values["data.feature_views"] > data.views:
+        raise UserError(f"--set data.feature_views: data set {name!r} has {data.views} views of every image")
     if select_by is not None and not _fitting_scorers((select_by,), method, dim):
         raise UserError(f"--select-by {select_by}: not defined for the distributions of {method.name}")
     if view:
         source = _blamed(f"--backbone {backbone}", backbone, recipe.backbone, name)
         _try_backbone(backbone, view["image_size"], source)
     weights = weights_hash(backbone, site.weights)
-    if experiment.frozen and weights is None:
+    if experiment.frozen and weights is None and not given:
         raise UserError(
             f"--frozen: backbone {backbone} of data set {name!r} would stay at random weights;"
             f" give --weights {FILE}, or --backbone with one that has ImageNet weights"
@@ -113,8 +122,18 @@ def check(
         weights=weights,
         scorers=_fitting_scorers(asked.scorers, method, dim),
         batches=fitting,
-        adapted=said_of_batches(name, values, fitting, sizes),
-        floor=f"{method.name} on {name}: {backbone} {_FLOOR}" if stays and weights is None else "",
+        adapted=said_of_batches(name, values, fitting, sizes) or _said_of_features(data, preset),
+        floor=f"{method.name} on {name}: {backbone} {_FLOOR}" if stays and weights is None and not given else "",
+    )
+
+
+def _said_of_features(data: Dataset, preset: Preset) -> str:
+    """Line about the tests that a data set of features has no corrupted features for; empty if it has some."""
+    if not isinstance(data, Features) or preset.tests.corruptions:
+        return ""
+    return (
+        f"{data.name} has no corrupted_crop for training and test images: nothing is tested on corrupted images"
+        " (`bench embed --corruptions crop` makes such features)"
     )
 
 

@@ -14,7 +14,7 @@ from ..errors import UnknownName, UserError, shortened
 from ..protocols._base import Preset
 from ..protocols.recipes._base import BATCHES, Optim, Range, Recipe, Stage
 from ..store.specs import Cell, Parameters, TuneFor, place
-from .asked import Asked
+from .asked import Asked, on_features
 from .checks import Found, check
 from .experiment import Data, Values
 from .published import NothingPublished, Published, find_published, stage_one
@@ -154,6 +154,7 @@ def settle(asked: Asked, dataset: str, name: str) -> Setting:
         UserError: If a value does not fit, or the data cannot be used.
     """
     method = asked.site.methods.method(name)
+    asked = on_features(asked, dataset)
     if not method.on_base:
         return _settle(asked, dataset, name)
     base_name = asked.experiment.base or asked.site.recipe(dataset).base

@@ -27,6 +27,9 @@ from .untrusted import TEXT_BYTES, Arrays, check_unpacked, known_names, size
 MOST_DEFLATE = 1032
 """No deflate stream unpacks to more than this many times its size (zlib's technical details)."""
 
+ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError)
+"""What a damaged ``.npz`` file makes the standard library raise."""
+
 MOST_DIMENSIONS = 64
 """Largest number of dimensions of a NumPy array."""
 
@@ -39,14 +42,8 @@ def read_embeddings(path: Path) -> tuple[Arrays, list[str]]:
             too much, or the name of an array is repeated or looks mistyped. The message starts with the path.
     """
     try:
-        if path.is_dir():
-            raise BadInput("is a folder; give a file")
-        if not path.exists():
-            raise BadInput("no such file")
-        read = _format_of(path).read
-        if path.stat().st_size == 0:
-            raise BadInput("is empty")
-        return read(path)
+        check_format(path)
+        return _format_of(path).read(path)
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
     except OSError as error:
@@ -55,6 +52,18 @@ def read_embeddings(path: Path) -> tuple[Arrays, list[str]]:
         raise BadInput(f"{path}: contains text that is not UTF-8; damaged?") from None
     except MemoryError:
         raise BadInput(f"{path}: does not fit into memory") from None
+
+
+def check_format(path: Path) -> str:
+    """Suffix of a file of a known format that is there and not empty, in lower case."""
+    if path.is_dir():
+        raise BadInput("is a folder; give a file")
+    if not path.exists():
+        raise BadInput("no such file")
+    _format_of(path)
+    if path.stat().st_size == 0:
+        raise BadInput("is empty")
+    return path.suffix.lower()
 
 
 def write_embeddings(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -83,19 +92,19 @@ def _read_npz(path: Path) -> tuple[Arrays, list[str]]:
             names = [info.filename.removesuffix(".npy") for info in members]
             wanted, others = known_names(names)
             chosen = {key: members[names.index(key)] for key in wanted}
-            needed = sum(_unpacked(archive, info, key) for key, info in chosen.items())
+            needed = sum(unpacked_size(archive, info, key) for key, info in chosen.items())
             check_unpacked(needed, path.stat().st_size)
             return {key: _read_npy(archive, info, key) for key, info in chosen.items()}, others
-    except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError) as error:
+    except ZIP_ERRORS as error:
         raise BadInput(f"not a whole .npz file: truncated or damaged ({first_line(error, 160)})") from None
 
 
-def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, key: str) -> int:
+def unpacked_size(archive: zipfile.ZipFile, info: zipfile.ZipInfo, key: str) -> int:
     """Size of an array in memory by its header, which must fit what the file holds."""
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise BadInput(f"{key} is packed in a way that NumPy does not write")
     with archive.open(info) as file:
-        shape, dtype = _npy_header(file, key)
+        shape, dtype, _ = npy_header(file, key)
         if dtype.hasobject:
             raise BadInput(f"{key} contains pickled Python objects, which are never read; save numbers or plain text")
         if len(shape) > MOST_DIMENSIONS:
@@ -112,19 +121,20 @@ def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, key: str) -> int:
     return count * (TEXT_BYTES + dtype.itemsize if dtype.kind in "US" else max(8, dtype.itemsize))
 
 
-def _npy_header(file: IO[bytes], key: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def npy_header(file: IO[bytes], key: str) -> tuple[tuple[int, ...], np.dtype[Any], bool]:
+    """Shape and type of an array by its header, and whether it is stored by columns."""
     try:
         version = np.lib.format.read_magic(file)
         read = _NPY_HEADERS.get(version)
         if read is None:
             raise BadInput(f"{key} is an array of format {version}, which does not contain plain numbers")
         with warnings.catch_warnings(action="ignore"):
-            shape, _, dtype = read(file)
+            shape, by_columns, dtype = read(file)
     except (BadInput, MemoryError, zipfile.BadZipFile, zlib.error, EOFError):
         raise
     except Exception as error:  # NumPy evaluates the header as Python: many kinds of errors
         raise BadInput(f"{key} is not a NumPy array ({first_line(error, 160)})") from None
-    return shape, dtype
+    return shape, dtype, by_columns
 
 
 def _read_npy(archive: zipfile.ZipFile, info: zipfile.ZipInfo, key: str) -> np.ndarray:

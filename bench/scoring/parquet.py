@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 
 from ..datasets.guarded import Answer, allow_memory, guarded
 from ..errors import BadInput, first_line
+from .embedding_set import KEYS
 from .untrusted import TEXT_BYTES, Arrays, check_unpacked, known_names
 
 WIDTHS = {"BOOLEAN": 1, "INT96": 16, "BYTE_ARRAY": TEXT_BYTES, "FIXED_LEN_BYTE_ARRAY": TEXT_BYTES}
@@ -27,9 +28,19 @@ def check_pyarrow() -> None:
 
 def read_parquet(path: Path) -> tuple[Arrays, list[str]]:
     """Read the arrays of a file by name, and the names of its other columns; columns must fit together."""
+    others, arrays = _arrays(path, _read)
+    return arrays, others
+
+
+def read_feature_columns(path: Path) -> Arrays:
+    """Read the arrays of a file of features by name; they are held in memory."""
+    return _arrays(path, _read_features)[1]
+
+
+def _arrays(path: Path, read: Callable[[str], Answer]) -> tuple[list[str], Arrays]:
     check_pyarrow()
     try:
-        (others, texts), found = guarded(_read, path)
+        (others, texts), found = guarded(read, path)
     except ValueError as error:
         raise BadInput(str(error)) from None
     # Equal texts are kept once.
@@ -37,27 +48,33 @@ def read_parquet(path: Path) -> tuple[Arrays, list[str]]:
         key: np.array([*texts[key], None], dtype=object)[value] if key in texts else value
         for key, value in found.items()
     }
-    return arrays, others
+    return others, arrays
 
 
-def _read(path: str) -> Answer:
+def _read_features(path: str) -> Answer:
+    from .columns import keys_among
+
+    return _read(path, keys_among)
+
+
+def _read(path: str, keys: Callable[[Sequence[str]], Sequence[str]] = lambda names: KEYS) -> Answer:
     """In a process of its own: other names and the texts of each column; arrays by name, of texts their indices."""
     try:
-        return _checked(path)
+        return _checked(path, keys)
     except (BadInput, MemoryError):
         raise
     except Exception as error:  # pyarrow makes of a damaged file many kinds of errors
         raise BadInput(f"not a whole Parquet file: truncated or damaged ({first_line(error, 160)})") from None
 
 
-def _checked(path: str) -> Answer:
+def _checked(path: str, keys: Callable[[Sequence[str]], Sequence[str]]) -> Answer:
     import pyarrow.parquet
 
     metadata = pyarrow.parquet.read_metadata(path)
     names = [name for name in metadata.schema.to_arrow_schema().names if not name.startswith("__index_level_")]
     spread = _spread(names)
     scattered = {name for parts in spread.values() for name in parts.values()}
-    wanted, others = known_names([name for name in names if name not in scattered] + list(spread))
+    wanted, others = known_names([name for name in names if name not in scattered] + list(spread), keys(names))
     whole = [key for key in wanted if key not in spread]
     columns = [*whole, *sorted(scattered)]
     needed = _unpacked(metadata, columns)
@@ -102,7 +119,7 @@ def _spread(names: list[str]) -> dict[str, dict[int, str]]:
     """Columns of one dimension each, by the array that they are part of and their number."""
     spread: dict[str, dict[int, str]] = {}
     for name in names:
-        column = re.fullmatch(r"(embeddings|variance)[_.]([0-9]{1,9})", name)
+        column = re.fullmatch(r"(embeddings|variance|features)[_.]([0-9]{1,9})", name)
         if column:
             parts = spread.setdefault(column[1], {})
             if int(column[2]) in parts:

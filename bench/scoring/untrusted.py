@@ -39,23 +39,23 @@ def check_unpacked(count: int, packed: int) -> None:
         )
 
 
-def known_names(names: Sequence[str]) -> tuple[list[str], list[str]]:
+def known_names(names: Sequence[str], keys: Sequence[str] = KEYS) -> tuple[list[str], list[str]]:
     """The names of arrays that are read, and those that are not.
 
     Raises:
         BadInput: If a name that is read is there twice, or another name is close to one that is absent: a mistyped
             ``confidence`` must not look like none.
     """
-    wanted = [name for name in names if name in KEYS]
+    wanted = [name for name in names if name in keys]
     for key in wanted:
         if wanted.count(key) > 1:
             raise BadInput(f"{key} is in the file {wanted.count(key)} times; keep one")
-    others = [name for name in names if name not in KEYS]
-    absent = [key for key in KEYS if key not in wanted]
+    others = [name for name in names if name not in keys]
+    absent = [key for key in keys if key not in wanted]
     for name in others:
         near = get_close_matches(name.lower(), absent, n=1, cutoff=0.75) if len(name) < 2 * _LONGEST else []
         if near:
-            raise BadInput(f"unknown key {name!r}; did you mean {near[0]!r}? (known: {', '.join(KEYS)})")
+            raise BadInput(f"unknown key {name!r}; did you mean {near[0]!r}? (known: {', '.join(keys)})")
     return wanted, [shortened(name, 100) for name in others]
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+from ..methods.backbones.registry import GIVEN
 from ..protocols._base import SelectionMetric, Tests
 from ..protocols.recipes._base import BATCHES, Optim, Range
 from ..seeds import content_id
@@ -312,6 +313,11 @@ class TrainSpec(_Versioned):
         of_images = (self.dataset, self.folds, self.fold, self.partial, self.files, self.view, self.augmentation)
         versions = [self.versions.get(name) for name in ("engine", "dataset", "backbone")]
         return content_id([*versions, *of_backbone, *of_images])
+
+    @property
+    def caches_features(self) -> bool:
+        """Whether features are made by a backbone that stays at its starting weights; given ones are there already."""
+        return self.frozen and self.backbone != GIVEN
 
     @property
     def photographs(self) -> Parameters:

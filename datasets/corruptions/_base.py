@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..dataset import ImageSet
+from ..feature_images import FeatureImages
 
 CROP = "crop"
 """Name of the centre crop, which starts from the original image instead of the pixels of the evaluation view.
@@ -123,6 +124,8 @@ def corrupted(images: ImageSet, name: str, index: Tensor, quality: Tensor, seed:
     bit. The random numbers of an image depend on the seed and its identity alone. An unknown name or a quality out of
     range is a ValueError.
     """
+    if isinstance(images, FeatureImages):
+        return images.given(name, index)
     if name == CROP:
         return images.cropped(index, quality)
 

@@ -18,11 +18,15 @@ MODULES = {
     "googlenet": "pretrained",
     "squeezenet1_0": "pretrained",
     "tf_efficientnet_lite0": "efficientnet_lite",
+    "features": "features",
 }
 """Modules of this folder by backbone; every other name is a model of timm."""
 
-VERSIONS = {"convnet": 1, "bn_inception": 1, "pretrained": 1, "efficientnet_lite": 1}
+VERSIONS = {"convnet": 1, "features": 1, "bn_inception": 1, "pretrained": 1, "efficientnet_lite": 1}
 """Versions of these modules: raise one if its backbones give other values than before."""
+
+GIVEN = "features"
+"""Stand-in for the backbone of a data set of features."""
 
 PACKAGED = "tf_efficientnet_lite0"
 """Backbone whose ImageNet weights an extra of this package installs."""

@@ -288,7 +288,8 @@ def advice(answers: Sequence[Verdict]) -> Advice:
     rivals = answers[0].rivals
     if not rivals.chosen:
         return Advice("", reason=rivals.remark)
-    free = answers[0].texts.free.removeprefix(rivals.chosen).strip()
+    # Without what is said of the choice, such as "(default)", and empty if there is no AUROC.
+    free = answers[0].texts.free.removeprefix(rivals.chosen).split()[0].removesuffix("-")
     judged = [each for each in answers if each.difference is not None]
     if not judged:
         return Advice(rivals.chosen, "", free, reason=answers[0].reason)

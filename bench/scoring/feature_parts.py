@@ -1,0 +1,158 @@
+"""Features of many photographs, made part by part, to a file that `bench data features` imports."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..datasets.corruptions.registry import CORRUPTIONS
+from ..datasets.files import DataError
+from ..datasets.folder import Folder, images_below
+from ..datasets.photo_images import PhotoImages, Progress
+from ..datasets.releases import Listing, PhotoDataset
+from ..engine.corrupted_images import CorruptedImages
+from ..engine.encoder import Encoder, Load
+from ..errors import UnknownName, UserError
+from ..protocols.recipes._base import recipe_of
+from ..resources import cores
+from ..seeds import content_id
+from ..site import Site
+from ..store.files import atomic_file
+from .columns import Column, held, write_columns
+
+ROLES = ("query", "gallery")
+
+PART = 2048
+"""Images whose features are kept in one file until all are there, so that an interruption loses no more."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Features to make: of a folder or a split of a data set, with numbers of views and kinds of corruptions."""
+
+    images: Path | None
+    dataset: str | None
+    split: str
+    views: int
+    kinds: tuple[str, ...]
+    out: Path
+
+
+def embed_features(wanted: Wanted, encoder: Encoder, site: Site, progress: Progress) -> str:
+    """Embed photographs, augmented views and corrupted images of them, to a file that `bench data features` imports."""
+    for kind in wanted.kinds:
+        if kind not in CORRUPTIONS:
+            raise UnknownName("corruption", kind, CORRUPTIONS)
+    name = wanted.dataset or Folder.name
+    augmentation = site.datasets.dataset(name).augmentation_type(**recipe_of(site.datasets.dataset(name)).augmentation)
+    try:
+        images = _photographs(wanted, encoder, site)
+        ranges = {kind: (CORRUPTIONS[kind].low, CORRUPTIONS[kind].high) for kind in wanted.kinds}
+        corrupted = {kind: CorruptedImages.of(images, name, kind, ends) for kind, ends in ranges.items()}
+        content = [images.manifest_sha256(), encoder.digest, asdict(encoder.view), asdict(augmentation), name]
+        folder = wanted.out.with_name(f".{wanted.out.name}.{content_id(content)}")
+        folder.mkdir(parents=True, exist_ok=True)
+        images.prepare("evaluation", progress)
+        parts = Parts(encoder, folder, len(images), progress)
+        columns = {"embeddings": parts.column("embeddings", images.evaluation)}
+        of_views = [
+            parts.column(f"view{view}", partial(images.view_of, augmentation=augmentation, view=view))
+            for view in range(wanted.views)
+        ]
+        columns["features"] = side_by_side(of_views) if of_views else columns.pop("embeddings")
+        for kind, under in corrupted.items():
+            columns[f"corrupted_{kind}"] = parts.column(kind, under.evaluation)
+            columns[f"severity_{kind}"] = held((1 - under.quality).numpy())
+        small = {"labels": images.labels.numpy(), "ids": np.array(images.ids)}
+        small |= {"class_names": np.array(images.class_names), "about": np.array([encoder.about])}
+        for role, rows in (("is_query", images.queries), ("is_gallery", images.gallery)):
+            if rows is not None:
+                small[role] = np.isin(np.arange(len(images)), rows.numpy())
+        write_columns(wanted.out, columns | {key: held(value) for key, value in small.items()})
+    except DataError as error:
+        raise UserError(str(error)) from None
+    shutil.rmtree(folder)
+    what = ", ".join(f"{key} {list(column.shape)}" for key, column in columns.items())
+    return (
+        f"{len(images)} images of {images.num_classes} classes in {wanted.out}: {what};"
+        " `bench data features NAME --train FILE --test FILE` imports two such files"
+    )
+
+
+def _photographs(wanted: Wanted, encoder: Encoder, site: Site) -> PhotoImages:
+    """Photographs to embed, read as the encoder needs them."""
+    if wanted.images is not None:
+        listing, labelled = images_below(wanted.images)
+        if not labelled:
+            raise UserError(f"{wanted.images} has no class folders: features to train on need labels")
+        return photographs_of(listing, encoder)
+    assert wanted.dataset is not None
+    cls = site.datasets.dataset(wanted.dataset)
+    if not issubclass(cls, PhotoDataset):
+        raise UserError(f"--dataset {wanted.dataset}: no photographs; its images are embedded in seconds by a run")
+    view = {**site.recipe(wanted.dataset).view}
+    view |= {"image_size": encoder.view.image_size, "resize": encoder.view.resize}
+    dataset = site.dataset(wanted.dataset, view)
+    images = dataset.train_val(0, 1).train if wanted.split == "train" else dataset.test()
+    assert isinstance(images, PhotoImages)
+    return images
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Features of many images that are made part by part, each kept in a file of a folder until all are there."""
+
+    encoder: Encoder
+    folder: Path
+    count: int
+    progress: Callable[[str, int, int], None]
+
+    def column(self, name: str, load: Load) -> Column:
+        """Features float32 ``[N, F]`` of the images that a function of row numbers returns; parts that exist stay."""
+        paths = []
+        for rows in torch.arange(self.count).split(PART):
+            path = self.folder / f"{name}-{int(rows[0]):09d}.npy"
+            paths.append(path)
+            if not path.exists():
+                made = self.encoder.run(_among(rows, load), len(rows))["embeddings"]
+                with atomic_file(path) as file:
+                    np.save(file, made)
+            self.progress(name, int(rows[-1]) + 1, self.count)
+        first = np.load(paths[0])
+        return Column((self.count, first.shape[1]), first.dtype, lambda: map(np.load, paths))
+
+
+def _among(rows: Tensor, load: Load) -> Load:
+    return lambda index: load(rows[index])
+
+
+def side_by_side(columns: Sequence[Column]) -> Column:
+    """Views ``[N, F]`` as one array ``[N, V, F]``."""
+    count, width = columns[0].shape
+
+    def blocks() -> Iterator[np.ndarray]:
+        return (np.stack(parts, 1) for parts in zip(*(column.blocks() for column in columns)))
+
+    return Column((count, len(columns), width), columns[0].dtype, blocks)
+
+
+def photographs_of(listing: Listing, encoder: Encoder) -> PhotoImages:
+    """Photographs of a folder, read as the encoder needs them."""
+    classes = {key: number for number, key in enumerate(sorted(listing.names))}
+    labels = torch.tensor([classes[key] for key in listing.classes])
+    paths = [Path(os.path.join(listing.folder, name)) for name in listing.ids]
+    names = [listing.names[key] for key in classes]
+    images = PhotoImages(paths, labels, listing.ids, names, view=encoder.view, threads=cores())
+    if listing.parts[0]:
+        images.queries, images.gallery = (
+            torch.tensor([row for row, part in enumerate(listing.parts) if part == role]) for role in ROLES
+        )
+    return images
