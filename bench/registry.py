@@ -54,12 +54,12 @@ class Entry:
         """Import the class and return it; a UserError with the reason if its file does not import."""
         if self.broken:
             raise UserError(f"{NOUNS[self.kind]} {self.name!r} from {self.origin} cannot be used: {self.broken}")
+        if self.imported:
+            return _imported(self.path)
         try:
             if self.entry_point is not None:
                 return self.entry_point.load()
             assert self.path is not None
-            if self.imported:
-                return _imported(self.path)
             module = import_file(self.path) if self.plugin else importlib.import_module(self.origin)
             return getattr(module, self.class_name)
         except BaseException as error:  # whatever a contributed file raises is its reason, not our crash
@@ -86,12 +86,17 @@ FEATURES = "features"
 """Data set whose class is that of all imported features."""
 
 
-def _imported(folder: Path) -> type[Dataset]:
+def _imported(folder: Path | None) -> type[Dataset]:
     """Class of a data set of features that `bench data features` has written to a folder."""
+    assert folder is not None
+    from .datasets.files import DataError
     from .datasets.features import Features, read_index
     from .protocols.recipes._base import get_recipe
 
-    index = read_index(folder)
+    try:
+        index = read_index(folder)
+    except DataError as error:
+        raise UserError(str(error)) from None
     assert index is not None
     recipe = replace(get_recipe(FEATURES), feature_views=index["views"])
     fields = {"name": folder.name, "summary": index["about"], "recipe": recipe, "folder": folder}

@@ -98,9 +98,7 @@ def check(
     fitting = fitting_batches(name, values, user, sizes, selects=selects, instead=data.without_training())
     given = isinstance(data, Features)
     if (backbone == GIVEN) != given:
-        raise UserError(
-            f"--backbone {backbone}: it stands for the features of a data set of features, not for a network"
-        )
+        raise UserError(f"--backbone {backbone}: it stands for the features of a data set, and is no network")
     if isinstance(data, Features) and values["data.feature_views"] > data.views:
         raise UserError(f"--set data.feature_views: data set {name!r} has {data.views} views of every image")
     if select_by is not None and not _fitting_scorers((select_by,), method, dim):

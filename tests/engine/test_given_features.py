@@ -1,0 +1,251 @@
+"""A data set of features that were computed before: equal to the images that they are of, or refused in one line."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from bench.cli import main
+from bench.datasets.features import Features
+from bench.methods.backbones.registry import build_backbone
+from bench.registry import Registry
+from bench.scoring import feature_parts
+from safetensors.numpy import save_file
+
+from ..in_process import run_here
+from .conftest import write_photographs
+
+PLUGIN = '''
+"""Photographs under a name of their own."""
+
+from bench.datasets import register_dataset
+from bench.datasets.folder import Folder
+
+
+@register_dataset
+class Shots(Folder):
+    """Random photographs."""
+
+    name = "shots"
+    summary = "random photographs"
+'''
+
+
+def _arrays(classes=8, each=4, first=0, views=2, width=6, seed=0):
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(classes), each)
+    clean = rng.normal(size=(classes, width))[labels] + 0.5 * rng.normal(size=(len(labels), width))
+    made = clean[:, None] + 0.1 * rng.normal(size=(len(labels), views, width))
+    return {"features": made.astype(np.float32), "labels": labels + first}
+
+
+def _files(folder, train=None, test=None):
+    """Paths of a training and a test file, written from arrays."""
+    np.savez(folder / "train.npz", **(_arrays() if train is None else train))
+    np.savez(folder / "test.npz", **(_arrays(first=8, seed=1) if test is None else test))
+    return "--train", folder / "train.npz", "--test", folder / "test.npz"
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("BENCH_DATA", str(tmp_path / "data"))
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory):
+    """A folder with photographs, weights, a plug-in that reads them, and their features as files."""
+    folder = tmp_path_factory.mktemp("shots")
+    write_photographs(folder / "photos", classes=16, each=4)
+    (folder / "shots.py").write_text(PLUGIN)
+    torch.manual_seed(0)
+    torch.save(build_backbone("squeezenet1_0", 3).body.state_dict(), folder / "start.pth")
+    network = ("--backbone", "squeezenet1_0", "--weights", folder / "start.pth", "--image-size", 32)
+    source = ("--dataset", "shots", "--plugin", folder / "shots.py", "--data-root", folder / "photos")
+    more = ("--views", 2, "--corruptions", "crop")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        for split in ("train", "test"):
+            out = folder / f"{split}.safetensors"
+            assert main([*map(str, ("embed", *network, *source, "--split", split, *more, "--out", out))]) == 0
+    return folder
+
+
+def test_heads_on_features_are_those_on_the_images_with_a_frozen_network(embedded, home, monkeypatch):
+    """The same name has the same draws: every value of the table is that of the images, up to rounding."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(embedded / "cache"))
+    asked = ("run", "--method", "cosface,pfe,untrained", "--dataset", "shots", "--hparams", "default", "--seeds", "2")
+    pins = ("--set", "optim.epochs=2", "--set", "data.feature_views=2", "--dim", "16")
+    images = ("--frozen", "--backbone", "squeezenet1_0", "--weights", embedded / "start.pth", "--plugin",
+              embedded / "shots.py", "--data-root", embedded / "photos", "--set", "data.image_size=32", "--set",
+              "data.resize=37")  # fmt: skip
+    run_here(home, *asked, *pins, *images, "--results", "images", figures=False)
+    files = ("--train", embedded / "train.safetensors", "--test", embedded / "test.safetensors")
+    assert main([*map(str, ("data", "features", "shots", *files))]) == 0
+    run_here(home, *asked, *pins, "--results", "features", figures=False)
+    keys = ["method", "seed", "split", "scorer", "confidence", "variant", "metric", "fraction"]
+    tables = [
+        pd.read_csv(home / name / "metrics.csv").set_index(keys).value.sort_index() for name in ("images", "features")
+    ]
+    assert len(tables[0]) > 1000
+    assert tables[0].index.equals(tables[1].index)
+    differ = (tables[0] - tables[1]).abs() > 1e-3 * tables[0].abs().clip(lower=1)
+    assert differ.mean() < 0.01  # ranks of nearly equal scores may change
+    retrieval = tables[0].index.get_level_values("metric").isin(["map_at_r", "recall_at_1"])
+    assert not differ[retrieval].any()
+
+
+def test_an_interrupted_embedding_goes_on_and_ends_with_the_same_file(embedded, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(embedded / "cache"))
+    monkeypatch.setattr("bench.scoring.feature_parts.PART", 8)
+    parts = []
+
+    def embed(out, stop=None):
+        parts.clear()
+        asked = ("embed", "--backbone", "squeezenet1_0", "--weights", embedded / "start.pth", "--image-size", 32,
+                 "--images", embedded / "photos", "--views", 1, "--out", out)  # fmt: skip
+        column = np.save
+
+        def save(file, array):
+            parts.append(len(array))
+            if stop is not None and len(parts) > stop:
+                raise KeyboardInterrupt
+            column(file, array)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(feature_parts.np, "save", save)
+            return main([*map(str, asked)])
+
+    assert embed(tmp_path / "whole.npz") == 0
+    every = len(parts)
+    assert embed(tmp_path / "again.npz", stop=5) != 0
+    assert not (tmp_path / "again.npz").exists()
+    assert embed(tmp_path / "again.npz") == 0
+    assert len(parts) == every - 5
+    whole, again = (np.load(tmp_path / f"{name}.npz") for name in ("whole", "again"))
+    assert all(np.array_equal(whole[key], again[key]) for key in whole.files)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize("suffix", ["npz", "safetensors", "parquet"])
+def test_every_format_is_imported_with_its_numbers(home, suffix):
+    from bench.scoring.files import write_embeddings
+
+    plain = {key: value[:, 0] if key == "features" else value for key, value in _arrays(views=1).items()}
+    test = _arrays(first=8, views=1, seed=1)
+    files = []
+    for name, arrays in (("train", plain), ("test", {**test, "features": test["features"][:, 0]})):
+        path = home / f"{name}.{suffix}"
+        if suffix == "npz":
+            np.savez_compressed(path, **arrays)
+        elif suffix == "safetensors":
+            save_file(arrays, path)
+        else:
+            write_embeddings(path, {"embeddings": arrays["features"], "labels": arrays["labels"]})
+        files += [f"--{name}", str(path)]
+    assert main(["data", "features", "mine", *files]) == 0
+    data = Registry("datasets").dataset("mine")()
+    assert isinstance(data, Features)
+    split = data.train_val()
+    assert (len(split.train), len(split.val), len(data.test())) == (24, 8, 32)
+    found = split.train.evaluation(torch.arange(24))
+    assert np.array_equal(found, plain["features"][split.train.rows.numpy()])
+    assert main(["data", "verify", "mine"]) == 0
+
+
+def test_half_precision_stays_and_views_are_drawn_from_the_file(home):
+    arrays = _arrays(views=3)
+    arrays["features"] = arrays["features"].astype(np.float16)
+    arrays["embeddings"] = arrays["features"][:, 0] + np.float16(1)
+    assert main(["data", "features", "half", *map(str, _files(home, arrays))]) == 0
+    train = Registry("datasets").dataset("half")().train_val(0, 1).train
+    assert train.arrays["features"].dtype == torch.float16
+    index = torch.arange(32)
+    drawn = train.training(index, None, torch.Generator().manual_seed(0))
+    choices = torch.from_numpy(arrays["features"]).float()
+    hits = (drawn[:, None] == choices).all(2)
+    assert hits.any(1).all()
+    assert {*hits.float().argmax(1).tolist()} == {0, 1, 2}
+    assert torch.equal(train.evaluation(index), torch.from_numpy(arrays["embeddings"]).float())
+
+
+def test_classes_of_one_group_validate_together(home):
+    train = _arrays()
+    train["groups"] = np.array(["a", "b", "c", "a", "d", "e", "f", "g"])[train["labels"]]
+    assert main(["data", "features", "grouped", *map(str, _files(home, train))]) == 0
+    split = Registry("datasets").dataset("grouped")().train_val()
+    # Two of eight classes are held out, 0 and 1; class 3 shares the group of class 0.
+    assert split.val.class_names == ("0", "1", "3")
+    assert split.train.class_names == ("2", "4", "5", "6", "7")
+
+
+def test_a_validation_file_is_the_validation_split(home):
+    np.savez(home / "val.npz", **_arrays(classes=3, first=90, seed=2))
+    assert main(["data", "features", "given", *map(str, _files(home)), "--val", str(home / "val.npz")]) == 0
+    split = Registry("datasets").dataset("given")().train_val()
+    assert (split.train.num_classes, split.val.class_names) == (8, ("90", "91", "92"))
+
+
+def _changed(**changes):
+    arrays = {**_arrays(), **changes}
+    return {key: value for key, value in arrays.items() if value is not None}
+
+
+def _with_nan():
+    features = _arrays()["features"]
+    features[5, 1, 2] = np.nan
+    return features
+
+
+@pytest.mark.parametrize(
+    ("train", "said"),
+    [
+        (_changed(features=_with_nan()), "features of row 5 (from 0) are not finite"),
+        (_changed(features=np.ones((32, 6), np.float32)), "features are the same for all images"),
+        (_changed(labels=np.arange(31)), "labels have shape [31]; 32 images need [32]"),
+        (_changed(labels=np.ones(32)), "labels are float64; they must be integers or texts"),
+        (_changed(labels=None), "labels missing (needs features [N, F] or [N, V, F] and labels [N])"),
+        (_changed(features=np.ones(32)), "features have shape [32]"),
+        (_changed(features=np.ones((32, 6), int)), "features are int64 numbers; save them as float16 or float32"),
+        (_changed(features=_arrays(width=5)["features"]), "5 and 6 features; one network gives one width"),
+        (_changed(labels=_arrays()["labels"] + 5), "5 classes in both, such as 10, 11, 12"),
+        (_changed(ids=np.array(["a"] * 32)), "31 ids are repeated"),
+        (_changed(corrupted_crop=_arrays()["features"][:, 0]), "corrupted_crop needs severity_crop [N]"),
+        (_changed(corrupted_fog=np.ones((32, 6)), severity_fog=np.ones(32)), "corrupted_fog is of no known corruption"),
+        (_changed(feature=np.ones(3), features=None), "unknown key 'feature'; did you mean 'features'?"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line_and_leaves_nothing(home, refusal, train, said):
+    assert said in refusal("data", "features", "bad", *_files(home, train))
+    assert [*(home / "data").iterdir()] == []
+
+
+def test_an_image_in_training_and_test_is_refused(home, refusal):
+    train, test = _arrays(), _arrays(first=8, seed=1)
+    train["ids"], test["ids"] = (np.array([f"{at + i}.jpg" for i in range(32)]) for at in (0, 30))
+    said = refusal("data", "features", "twice", *_files(home, train, test))
+    assert "2 ids in both, such as 30.jpg, 31.jpg; an image is in one split only" in said
+
+
+def test_damage_and_what_only_images_have_are_named(home, refusal, capsys):
+    assert main(["data", "features", "mine", *map(str, _files(home))]) == 0
+    said = capsys.readouterr().out
+    assert "no corrupted features in train, test" in said
+    run = ("run", "--method", "cosface", "--hparams", "default", "--dataset", "mine")
+    assert "data set 'mine' has features, which no network" in refusal(*run, "--backbone", "resnet18")
+    assert "data set 'mine' has no corrupted_crop" in refusal(*run, "--corruptions", "crop")
+    assert "has 2 views of every image" in refusal(*run, "--set", "data.feature_views=3")
+    assert "is no network" in refusal("run", "--method", "cosface", "--dataset", "ndigit", "--backbone", "features")
+    assert "'ndigit' is a data set of this package" in refusal("data", "features", "ndigit", *_files(home))
+    assert "already exists" in refusal("data", "features", "mine", *_files(home))
+    path = home / "data" / "mine" / "test.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    assert "its SHA-256 is another; import the features again" in refusal("data", "verify", "mine")
+    path.write_bytes(content[:-1])
+    assert "it has another size than the import wrote" in refusal(*run)
+    index = home / "data" / "mine" / "features.json"
+    index.write_text(json.dumps({"layout": 99}))
+    assert "of another version of bench" in refusal("data", "verify", "mine")
