@@ -89,8 +89,8 @@ FEATURES = "features"
 def _imported(folder: Path | None) -> type[Dataset]:
     """Class of a data set of features that `bench data features` has written to a folder."""
     assert folder is not None
-    from .datasets.files import DataError
     from .datasets.features import Features, read_index
+    from .datasets.files import DataError
     from .protocols.recipes._base import get_recipe
 
     try:
