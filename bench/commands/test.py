@@ -128,7 +128,7 @@ def _check_corruptions(names: tuple[str, ...]) -> Iterator[CheckResult]:
     from ..conformance.corruption_checks import CORRUPTION_CHECKS
     from ..datasets.corruptions.registry import CORRUPTIONS
 
-    of_pixels = [name for name in CORRUPTIONS if CORRUPTIONS[name].apply is not None]
+    of_pixels = [name for name, kind in CORRUPTIONS.items() if kind.apply is not None and kind.of == "images"]
     for name in expand(names, of_pixels):
         if name not in of_pixels:
             if name in CORRUPTIONS:

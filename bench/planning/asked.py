@@ -103,27 +103,37 @@ def look_up(experiment: Experiment, site: Site) -> Asked:
 
 
 def on_features(asked: Asked, dataset: str) -> Asked:
-    """The same request for a data set of features: nothing but heads is trained; corruptions are those that it has.
+    """The same request for one data set: on features heads alone are trained; corruptions are those that it can have.
 
     Raises:
-        UserError: If something is asked for that only images have; other data sets are returned as they are.
+        UserError: If something is asked for that only images have, or only features.
     """
     data = asked.site.dataset(dataset) if issubclass(asked.site.datasets.dataset(dataset), Features) else None
+    given = data.corruptions if isinstance(data, Features) else {}
+    kinds = {name: CORRUPTIONS[name].of == "features" for name in asked.preset.tests.corruptions}
+    experiment = asked.experiment
+    named = [text.partition(":")[0] for text in split_names(experiment.corruptions)]
     if not isinstance(data, Features):
-        return asked
-    experiment, had = asked.experiment, data.corruptions
+        for name in named:
+            if kinds.get(name):
+                raise UserError(f"--corruptions {name}: it is one of features, and data set {dataset!r} has images")
+        ranges = {name: ends for name, ends in asked.preset.tests.corruptions.items() if not kinds[name]}
+        return replace(asked, preset=replace(asked.preset, tests=replace(asked.preset.tests, corruptions=ranges)))
     for option, value in (("--backbone", experiment.backbone), ("--weights", asked.site.weights)):
         if value not in (None, GIVEN, "none"):
             raise UserError(f"{option} {value}: data set {dataset!r} has features, which no network of images reads")
-    named = [text.partition(":")[0] for text in split_names(experiment.corruptions)]
     for name in (*named, *((CROP,) if experiment.tuning.tune_for != "retrieval" else ())):
-        if name != "all" and name not in had:
+        if name != "all" and name not in given and not kinds.get(name):
             option = f"--corruptions {name}" if name in named else f"--tune-for {experiment.tuning.tune_for}"
             raise UserError(
                 f"{option}: data set {dataset!r} has no corrupted_{name} for training and test images;"
                 f" `bench embed --corruptions {name}` makes such features"
             )
-    ranges = {name: had[name] for name in asked.preset.tests.corruptions if name in had}
+    for text in split_names(experiment.corruptions):
+        if text.partition(":")[0] in given and ":" in text:
+            raise UserError(f"--corruptions {text}: the severities are those of the files of data set {dataset!r}")
+    asked_for = asked.preset.tests.corruptions
+    ranges = {name: given.get(name, ends) for name, ends in asked_for.items() if name in given or kinds[name]}
     tests = replace(asked.preset.tests, corruptions=ranges)
     return replace(
         asked, experiment=experiment.model_copy(update={"frozen": True}), preset=replace(asked.preset, tests=tests)

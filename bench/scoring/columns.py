@@ -180,7 +180,7 @@ def write_safetensors(path: Path, columns: Mapping[str, Column], metadata: Mappi
     """Write arrays of numbers to a ``.safetensors`` file; returns its SHA-256."""
     # Wide types first, so that every array begins at a multiple of its type's size.
     order = sorted(columns, key=lambda key: -columns[key].dtype.itemsize)
-    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     place = 0
     for key in order:
         shape, dtype = columns[key].shape, columns[key].dtype

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -24,11 +24,20 @@ from .embedding_set import MASKS
 Progress = Callable[[str, int, int], None]
 
 
+class Entry(TypedDict):
+    """What the index says of one split."""
+
+    images: int
+    bytes: int
+    sha256: str
+    corruptions: dict[str, list[float]]
+
+
 @dataclass(frozen=True)
 class Split:
     """One split that was imported: what the index says of it, and what is compared with the other splits."""
 
-    entry: dict[str, Any]
+    entry: Entry
     width: int
     views: int
     about: str
@@ -152,7 +161,7 @@ class _Import:
         digest, constant = self._write(path, small, [*large])
         names = {"class_names": class_names} | ({"ids": ids} if ids else {})
         (self.folder / f"{self.split}.json").write_text(json.dumps(names), encoding="utf-8")
-        entry = {"images": count, "bytes": path.stat().st_size, "sha256": digest, "corruptions": severities}
+        entry = Entry(images=count, bytes=path.stat().st_size, sha256=digest, corruptions=severities)
         about = "".join(columns["about"].whole().astype(str).tolist())[:200] if "about" in columns else ""
         return Split(entry, width, views, about, constant, frozenset(class_names), frozenset(ids), frozenset(groups))
 

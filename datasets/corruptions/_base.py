@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Literal
 
 import numpy as np
 import torch
@@ -39,6 +40,7 @@ class Corruption:
             of n that returns n random numbers in (0, 1); it returns the corrupted image. None for the centre crop,
             which every set of images computes itself (:meth:`ImageSet.cropped`).
         version: Number to raise when the corrupted images change; it is part of the ids of results.
+        of: ``images``, or ``features`` if ``apply`` takes and returns the features of an image, float32 ``[F]``.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Corruption:
     high: float
     apply: Callable[[Tensor, float, Draw], Tensor] | None
     version: int = 1
+    of: Literal["images", "features"] = "images"
 
 
 def identity_uniform(ids: Sequence[str], seed: int) -> Tensor:
@@ -125,7 +128,7 @@ def corrupted(images: ImageSet, name: str, index: Tensor, quality: Tensor, seed:
     range is a ValueError.
     """
     if isinstance(images, FeatureImages):
-        return images.given(name, index)
+        return _corrupted_features(images, name, index, quality, seed)
     if name == CROP:
         return images.cropped(index, quality)
 
@@ -135,6 +138,23 @@ def corrupted(images: ImageSet, name: str, index: Tensor, quality: Tensor, seed:
 
     items = list(zip(images.pixels_of(index), (1 - quality).tolist(), index.tolist()))
     return images.normalised(torch.stack(list(images.map(one, items))))
+
+
+def _corrupted_features(images: FeatureImages, name: str, index: Tensor, quality: Tensor, seed: int) -> Tensor:
+    """Features that the set has of corrupted images, or its clean features under a corruption of features."""
+    from .registry import CORRUPTIONS
+
+    if images.given_severity(name) is not None:
+        return images.given(name, index)
+    apply = CORRUPTIONS[name].apply
+    if apply is None or CORRUPTIONS[name].of != "features":
+        raise ValueError(f"the set has no corrupted_{name}, and features cannot be corrupted so")
+    severities = (1 - quality).tolist()
+    rows = [
+        row if severity == 0 else apply(row, severity, identity_draw(images.ids[place], seed))
+        for row, severity, place in zip(images.evaluation(index), severities, index.tolist())
+    ]
+    return torch.stack(rows).float()
 
 
 def corrupt(name: str, image: Tensor, severity: float, identity: str, seed: int) -> Tensor:
@@ -152,7 +172,7 @@ def corrupt(name: str, image: Tensor, severity: float, identity: str, seed: int)
     from .registry import CORRUPTIONS, corruption_file
 
     kind = CORRUPTIONS.get(name)
-    if kind is None or kind.apply is None:
+    if kind is None or kind.apply is None or kind.of != "images":
         raise ValueError(f"no corruption of pixels is called {name!r}")
     if image.dtype != torch.uint8 or image.dim() != 3:
         raise ValueError(f"an image is uint8 [C, H, W], not {image.dtype} {list(image.shape)}")

@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ._base import Corruption
 
-NAMES = ("crop", "blur", "jpeg", "noise", "occlusion")
+NAMES = (
+    *("crop", "blur", "jpeg", "noise", "occlusion"),
+    *("feature_dropout", "feature_noise", "feature_quantisation"),
+)
 
 
 class _Corruptions(Mapping[str, "Corruption"]):

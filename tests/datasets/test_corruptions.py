@@ -14,13 +14,15 @@ from bench.datasets.corruptions._base import check_range, draw_quality, manifest
 from bench.datasets.corruptions.blur import BLUR_SIGMA
 from bench.datasets.corruptions.noise import NOISE_SD
 from bench.datasets.corruptions.registry import corruption_module
+from bench.datasets.feature_images import FeatureImages
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from scipy.ndimage import gaussian_filter
 from scipy.stats import kstest
 
-KINDS = [name for name, kind in CORRUPTIONS.items() if kind.apply is not None]
+KINDS = [name for name, kind in CORRUPTIONS.items() if kind.apply is not None and kind.of == "images"]
+OF_FEATURES = [name for name, kind in CORRUPTIONS.items() if kind.of == "features"]
 SEVERITIES = [0.0, 0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0]
 
 
@@ -212,8 +214,50 @@ def test_what_makes_no_sense_is_refused(call, message):
         call()
 
 
+def _given(rows=400, width=50):
+    features = torch.randn(rows, width, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(rows) // 4
+    names = [str(number) for number in range(rows // 4)]
+    return FeatureImages({"features": features}, torch.arange(rows), labels, [f"{i}" for i in range(rows)], names, "")
+
+
+def _of_features(kind, severity, images, seed=3):
+    rows = torch.arange(len(images))
+    return corrupted(images, kind, rows, torch.full((len(images),), 1 - severity, dtype=torch.float64), seed)
+
+
+@pytest.mark.parametrize("kind", OF_FEATURES)
+def test_corrupted_features_depend_on_identity_and_seed_alone(kind):
+    images = _given()
+    whole = _of_features(kind, 0.6, images)
+    assert whole.dtype == torch.float32
+    some = images.select(torch.tensor([7, 3]))
+    assert torch.equal(_of_features(kind, 0.6, some), whole[[7, 3]])
+    assert torch.equal(_of_features(kind, 0.0, images), images.arrays["features"])
+    assert not torch.equal(whole, images.arrays["features"])
+    assert torch.equal(_of_features(kind, 0.6, images, seed=4), whole) == (kind == "feature_quantisation")
+
+
+def test_corruptions_of_features_are_what_they_say():
+    images = _given()
+    clean = images.arrays["features"].double()
+    dropped = _of_features("feature_dropout", 0.3, images).double()
+    assert torch.equal(dropped[dropped != 0], clean[dropped != 0])
+    share = (dropped == 0).double().mean()
+    assert abs(float(share) - 0.3) < 4 * (0.3 * 0.7 / clean.numel()) ** 0.5
+    assert ((_of_features("feature_dropout", 0.7, images) == 0) >= (dropped == 0)).all()
+    noise = (_of_features("feature_noise", 0.5, images).double() - clean) / clean.square().mean(1, keepdim=True).sqrt()
+    assert kstest(noise.flatten().numpy(), "norm", args=(0, 0.5)).pvalue > 0.01
+    for severity, levels in ((0.5, 16), (0.75, 4), (1.0, 2)):
+        found = _of_features("feature_quantisation", severity, images)
+        step = (clean.amax(1) - clean.amin(1)) / (levels - 1)
+        assert ((found.double() - clean).abs().amax(1) <= step / 2 + 1e-6).all()
+        assert max(len(row.unique()) for row in found) <= levels
+
+
 def test_every_corruption_is_a_file_of_its_own():
-    assert list(CORRUPTIONS) == ["crop", "blur", "jpeg", "noise", "occlusion"]
+    assert [name for name in CORRUPTIONS if name not in OF_FEATURES] == ["crop", "blur", "jpeg", "noise", "occlusion"]
+    assert OF_FEATURES == ["feature_dropout", "feature_noise", "feature_quantisation"]
     for name, corruption in CORRUPTIONS.items():
         assert corruption_module(name) == f"bench.datasets.corruptions.{name}"
         assert importlib.import_module(corruption_module(name)).CORRUPTION is corruption

@@ -233,6 +233,11 @@ def test_damage_and_what_only_images_have_are_named(home, refusal, capsys):
     said = capsys.readouterr().out
     assert "no corrupted features in train, test" in said
     run = ("run", "--method", "cosface", "--hparams", "default", "--dataset", "mine")
+    assert main([*run, "--corruptions", "all", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "tested on clean images and under feature_dropout (severity 0 to 0.9), feature_noise (" in said
+    ndigit = ("run", "--method", "cosface", "--dataset", "ndigit", "--corruptions", "feature_noise")
+    assert "it is one of features, and data set 'ndigit' has images" in refusal(*ndigit)
     assert "data set 'mine' has features, which no network" in refusal(*run, "--backbone", "resnet18")
     assert "data set 'mine' has no corrupted_crop" in refusal(*run, "--corruptions", "crop")
     assert "has 2 views of every image" in refusal(*run, "--set", "data.feature_views=3")
