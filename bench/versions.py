@@ -19,6 +19,7 @@ from typing import NamedTuple
 from .closure import closure_hash
 from .datasets.corruptions.registry import CORRUPTIONS, corruption_module
 from .datasets.corruptions.registry import NAMES as CORRUPTION_NAMES
+from .methods.backbones.registry import MODULES as BACKBONE_MODULES
 from .methods.backbones.registry import VERSIONS as BACKBONES
 from .methods.backbones.registry import backbone_module
 from .methods.scorers.registry import MODULES as SCORER_MODULES
@@ -27,11 +28,15 @@ from .protocols.known_tests import BUILT_IN, load_tests
 from .registry import Registry
 
 LOCK = Path(__file__).with_name("versions.lock")
-ENGINE = {"training": 1, "testing": 2}
-"""Versions of the two parts of the engine: raise one if it gives other values than before."""
+ENGINE = {"training": 1, "frozen": 2, "testing": 2}
+"""Versions of the parts of the engine: raise one if it gives other values than before.
+
+``frozen`` is training on the features of a backbone at its starting weights, ``training`` any other.
+"""
 
 _ROOTS = {
     "training": ("bench.engine.training",),
+    "frozen": ("bench.engine.training",),
     "testing": ("bench.engine.testing", "bench.engine.rescoring"),
 }
 
@@ -47,7 +52,7 @@ class Entry(NamedTuple):
 
 
 def engine(part: str) -> Entry:
-    """Entry of a part of the engine, ``training`` or ``testing``."""
+    """Entry of a part of the engine, see :data:`ENGINE`."""
     return Entry(f"engine.{part}", ENGINE[part], _ROOTS[part])
 
 
@@ -110,7 +115,7 @@ def built_in() -> Iterator[Entry]:
     for kind in ("methods", "datasets"):
         registry = Registry(kind)
         yield from (registered(registry, entry.name) for entry in registry if entry.entry_point is None)
-    yield from (backbone(name) for name in BACKBONES)
+    yield from {backbone(name) for name in BACKBONE_MODULES}
     yield from map(scorer, SCORER_MODULES)
     yield from map(corruption, CORRUPTION_NAMES)
     yield from map(test, BUILT_IN)

@@ -66,6 +66,7 @@ class Untrained(Method):
     """
 
     name = "untrained"
+    version = 2
     summary = "baseline: the backbone's features at its starting weights, reduced to D dimensions by a PCA"
     paper = Paper(
         title="A Metric Learning Reality Check",

@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from ..datasets.augmentation import TrainingAugmentation
 from ..datasets.dataset import Dataset, ImageSet, TrainVal
 from ..datasets.feature_images import FeatureImages
 from ..methods._model import Embedding, EmbeddingModel
@@ -265,7 +266,9 @@ class AugmentedImages:
 
     through_backbone = True
 
-    def __init__(self, data: TrainVal, augmentation: object, device: str, running: Running | None = None) -> None:
+    def __init__(
+        self, data: TrainVal, augmentation: TrainingAugmentation, device: str, running: Running | None = None
+    ) -> None:
         self.data = data
         self.running = running or Running()
         self.augmentation = augmentation
@@ -276,7 +279,7 @@ class AugmentedImages:
 
     def batch(self, rows: Tensor, gen: torch.Generator) -> Tensor:
         """Augmented training images ``[B, C, H, W]``, as :meth:`.ImageSet.training` returns them, on the device."""
-        self._last = self.data.train.training(rows, self.augmentation, gen, self._last)  # type: ignore[arg-type]
+        self._last = self.data.train.training(rows, self.augmentation, gen, self._last)
         moved: Tensor = self._last.to(self.device, memory_format=torch.channels_last)
         if moved is self._last:  # in the same memory, which is the caller's now
             self._last = None

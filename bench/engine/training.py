@@ -44,7 +44,7 @@ from .inputs import (
     loss_of_any_classes,
     set_scale,
 )
-from .networks import CHUNK, backbone_features, build_model, check_finite, load_base
+from .networks import backbone_features, build_model, check_finite, load_base
 from .optim import MicroBatches, Optimisation
 from .running import PatientScorer, Running
 
@@ -244,22 +244,19 @@ class Trainer:
         return self.inputs.batch(torch.arange(len(self.data.train)), gen)
 
     def _first_view(self) -> Tensor:
-        """Pooled features ``[N, F]`` of the training images of a network at its starting weights.
+        """Pooled features ``[N, F]`` of the training images of a network at its starting weights, equal for all seeds.
 
-        The augmentation is drawn by data set, or with ``--frozen`` by image: all seeds have the same features.
+        They are of the first view that ``--frozen`` caches.
         """
         if isinstance(self.inputs, CachedFeatures):
             return self.inputs.features.first_view()
-        gen, device = generator("features", self.spec.dataset, "train", 0), self.site.device
-        parts = []
-        # The draws of an augmentation depend on how many images are drawn for, so that their number never changes.
-        for rows in torch.arange(len(self.data.train)).split(CHUNK):
-            images = self.inputs.batch(rows, gen)
-            load = images.__getitem__
-            parts.append(
-                backbone_features(self.model.backbone, load, len(rows), device, running=self.running, step="fit")
-            )
-        return torch.cat(parts).to(device)
+        images, augmentation, device = self.data.train, self.inputs.augmentation, self.site.device
+
+        def load(rows: Tensor) -> Tensor:
+            return images.view_of(rows, augmentation, 0)
+
+        made = backbone_features(self.model.backbone, load, len(images), device, running=self.running, step="fit")
+        return made.to(device)
 
     def _blame_divergence(self, error: ValueError, step: str) -> None:
         """Raise a failure of the unit if an error comes from embeddings or weights that are not finite."""

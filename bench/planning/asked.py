@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ..datasets.corruptions._base import CROP
 from ..datasets.corruptions.registry import CORRUPTIONS
-from ..datasets.features import Features
 from ..errors import UnknownName, UserError, shortened
 from ..methods.backbones.registry import GIVEN
 from ..methods.scorers.registry import SCORERS
@@ -108,6 +106,10 @@ def on_features(asked: Asked, dataset: str) -> Asked:
     Raises:
         UserError: If something is asked for that only images have, or only features.
     """
+    # They import torch, for which the completion of a name does not wait.
+    from ..datasets.corruptions._base import CROP
+    from ..datasets.features import Features
+
     data = asked.site.dataset(dataset) if issubclass(asked.site.datasets.dataset(dataset), Features) else None
     given = data.corruptions if isinstance(data, Features) else {}
     kinds = {name: CORRUPTIONS[name].of == "features" for name in asked.preset.tests.corruptions}
