@@ -323,6 +323,10 @@ class Dataset(ABC):
             return [*development], [*test]
         return drawn_classes(development, test, self.class_seed)
 
+    def remarks(self) -> Iterator[str]:
+        """Lines about images that the recipe of the data set is not meant for."""
+        yield from ()
+
     def without_training(self) -> str:
         """Advice on what to do with a data set that is too small for training; empty if there is none."""
         return ""

@@ -5,16 +5,24 @@ from __future__ import annotations
 import os
 import shlex
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
 from .dataset import register_dataset
+from .decode import decode
 from .files import DataError
 from .photo_images import PhotoImages, Progress
 from .releases import IMAGE_SUFFIXES, Listing, PhotoDataset
 from .soft_labels import FILE, read_soft_labels
 from .verification import Verification
 from .view import View
+
+SAMPLE = 8
+"""Images that are looked at to tell scans from photographs."""
+
+SMALL = 128
+"""Longest side of a small image, pixels."""
 
 _SPLITS = ("train", "training", "test", "val", "valid", "validation")
 """Names of folders that divide the images of the classes below them, rather than being classes."""
@@ -75,6 +83,17 @@ class Folder(PhotoDataset):
                 "sha256": soft.sha256,
             }
         return report
+
+    def remarks(self) -> Iterator[str]:
+        """Line about small grey images: they need another recipe, and the data set that has it."""
+        ids, folder = self.listing.ids, self.listing.folder
+        sample = [decode(folder / ids[i]) for i in range(0, len(ids), max(1, len(ids) // SAMPLE))]
+        if all(max(image.shape[1:]) <= SMALL and bool((image == image[:1]).all()) for image in sample):
+            height, width = sample[0].shape[1:]
+            yield (
+                f"{self.name} has a recipe of photographs, and {folder} has small grey images, such as {width} x"
+                f" {height} pixels: `--dataset scans --data-root {shlex.quote(str(folder))}` has one of scans"
+            )
 
     def without_training(self) -> str:
         """Advice for a folder of few classes: how many suffice, and the command that scores a network as it is."""

@@ -330,7 +330,7 @@ def run_experiment(
         # What would be done does not depend on weights, nor does its time.
         lacking, site = str(error), site.model_copy(update={"weights": "none"})
         built = build_plans(experiment, site)
-    for line in (*(f"left out: {line}" for line in built.left_out), *built.differences, *built.adapted, *built.floors):
+    for line in (*(f"left out: {line}" for line in built.left_out), *built.differences, *built.notes):
         say(console, line)
     if save is not None:
         write_atomic(save, experiment.to_toml().encode())

@@ -206,7 +206,7 @@ def _differences(planned: PlannedItem) -> Iterator[str]:
     if dataset not in named.item.datasets:
         yield f"no value was published for {dataset} ({named.name} has {', '.join(named.item.datasets)})"
     yield from dict.fromkeys(text for each in planned.rows for text in _of_run(named, each))
-    yield from dict.fromkeys(plan.adapted for each in planned.rows for plan in each.plans if plan.adapted)
+    yield from dict.fromkeys(note for each in planned.rows for plan in each.plans for note in plan.notes)
     defaults = [each.row.title for each in planned.rows if each.fallback]
     if defaults:
         which = "every row" if len(defaults) == len(planned.rows) else ", ".join(defaults)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -52,8 +52,7 @@ class Found:
         weights: SHA-256 of the starting weights of the backbone; None for random ones.
         scorers: The scorers asked for that are defined for the method's distributions.
         batches: Batch sizes that replace default ones for which the data set is too small.
-        adapted: Line about these batches, or empty.
-        floor: Line about a network that stays as it starts, at random weights, or empty.
+        notes: Lines about what the user may not expect of the data or the network.
     """
 
     partial: str
@@ -62,8 +61,7 @@ class Found:
     weights: str | None
     scorers: tuple[str, ...]
     batches: Mapping[str, int]
-    adapted: str
-    floor: str
+    notes: tuple[str, ...]
 
 
 def check(
@@ -112,7 +110,9 @@ def check(
             f"--frozen: backbone {backbone} of data set {name!r} would stay at random weights;"
             f" give --weights {FILE}, or --backbone with one that has ImageNet weights"
         )
-    stays = not method.by_steps and not method.on_base
+    notes = [*_of_batches(name, values, fitting, sizes), *_of_features(data, preset), *data.remarks()]
+    if not method.by_steps and not method.on_base and weights is None and not given:
+        notes.append(f"{method.name} on {name}: {backbone} {_FLOOR}")
     return Found(
         partial=data.partial if view else "",
         files=files,
@@ -120,19 +120,17 @@ def check(
         weights=weights,
         scorers=_fitting_scorers(asked.scorers, method, dim),
         batches=fitting,
-        adapted=said_of_batches(name, values, fitting, sizes) or _said_of_features(data, preset),
-        floor=f"{method.name} on {name}: {backbone} {_FLOOR}" if stays and weights is None and not given else "",
+        notes=tuple(notes),
     )
 
 
-def _said_of_features(data: Dataset, preset: Preset) -> str:
-    """Line about the tests that a data set of features has no corrupted features for; empty if it has some."""
-    if not isinstance(data, Features) or preset.tests.corruptions:
-        return ""
-    return (
-        f"{data.name} has no corrupted_crop for training and test images: nothing is tested on corrupted images"
-        " (`bench embed --corruptions crop` makes such features)"
-    )
+def _of_features(data: Dataset, preset: Preset) -> Iterator[str]:
+    """Line about the tests that a data set of features has no corrupted features for."""
+    if isinstance(data, Features) and not preset.tests.corruptions:
+        yield (
+            f"{data.name} has no corrupted_crop for training and test images: nothing is tested on corrupted images"
+            " (`bench embed --corruptions crop` makes such features)"
+        )
 
 
 def _blamed(option: str, value: object, of_recipe: object, dataset: str) -> str:
@@ -221,15 +219,16 @@ def fitting_batches(
     return fitting
 
 
-def said_of_batches(dataset: str, asked: Values, fitting: Values, sizes: Sizes) -> str:
-    """Line that says which batch sizes replace the default ones, and why; empty if none do."""
-    if not fitting:
-        return ""
-    before, now = (f"{values[CLASSES]} classes x {values[IMAGES]} images" for values in (asked, {**asked, **fitting}))
-    return (
-        f"{dataset} has {sizes.classes} training classes of at most {sizes.images} images: batches of {now} instead of"
-        f" {before}"
-    )
+def _of_batches(dataset: str, asked: Values, fitting: Values, sizes: Sizes) -> Iterator[str]:
+    """Line that says which batch sizes replace the default ones, and why."""
+    if fitting:
+        before, now = (
+            f"{values[CLASSES]} classes x {values[IMAGES]} images" for values in (asked, {**asked, **fitting})
+        )
+        yield (
+            f"{dataset} has {sizes.classes} training classes of at most {sizes.images} images: batches of {now} instead"
+            f" of {before}"
+        )
 
 
 @cache

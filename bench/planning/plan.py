@@ -121,8 +121,7 @@ class Plan:
         class_seed: Number of the class split that seeds are trained and tested on; 0 for the data set's own, on which
             all trials are made.
         beside_own: Whether the same is planned on the own split, whose trials these are.
-        adapted: Line about batches that are smaller than the default ones because the data set is small; else empty.
-        floor: Line about a network that stays as it starts, at random weights; else empty.
+        notes: Lines about what the user may not expect of the data or the network.
     """
 
     template: TrainSpec
@@ -145,8 +144,7 @@ class Plan:
     variant: Frozen | None = None
     class_seed: int = 0
     beside_own: bool = False
-    adapted: str = ""
-    floor: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def key(self) -> PlanKey:
@@ -324,8 +322,7 @@ def make_plan(setting: Setting) -> Plan:
         requested=setting.requested,
         differences=setting.differences,
         stage=setting.stage,
-        adapted=found.adapted,
-        floor=found.floor,
+        notes=found.notes,
         testing=TestPlan(
             versions=tested,
             tests=preset.tests,
@@ -407,7 +404,7 @@ def versions_of(spec: TrainSpec, tests: Tests, scorers: Iterable[str], site: Sit
     """
     method = versions.registered(site.methods, spec.method)
     training = {
-        "engine": versions.engine("training"),
+        "engine": versions.engine("frozen" if spec.frozen else "training"),
         "method": method,
         "dataset": versions.registered(site.datasets, spec.dataset),
         "backbone": versions.backbone(spec.backbone),
@@ -500,15 +497,13 @@ class Plans:
         left_out: A line for every method and data set that is left out, since it has no published setting while others
             have one, or since a single seed makes no ensemble.
         differences: A line for every run at a published setting that differs from what its paper did.
-        adapted: A line for every data set that is too small for the default batches.
-        floors: A line for every method that leaves a network as it starts, if that is at random weights.
+        notes: Lines about what the user may not expect of the data sets and the networks.
     """
 
     plans: tuple[Plan, ...]
     left_out: tuple[str, ...]
     differences: tuple[str, ...] = ()
-    adapted: tuple[str, ...] = ()
-    floors: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def build_plans(experiment: Experiment, site: Site) -> Plans:
@@ -542,6 +537,5 @@ def build_plans(experiment: Experiment, site: Site) -> Plans:
         (*with_splits(every, experiment.data, site), *frozen),
         left_out=tuple(dict.fromkeys(left_out)),
         differences=tuple(dict.fromkeys(differences)),
-        adapted=tuple(dict.fromkeys(plan.adapted for plan in every if plan.adapted)),
-        floors=tuple(dict.fromkeys(plan.floor for plan in every if plan.floor)),
+        notes=tuple(dict.fromkeys(note for plan in every for note in plan.notes)),
     )

@@ -153,7 +153,7 @@ class Recipe:
         return {name: getattr(self, name) for name in BATCHES}
 
 
-RECIPES = ("cub200", "default", "features", "folder", "inshop", "ndigit", "sop")
+RECIPES = ("cub200", "default", "features", "folder", "inshop", "ndigit", "scans", "sop")
 
 
 def get_recipe(name: str) -> Recipe:

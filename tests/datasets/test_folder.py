@@ -6,6 +6,7 @@ import torch
 from bench.datasets import DataError
 from bench.datasets.decode import decode
 from bench.datasets.folder import Folder, images_below
+from bench.datasets.scans import Scans
 from bench.datasets.view import View
 from PIL import ExifTags, Image, ImageOps
 
@@ -159,3 +160,18 @@ def test_without_class_folders_the_arrangement_is_explained(tmp_path, make_photo
     )
     with pytest.raises(DataError, match=said):
         Folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("side", "mode", "scans"), [(105, "1", True), (128, "L", True), (129, "L", False), (64, "RGB", False)]
+)
+def test_small_grey_images_are_said_to_need_the_recipe_of_scans(tmp_path, side, mode, scans):
+    pixels = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
+    for number in range(20):
+        path = tmp_path / f"c{number}" / "x.png"
+        path.parent.mkdir()
+        Image.fromarray(pixels).convert(mode).save(path)
+    said = [*Folder(tmp_path).remarks()]
+    assert len(said) == scans
+    assert all(f"{side} x {side} pixels: `--dataset scans --data-root {tmp_path}`" in line for line in said)
+    assert [*Scans(tmp_path).remarks()] == []

@@ -31,7 +31,7 @@ def _fitted(folder, weights=None, seeds=(0,), **request):
         (spec,) = plan.train_specs({}, seed, None).values()
         run_job(TrainJob(spec=spec, site=site), lambda event: None)
         records.append(site.store.trained(spec.cell, spec.id))
-    return records, site, built.floors
+    return records, site, built.notes
 
 
 def _head(record, site):
@@ -40,24 +40,24 @@ def _head(record, site):
 
 
 def test_a_network_with_given_weights_is_the_same_for_every_seed_and_with_cached_features(tmp_path, weights):
-    (first, second), site, floors = _fitted(tmp_path / "runs", weights, seeds=(0, 1))
+    (first, second), site, notes = _fitted(tmp_path / "runs", weights, seeds=(0, 1))
     assert first.unit != second.unit
     assert torch.equal(_head(first, site), _head(second, site))
     assert first.val_map_at_r == second.val_map_at_r
     assert (len(first.history), first.best_epoch) == (1, 1)
-    assert floors == ()
+    assert notes == ()
     (cached,), frozen_site, _ = _fitted(tmp_path / "frozen", weights, frozen=True)
     torch.testing.assert_close(_head(cached, frozen_site), _head(first, site), rtol=0, atol=1e-4)
     assert cached.val_map_at_r == pytest.approx(first.val_map_at_r, abs=1e-3)
 
 
 def test_random_weights_differ_between_seeds_and_are_said_to_be_a_floor(tmp_path):
-    (first, second), _, floors = _fitted(tmp_path, seeds=(0, 1))
+    (first, second), _, notes = _fitted(tmp_path, seeds=(0, 1))
     assert first.val_map_at_r != second.val_map_at_r
-    (line,) = floors
+    (line,) = notes
     assert "convnet starts at random weights" in line
     others = Experiment(methods=("cosface", "laplace"), datasets=("ndigit_smoke",), hparams="default")
-    assert build_plans(others, Site(results=str(tmp_path))).floors == ()
+    assert build_plans(others, Site(results=str(tmp_path))).notes == ()
 
 
 def test_without_a_reduction_the_value_is_that_of_the_pooled_features(tmp_path, weights):

@@ -77,7 +77,7 @@ def test_what_was_adapted_to_the_data_set_is_said_before_the_run_and_below_the_t
     def plan(*arguments):
         planned = plan_item(*arguments)
         rows = [
-            replace(each, plans=tuple(replace(plan, adapted=adapted) for plan in each.plans)) for each in planned.rows
+            replace(each, plans=tuple(replace(plan, notes=(adapted,)) for plan in each.plans)) for each in planned.rows
         ]
         return replace(planned, rows=tuple(rows))
 
