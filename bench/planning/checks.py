@@ -21,7 +21,7 @@ from .asked import Asked
 from .experiment import Values
 
 if TYPE_CHECKING:
-    from ..datasets.dataset import Dataset
+    from ..datasets.dataset import Dataset, ImageSet
     from ..methods._base import Method
 
 PAIR = 2
@@ -174,6 +174,9 @@ def _split_identity(data: Dataset, validate: tuple[int, ...], folds: int, on_dis
     """Sizes of the splits, and for image files the identity of all of them: computed once for all methods."""
     splits = [data.train_val(fold, folds) for fold in validate]
     parts = (splits[0].train, splits[0].val, data.test()) if on_disk else ()
+    for what, images in zip(("validation", "test"), parts[1:]):
+        if not _has_pair(images):
+            raise ValueError(f"no {what} class has two images, so that there is nothing to retrieve")
     files = content_id([part.manifest_sha256() for part in parts]) if parts else ""
     sizes = Sizes(
         classes=min(split.train.num_classes for split in splits),
@@ -181,6 +184,15 @@ def _split_identity(data: Dataset, validate: tuple[int, ...], folds: int, on_dis
         validation=min(split.val.num_classes for split in splits),
     )
     return sizes, files
+
+
+def _has_pair(images: ImageSet) -> bool:
+    """Check if a query has a positive: two images of a class, or one in the queries and one in the gallery."""
+    if images.queries is None or images.gallery is None:
+        return int(images.labels.bincount().max()) > 1
+    import torch
+
+    return bool(torch.isin(images.labels[images.queries], images.labels[images.gallery]).any())
 
 
 def files_hash(data: Dataset, fold: int, folds: int) -> str:

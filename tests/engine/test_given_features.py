@@ -228,6 +228,20 @@ def test_an_image_in_training_and_test_is_refused(home, refusal):
     assert "2 ids in both, such as 30.jpg, 31.jpg; an image is in one split only" in said
 
 
+def test_classes_of_one_image_each_leave_nothing_to_retrieve(home, refusal):
+    run = ("run", "--method", "cosface", "--hparams", "default", "--dataset")
+    alone = {**_arrays(), "labels": np.arange(32)}
+    apart = {**alone, "labels": np.arange(8, 40)}
+    queries = {**_arrays(first=8), "is_query": np.repeat([True, False], 16), "is_gallery": np.repeat([False, True], 16)}
+    for name, train, test, what in (
+        ("val", alone, _arrays(first=32), "validation"),
+        ("single", None, apart, "test"),
+        ("disjoint", None, queries, "test"),
+    ):
+        assert main(["data", "features", name, *map(str, _files(home, train, test))]) == 0
+        assert f"data set {name!r}: no {what} class has two images" in refusal(*run, name)
+
+
 def test_damage_and_what_only_images_have_are_named(home, refusal, capsys):
     assert main(["data", "features", "mine", *map(str, _files(home))]) == 0
     said = capsys.readouterr().out
