@@ -94,19 +94,33 @@ def settle_all(asked: Asked) -> tuple[list[Setting], list[str]]:
     if not settings:
         raise missing[0]
     _check_all_used(asked, settings)
-    return [*_references(asked, settings), *settings], [str(error) for error in missing]
+    return list(_with_references(asked, settings)), [str(error) for error in missing]
 
 
-def _references(asked: Asked, settings: Sequence[Setting]) -> Iterator[Setting]:
-    """Settings of the methods that were not asked for and that heads on frozen features are compared with."""
-    on_frozen = dict.fromkeys(setting.cell.dataset for setting in settings if setting.asked.experiment.frozen)
-    for entry in asked.site.methods if on_frozen else ():
+def _with_references(asked: Asked, settings: Sequence[Setting]) -> Iterator[Setting]:
+    """Settings, and before them those of methods that heads on frozen features are compared with, asked for or not.
+
+    They have the fixed settings of the heads, which change nothing about them, so that tables show them together.
+    """
+    heads: dict[str, list[Setting]] = {}
+    for setting in settings:
+        if setting.asked.experiment.frozen and not setting.method.reference_for_frozen:
+            heads.setdefault(setting.cell.dataset, []).append(setting)
+    fixed = {dataset: max((each.fixed for each in own), key=len) for dataset, own in heads.items()}
+
+    def beside(setting: Setting) -> Setting:
+        of_heads = fixed.get(setting.cell.dataset, {}) if setting.method.reference_for_frozen else {}
+        shared = {key: value for key, value in of_heads.items() if not key.startswith("method.")}
+        return replace(setting, fixed={**shared, **setting.fixed})
+
+    for entry in asked.site.methods if heads else ():
         with suppress(UserError):  # a plug-in that does not import and that nobody asked for
             if entry.name not in asked.methods and entry.load().reference_for_frozen:
-                for dataset in on_frozen:
-                    one = settle(asked, dataset, entry.name)
+                for dataset in heads:
+                    one = beside(settle(asked, dataset, entry.name))
                     note = f"{entry.name} on {dataset} is added: what heads on frozen features have to beat"
                     yield replace(one, added=True, found=replace(one.found, notes=(note, *one.found.notes)))
+    yield from map(beside, settings)
 
 
 def _check_all_used(asked: Asked, settings: Sequence[Setting]) -> None:

@@ -266,7 +266,8 @@ class Role(_Value):
     """Facts about a test that comparisons of methods need, in addition to its measured values.
 
     ``trainings`` are those spent on tuning, of the base of a two-stage method and the members of an ensemble included;
-    ``train`` and ``base_train`` are ids of the tested models and of their bases, as one text.
+    ``train`` and ``base_train`` are ids of the tested models and of their bases, as one text. ``reference`` is whether
+    heads on frozen features are compared with this network.
     """
 
     primary_scorer: str
@@ -275,6 +276,7 @@ class Role(_Value):
     trainings: int
     train: str
     base_train: str
+    reference: bool = Field(False, exclude_if=lambda reference: not reference)
 
 
 class Curve(_Value):

@@ -106,6 +106,9 @@ def test_the_network_as_it_is_is_added_to_heads_first_at_their_budget(site):
     assert [plan.cell.method for plan in built("cosface", frozen=False).plans] == ["cosface"]
     swept = built("cosface", sweep={"method.margin": "0.1,0.2"})
     assert [plan.cell.method for plan in swept.plans] == ["untrained", "cosface", "cosface"]
+    for methods in (("cosface",), ("cosface", "untrained")):  # so that tables show them together
+        pinned = {plan.pinned.text for plan in built(*methods, set=("optim.epochs=3", "method.margin=0.1")).plans}
+        assert len({text.replace("method.margin=0.1; ", "") for text in pinned}) == 1
 
 
 def _starts(site, *methods, **changes):
