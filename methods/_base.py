@@ -95,6 +95,7 @@ class Method:
         published: Sources of published settings of this method; a registered subclass does not inherit them.
         ensemble: Whether the method is the trained models of all seeds of its base, tested together; it trains nothing.
         least_seeds: Number of seeds without which there is no result.
+        reference_for_frozen: Whether heads on frozen features are always compared with this method.
         warm_start: Whether the class defines :meth:`initialise`; not to be set.
         by_steps: Whether an optimiser trains something; not to be set: a class that defines :meth:`fit` or trains
             nothing needs none.
@@ -114,6 +115,7 @@ class Method:
     form_defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     ensemble: ClassVar[bool] = False
     least_seeds: ClassVar[int] = 1
+    reference_for_frozen: ClassVar[bool] = False
     warm_start: ClassVar[bool] = False
     by_steps: ClassVar[bool] = True
     published: ClassVar[tuple[PublishedSource, ...]] = ()

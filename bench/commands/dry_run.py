@@ -12,6 +12,7 @@ from ..errors import UserError
 from ..planning.plan import Plan
 from ..resources import cores, worker_count
 from ..site import Site
+from ..store.specs import HEAD_START
 
 
 def print_dry_run(plans: tuple[Plan, ...], site: Site, results: Path, launch: Launch) -> None:
@@ -28,7 +29,7 @@ def print_dry_run(plans: tuple[Plan, ...], site: Site, results: Path, launch: La
 
 def print_plan(plan: Plan) -> None:
     """Print the plan of a method on a data set: numbers of trials and seeds, setting, and search ranges if tuned."""
-    role = "" if plan.requested else "  (base, not asked for by name)"
+    role = "" if plan.requested else "  (added)" if plan.added else "  (base, not asked for by name)"
     base = f" on {plan.base.cell.method}" if plan.base else ""
     base += f" (stage 1 of {plan.base.stage})" if plan.base and plan.base.stage else ""
     what = f"{plan.cell.method}{base} on {plan.cell.dataset}"
@@ -75,7 +76,9 @@ def _of_unit(plan: Plan) -> dict[str, object]:
     """Settings of the network and its gradients that are never tuned."""
     batches = plan.template.batches
     names = ("pooling", "calibrate", "freeze_norm")
-    return {"optim.grad_clip": plan.template.optim.grad_clip} | {f"data.{k}": getattr(batches, k) for k in names}
+    start = plan.template.head_start
+    shown = {"optim.grad_clip": plan.template.optim.grad_clip} | {f"data.{k}": getattr(batches, k) for k in names}
+    return shown | ({HEAD_START: start} if start else {})
 
 
 def print_estimate(plans: tuple[Plan, ...], site: Site, launch: Launch) -> None:

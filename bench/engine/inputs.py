@@ -1,10 +1,10 @@
 """Inputs of a training stage: augmented images, or cached features of a frozen backbone.
 
 The features of a trained base are one file in its folder. Those of a network at its starting weights serve every
-method; they are in ``.features/<id>/`` of the results folder, a file per augmented view and one for the evaluation of
-the validation images, so that an interruption loses one view at most, and no more than one view is in memory while they
-are made. They are read as mapped files, which all processes share. The name of every file has the digest of its
-content: a damaged file is noticed and made again.
+method; they are in ``.features/<id>/`` of the results folder, a file per augmented view, one for the evaluation of the
+validation images and one for the directions from which heads start, so that an interruption loses one view at most, and
+no more than one view is in memory while they are made. They are read as mapped files, which all processes share. The
+name of every file has the digest of its content: a damaged file is noticed and made again.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from ..datasets.feature_images import FeatureImages
 from ..methods._model import Embedding, EmbeddingModel
 from ..methods.backbones.features import GivenFeatures
 from ..methods.backbones.registry import build_backbone, find_weights
+from ..methods.principal import principal_directions
 from ..seeds import content_id, seed_for
 from ..site import Site
 from ..store.files import sha256, write_atomic
@@ -193,6 +194,14 @@ class FrozenBackbone(_Views):
         views = [self._read(self.make_view(view)) for view in range(self.spec.batches.feature_views)]
         of_train, of_val = (tuple(view[split] for view in views) for split in ("train", "val"))
         return Features(of_train, of_val, fixed["evaluation"]), fixed["scale"]
+
+    def directions(self, features: Features, dim: int) -> Tensor:
+        """Principal directions ``[D, F]`` of the training features, made once."""
+
+        def made() -> dict[str, Tensor]:
+            return {"directions": principal_directions(features.first_view(), dim).cpu()}
+
+        return self._read(cached(self.folder, f"directions{dim}-", made))["directions"]
 
     def make_view(self, view: int) -> Path:
         """File of the features of one augmented view, numbered from 0; it is made unless it is there."""

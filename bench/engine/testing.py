@@ -329,6 +329,7 @@ def _role(spec: TestSpec, members: Sequence[EmbeddedModel]) -> Role:
         trainings=spec.tuning_trainings,
         train=" ".join(filter(None, [spec.ensemble, *spec.train])),
         base_train=" ".join(filter(None, [spec.ensemble, *bases])) if any(bases) else "",
+        reference=method.reference_for_frozen and first.trained.spec.frozen,
     )
 
 

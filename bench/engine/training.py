@@ -59,6 +59,8 @@ def run_training(spec: TrainSpec, site: Site, done: EpochDone, running: Running 
         trainer.book(trainer.validate(0, trainer.fit()))
         done(spec.optim.epochs)
         return trainer.finish()
+    if trainer.start_counts:
+        trainer.book(trainer.validate(-1, None))
     for epoch in trainer.remaining_epochs():
         trainer.book(trainer.validate(epoch, trainer.train_epoch(epoch)))
         trainer.save_checkpoint()
@@ -86,12 +88,17 @@ class Progress:
     note: str = ""
 
     def book(self, row: Epoch, value: float, state: dict[str, Tensor], patience: int, min_improvement: float) -> None:
-        """Add a finished epoch: keep the weights of the best (of equals the later), stop if patience is used up."""
+        """Add a finished epoch: keep the weights of the best (of equals the later), stop if patience is used up.
+
+        Patience begins with the first step: a training may lose at first what its start was worth.
+        """
         self.history.append(row.model_dump())
         self.epoch = row.epoch
         if self.best_value is None or value >= self.best_value:
             self.best_value, self.best_epoch = value, row.epoch
             self.best_state = {key: tensor.detach().cpu().clone() for key, tensor in state.items()}
+        if row.epoch == 0:
+            return
         if self.improved_value is None or value >= self.improved_value + min_improvement:
             self.improved_value, self.improved_epoch = value, row.epoch
         self.stopped = row.epoch - self.improved_epoch >= patience
@@ -124,8 +131,12 @@ class Trainer:
         spec, device, running = self.spec, self.site.device, self.running
         folder = self._load_base()
         if spec.frozen:
-            features, scale = FrozenBackbone(spec, self.site, dataset, self.data, running).load()
+            backbone = FrozenBackbone(spec, self.site, dataset, self.data, running)
+            features, scale = backbone.load()
             set_scale(self.model.backbone, scale)
+            if spec.head_start == "pca":
+                with torch.no_grad():
+                    self.model.mean.weight.copy_(backbone.directions(features, spec.dim))
             # The loss of a method that would train the backbone need not be defined for other classes.
             return CachedFeatures(features, device, running, "backbone" not in self.model.method.trained_parts)
         augmentation = dataset.augmentation_type(**spec.augmentation)
@@ -170,6 +181,12 @@ class Trainer:
             calibrate(self.inputs.batch(torch.randperm(len(labels), generator=gen)[:128], gen))
         if self.model.method.warm_start:
             self._warm_start()
+
+    @property
+    def start_counts(self) -> bool:
+        """Whether the start of a mean head on a frozen backbone is still to be measured, as epoch 0."""
+        chosen = self.spec.head_start is not None and self.spec.selection.metric == "map_at_r"
+        return chosen and not self.progress.history
 
     @torch.no_grad()
     def _warm_start(self) -> None:
@@ -274,8 +291,11 @@ class Trainer:
             raise UnitFailed(f"some embeddings are not finite in {step}")
         return loss
 
-    def validate(self, epoch: int, loss: float) -> Epoch:
-        """Measure an epoch on the validation classes: MAP@R, and the loss if it is defined for other classes."""
+    def validate(self, epoch: int, loss: float | None) -> Epoch:
+        """Measure an epoch, numbered from 0, on validation classes: MAP@R, and the loss if it is defined for them.
+
+        Epoch -1, which has no training loss, is the start.
+        """
         model, labels = self.model, self.data.val.labels
         selection, device = self.spec.selection, self.site.device
         try:
@@ -342,7 +362,8 @@ class Trainer:
 
     def finish(self) -> TrainRecord:
         """Write the weights of the best epoch and the record of the training, and delete the checkpoint."""
-        progress, best = self.progress, self.progress.history[self.progress.best_epoch - 1]
+        progress = self.progress
+        best = next(row for row in progress.history if row["epoch"] == progress.best_epoch)
         assert progress.best_value is not None
         confidence = self._crop_confidence()
         weights = save({key: value.contiguous() for key, value in progress.best_state.items()})

@@ -21,6 +21,7 @@ from ..store.specs import (
     AXES,
     CALIBRATE,
     CLASS_SEED,
+    HEAD_START,
     TUNING,
     Axis,
     BaseReference,
@@ -122,6 +123,7 @@ class Plan:
             all trials are made.
         beside_own: Whether the same is planned on the own split, whose trials these are.
         notes: Lines about what the user may not expect of the data or the network.
+        added: Whether nobody asked for the method, which is what heads on frozen features are compared with.
     """
 
     template: TrainSpec
@@ -145,6 +147,7 @@ class Plan:
     class_seed: int = 0
     beside_own: bool = False
     notes: tuple[str, ...] = ()
+    added: bool = False
 
     @property
     def key(self) -> PlanKey:
@@ -323,6 +326,7 @@ def make_plan(setting: Setting) -> Plan:
         differences=setting.differences,
         stage=setting.stage,
         notes=found.notes,
+        added=setting.added,
         testing=TestPlan(
             versions=tested,
             tests=preset.tests,
@@ -359,6 +363,7 @@ def _template(setting: Setting) -> TrainSpec:
         base=None,
         crop_confidence=None if setting.tune_for == "retrieval" else usual.get(CROP, Tests().corruptions[CROP]),
         frozen=asked.experiment.frozen,
+        head_start=values.get(HEAD_START),
     )
 
 

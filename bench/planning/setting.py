@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from pydantic import ValidationError
 
 from ..errors import UnknownName, UserError, shortened
 from ..protocols._base import Preset
 from ..protocols.recipes._base import BATCHES, Optim, Range, Recipe, Stage
-from ..store.specs import Cell, Parameters, TuneFor, place
+from ..store.specs import HEAD_START, Cell, HeadStart, Parameters, TuneFor, place
 from .asked import Asked, on_features
 from .checks import Found, check
 from .experiment import Data, Values
@@ -36,6 +37,8 @@ FROZEN_OBJECTIVE_RATE = Range(1e-3, 1e-1, log=True)
 """Range of the learning rate of class weights and proxies if ``--frozen`` freezes the backbone: the frozen stage of a
 recipe is made for heads of two-stage methods, which need none."""
 
+USUAL_START: HeadStart = "pca"
+"""Start of the mean head on a frozen backbone; chosen on validation classes (docs/measurements.md)."""
 
 _RELEASED_BY = {"reality_check": "released_per", "standardized": "released_el"}
 """The repository whose code a protocol stands for, where a method has a released form of each."""
@@ -53,6 +56,7 @@ class Setting:
         found: What checks of data and weights found.
         differences: How a run at a published setting differs from what its authors ran.
         stage: Method of which this base is the first stage, at the setting published for it; else empty.
+        added: Whether nobody asked for the method, which is what heads on frozen features are compared with.
     """
 
     asked: Asked
@@ -67,11 +71,14 @@ class Setting:
     found: Found
     differences: tuple[str, ...] = ()
     stage: str = ""
+    added: bool = False
     base: Setting | None = None
 
 
 def settle_all(asked: Asked) -> tuple[list[Setting], list[str]]:
     """Setting of every method on every data set, and lines about those that have no published one.
+
+    Methods that heads on frozen features are compared with come first, whether or not they were asked for.
 
     Raises:
         UserError: If a name or a value is not known, or the data cannot be used.
@@ -87,7 +94,33 @@ def settle_all(asked: Asked) -> tuple[list[Setting], list[str]]:
     if not settings:
         raise missing[0]
     _check_all_used(asked, settings)
-    return settings, [str(error) for error in missing]
+    return list(_with_references(asked, settings)), [str(error) for error in missing]
+
+
+def _with_references(asked: Asked, settings: Sequence[Setting]) -> Iterator[Setting]:
+    """Settings, and before them those of methods that heads on frozen features are compared with, asked for or not.
+
+    They have the fixed settings of the heads, which change nothing about them, so that tables show them together.
+    """
+    heads: dict[str, list[Setting]] = {}
+    for setting in settings:
+        if setting.asked.experiment.frozen and not setting.method.reference_for_frozen:
+            heads.setdefault(setting.cell.dataset, []).append(setting)
+    fixed = {dataset: max((each.fixed for each in own), key=len) for dataset, own in heads.items()}
+
+    def beside(setting: Setting) -> Setting:
+        of_heads = fixed.get(setting.cell.dataset, {}) if setting.method.reference_for_frozen else {}
+        shared = {key: value for key, value in of_heads.items() if not key.startswith("method.")}
+        return replace(setting, fixed={**shared, **setting.fixed})
+
+    for entry in asked.site.methods if heads else ():
+        with suppress(UserError):  # a plug-in that does not import and that nobody asked for
+            if entry.name not in asked.methods and entry.load().reference_for_frozen:
+                for dataset in heads:
+                    one = beside(settle(asked, dataset, entry.name))
+                    note = f"{entry.name} on {dataset} is added: what heads on frozen features have to beat"
+                    yield replace(one, added=True, found=replace(one.found, notes=(note, *one.found.notes)))
+    yield from map(beside, settings)
 
 
 def _check_all_used(asked: Asked, settings: Sequence[Setting]) -> None:
@@ -108,6 +141,11 @@ def _check_all_used(asked: Asked, settings: Sequence[Setting]) -> None:
     for name in asked.named_scorers:
         if not any(name in each.found.scorers for each in every):
             raise UserError(f"--scorers {name}: not defined for the distributions of {', '.join(asked.methods)}")
+    if HEAD_START in unused:
+        raise UserError(
+            f"--set {HEAD_START}: of a mean head that --frozen trains; name such a method (a two-stage one has its"
+            " base's)"
+        )
     if unused:
         classes = [site.methods.method(name) for name in asked.methods]
         known = known_keys(classes, [site.recipe(name) for name in asked.datasets])
@@ -188,7 +226,7 @@ def _settle(asked: Asked, dataset: str, name: str, head: str = "", base: str = "
     requested = named and not head
     # What is fixed for a method is not fixed for a base that only serves it, unless it concerns the data.
     texts = {k: v for k, v in experiment.set.items() if named or k.split(".")[0] in ("data", "augment")}
-    fixed = from_user(texts, method, recipe)
+    fixed = from_user(texts, method, recipe, experiment.frozen)
     unfixed, stage = _usual(asked, recipe, method, fixed)
     published = None
     if experiment.hparams == "published":
@@ -249,7 +287,7 @@ def _usual(asked: Asked, recipe: Recipe, method: type[Method], fixed: Values) ->
         if experiment.fidelity != "corrected":
             # No public code divides the features of photographs by a constant.
             values["data.calibrate"] = False
-    network = {"backbone": experiment.backbone, "dim": experiment.dim}
+    network = {"backbone": experiment.backbone, "dim": experiment.dim, **_start(method, experiment.frozen)}
     return {**values, **params, **layer(model={k: v for k, v in network.items() if v is not None})}, stage
 
 
@@ -327,15 +365,26 @@ def layer(**groups: Values) -> Parameters:
     return {f"{group}.{key}": value for group, values in groups.items() for key, value in values.items()}
 
 
-def from_user(texts: Mapping[str, str], method: type[Method], recipe: Recipe) -> Values:
+def _start(method: type[Method], frozen: bool) -> Parameters:
+    """Start of the mean head by name, if it is one on a frozen backbone that no base has trained; else nothing."""
+    starts = frozen and method.by_steps and not method.on_base and "mean" in method.trains
+    return {"head_start": USUAL_START} if starts else {}
+
+
+def from_user(texts: Mapping[str, str], method: type[Method], recipe: Recipe, frozen: bool) -> Values:
     """Values fixed by the user that apply to one method on one data set; others are left out."""
     defaults = layer(
+        model=_start(method, frozen),
         method=dict.fromkeys(method.Params.model_fields, ""),  # pydantic converts and checks these
         optim=recipe.end_to_end.values() if method.by_steps else {},
         data={**recipe.view, **recipe.batches()},
         augment=recipe.augmentation,
     )
-    return {key: convert(text, defaults[key], f"--set {key}") for key, text in texts.items() if key in defaults}
+    fixed = {key: convert(text, defaults[key], f"--set {key}") for key, text in texts.items() if key in defaults}
+    start, known = fixed.get(HEAD_START, USUAL_START), get_args(HeadStart)
+    if start not in known:
+        raise UserError(f"--set {HEAD_START}={shortened(start, 60)}: expected {' or '.join(known)}")
+    return fixed
 
 
 def from_file(held: Values, path: str, method: type[Method], values: Values) -> Values:
@@ -460,7 +509,7 @@ def uses_objective_rate(method: Method, base: Method | None = None) -> bool:
 
 def known_keys(methods: list[type[Method]], recipes: list[Recipe]) -> set[str]:
     """Keys that ``--set`` accepts for some methods and data sets, such as ``method.margin``."""
-    known = {f"optim.{key}" for key in OPTIM_KEYS} | {*layer(data=Data.model_fields)}
+    known = {f"optim.{key}" for key in OPTIM_KEYS} | {*layer(data=Data.model_fields)} | {HEAD_START}
     for recipe in recipes:
         known |= {*layer(augment=recipe.augmentation, data={**recipe.batches(), **recipe.view})}
     for method in methods:

@@ -22,6 +22,7 @@ from .contender import (
     unequal_text,
 )
 from .ranks import Rank, ranks, unranked_text
+from .reference import MARK, Against, against_reference, sentence
 from .seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics
 from .splits import OverSplits
 from .table import EVERYWHERE, Cell, Column, Document, frame_of, held, label, table_of
@@ -43,7 +44,8 @@ class ComparisonRow:
 
     ``trainings`` are those spent on tuning, of the base included; ``confidence`` is the method's default one. ``rank``
     is by MAP@R over paired seeds, ``unequal`` how its budget differs from that of most of its rivals. ``budget`` is the
-    text of that at which it is ranked and marked; empty if the data set has one only.
+    text of that at which it is ranked and marked; empty if the data set has one only. ``against`` compares a head on
+    frozen features with the network as it is.
     """
 
     contender: Contender
@@ -54,12 +56,19 @@ class ComparisonRow:
     marks: tuple[Mark, ...]
     rank: Rank
     unequal: str
+    against: Against | None = None
     budget: str = ""
 
     @property
     def label(self) -> str:
         """Name of the method; of a two-stage method, with the base model that its head is trained on in parentheses."""
         return self.contender.label
+
+    @property
+    def marked(self) -> str:
+        """The same, marked if the head is not shown to be better than the network as it is."""
+        behind = self.against is not None and self.against.verdict != "better"
+        return f"{self.label} {MARK}" if behind else self.label
 
 
 Comparison = Mapping[str, Sequence[ComparisonRow]]
@@ -96,7 +105,7 @@ def compare_within(groups: Sequence[SeedGroup]) -> list[ComparisonRow]:
     unequal = unequal_budgets([group.contender for group in groups], [group.seeds for group in groups])
     rows = [
         ComparisonRow(group.contender, group.seeds, group.trainings, group.confidence, *judged)
-        for group, judged in zip(groups, zip(values, marks, ranked, unequal))
+        for group, judged in zip(groups, zip(values, marks, ranked, unequal, against_reference(groups)))
     ]
     return sorted(rows, key=_order)
 
@@ -121,6 +130,11 @@ class Part(NamedTuple):
     def unranked(self) -> str:
         """Rows without a rank and the reasons, as text; nothing for a single row."""
         return unranked_text((row.label, row.rank) for row in self.rows) if len(self.rows) > 1 else ""
+
+    @property
+    def against(self) -> str:
+        """Sentence about the heads that are not shown to be better than the network as it is; may be empty."""
+        return sentence(self.dataset, ((row.label, row.against) for row in self.rows))
 
     @property
     def unequal(self) -> str:
@@ -239,7 +253,7 @@ PLACED: tuple[Column[ComparisonRow], ...] = (
 COLUMNS: tuple[Column[ComparisonRow], ...] = (
     Column("", fields=_dataset_first),
     # The name of a row with an unequal budget has a star.
-    label("method", lambda row: f"{row.label} *" if row.unequal else row.label, places=("text",)),
+    label("method", lambda row: f"{row.marked} *" if row.unequal else row.marked, places=("text",)),
     label("network", lambda row: row.contender.network, "backbone and size of the embedding", places=EVERYWHERE),
     replace(TUNING, places=("text", "terminal")),
     replace(PINNED, places=("text", "terminal")),
@@ -303,6 +317,7 @@ def comparison_document(
         said = {"No rank": part.unranked, "* Unequal budget": part.unequal, "No finished test": lost}
         said["Class splits left out"] = left_to
         notes = tuple(f"{name}: {text}." for name, text in said.items() if text)
+        notes = (f"{MARK} {part.against}", *notes) if part.against else notes
         tables.append(table_of(COLUMNS, part.rows, part.title, notes=notes, caption=CAPTION))
     numbers = frame_of(COLUMNS, (row for own in rows.values() for row in own), **TYPES)
     always = ("method", "rank", "ties")

@@ -139,7 +139,7 @@ def _tidy(tests: tuple[TestRecord, ...], rescorings: tuple[RescoreRecord, ...]) 
 
 
 def _roles(tests: tuple[TestRecord, ...], rescorings: tuple[RescoreRecord, ...]) -> pd.DataFrame:
-    roles = {record.unit: record.role.model_dump() for record in tests}
+    roles = {record.unit: dict(record.role) for record in tests}
     rows = [{"unit": unit, **role} for unit, role in roles.items()]
     rows += [{"unit": record.unit, **roles[record.spec.test]} for record in rescorings]
     return pd.DataFrame(rows, columns=list(ROLE_COLUMNS))

@@ -169,6 +169,7 @@ class SeedGroup:
     confidence: str
     probabilistic: bool
     trainings: int
+    reference: bool = False
 
     @classmethod
     def of(cls, rows: pd.DataFrame) -> Self:
@@ -181,6 +182,7 @@ class SeedGroup:
             str(first["default_confidence"]),
             bool(first["probabilistic"]),
             int(first["trainings"]),
+            bool(first.get("reference", False)),
         )
 
     @property

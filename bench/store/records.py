@@ -194,10 +194,13 @@ class Environment(_Value):
 
 
 class Epoch(_Value):
-    """Values of one epoch of a training, numbered from 1; there is a validation loss if the backbone is frozen."""
+    """Values of one epoch of a training, numbered from 1; there is a validation loss if the backbone is frozen.
+
+    Epoch 0 of a mean head on a frozen backbone is its start, which has no training loss.
+    """
 
     epoch: int
-    loss: float
+    loss: float | None
     val_map_at_r: float
     val_loss: float | None = None
 
@@ -209,7 +212,7 @@ class TrainRecord(_Unit):
         files: SHA-256 of its array files (weights) by name.
         manifests: SHA-256 of the content of the training (``train``) and validation (``val``) images.
         history: Loss and validation of every epoch.
-        best_epoch: Number of the epoch whose weights were kept, from 1.
+        best_epoch: Number of the epoch whose weights were kept; 0 is the start.
         selection_value: Value by which that epoch was chosen, higher = better.
         val_map_at_r: Validation MAP@R of that epoch.
         val_confidence_auroc: AUROC of the default confidence on crops of the validation images at that epoch, if the
@@ -263,7 +266,8 @@ class Role(_Value):
     """Facts about a test that comparisons of methods need, in addition to its measured values.
 
     ``trainings`` are those spent on tuning, of the base of a two-stage method and the members of an ensemble included;
-    ``train`` and ``base_train`` are ids of the tested models and of their bases, as one text.
+    ``train`` and ``base_train`` are ids of the tested models and of their bases, as one text. ``reference`` is whether
+    heads on frozen features are compared with this network.
     """
 
     primary_scorer: str
@@ -272,6 +276,7 @@ class Role(_Value):
     trainings: int
     train: str
     base_train: str
+    reference: bool = Field(False, exclude_if=lambda reference: not reference)
 
 
 class Curve(_Value):
@@ -370,7 +375,7 @@ class TrialRecord(_Record):
         val_map_at_r: Mean validation MAP@R of the trained models; None if the trial failed.
         val_confidence_auroc: Mean AUROC of their default confidence on crops of the validation images; None if the
             trial failed, or if its study does not tune for it.
-        best_epochs: Epoch whose weights were kept, from 1, for each model.
+        best_epochs: Epoch whose weights were kept for each model; 0 is the start.
     """
 
     kind: ClassVar[str] = "trial"

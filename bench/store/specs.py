@@ -166,6 +166,12 @@ Axis = Literal["initialisation", "order", "augmentation", "noise"]
 """Sources of randomness of a training: initial weights, order of the images, their augmentation, and all other draws,
 such as samples of embeddings and dropout."""
 
+HeadStart = Literal["random", "pca"]
+"""Weights from which the mean head on a frozen backbone may start."""
+
+HEAD_START = "model.head_start"
+"""Setting that chooses one of them."""
+
 AXES: tuple[Axis, ...] = get_args(Axis)
 """Sources of randomness of a training, in the order of tables."""
 
@@ -282,6 +288,8 @@ class TrainSpec(_Versioned):
         draws: Names that seed single sources of randomness in place of ``replicate``, in runs that measure the variance
             by source; empty for all others.
         frozen: Whether the backbone stays at its starting weights whatever the method.
+        head_start: Weights from which the mean head on such a backbone starts: ``random`` ones, or the principal axes
+            of the training features (``pca``). None, and not part of the id, for all other trainings.
     """
 
     protocol: str
@@ -305,6 +313,7 @@ class TrainSpec(_Versioned):
     crop_confidence: tuple[float, float] | None = None
     draws: dict[Axis, str] = Field(default_factory=dict)
     frozen: bool = False
+    head_start: HeadStart | None = Field(None, exclude_if=lambda start: start is None)
 
     @property
     def features(self) -> str:

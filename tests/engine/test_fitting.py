@@ -61,7 +61,8 @@ def test_random_weights_differ_between_seeds_and_are_said_to_be_a_floor(tmp_path
 
 
 def test_without_a_reduction_the_value_is_that_of_the_pooled_features(tmp_path, weights):
-    (record,), site, _ = _fitted(tmp_path, weights, dim=64)
+    unwhitened = ("data.feature_views=1", "method.whitening=0")
+    (record,), site, _ = _fitted(tmp_path, weights, dim=64, set=unwhitened)
     backbone = build_backbone("convnet", 1, weights).eval()
     val = site.dataset("ndigit_smoke", record.spec.view).train_val(record.spec.fold, record.spec.folds).val
     features = backbone_features(backbone, val.evaluation, len(val), "cpu")

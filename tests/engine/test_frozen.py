@@ -23,7 +23,8 @@ SHORT = ("optim.epochs=1", "data.feature_views=2", "data.epoch_repeats=0.2")
 
 def _plans(site, *methods, frozen=True, **changes):
     asked = {"hparams": "default", "seeds": 1, "set": SHORT, **changes}
-    return build_plans(Experiment(methods=methods, datasets=("ndigit_smoke",), frozen=frozen, **asked), site).plans
+    plans = build_plans(Experiment(methods=methods, datasets=("ndigit_smoke",), frozen=frozen, **asked), site).plans
+    return [plan for plan in plans if not plan.added]
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def _caches(site):
 def test_heads_of_every_kind_train_on_the_same_features_and_the_backbone_keeps_its_weights(site, weights):
     base, head = _trained(site, "cosface", "pfe")
     files = _caches(site)
-    assert [name.split("-")[0] for name in files] == ["evaluation", "view0", "view1"]
+    assert [name.split("-")[0] for name in files] == ["directions64", "evaluation", "view0", "view1"]
     (other,) = _trained(site, "norm_softmax")
     assert _caches(site) == files
     start = load_file(weights)
@@ -80,6 +81,109 @@ def test_features_are_those_of_the_backbone_and_a_damaged_file_is_made_again(sit
     Trainer(_seed_0(plan)[0], site)
     assert _caches(site) == files
     assert damages(site.store.root) == []
+
+
+def test_the_network_as_it_is_is_added_to_heads_first_at_their_budget(site):
+    def built(*methods, frozen=True, **changes):
+        asked = {"hparams": "tuned", "trials": 3, "seeds": 2, **changes}
+        request = Experiment(methods=methods, datasets=("ndigit_smoke",), frozen=frozen, **asked)
+        return build_plans(request, site)
+
+    found = built("cosface", "pfe")
+    first, *others = found.plans
+    assert (first.cell.method, first.trials, first.seeds, list(first.space)) == (
+        "untrained",
+        3,
+        2,
+        ["method.whitening"],
+    )
+    assert [plan.cell.method for plan in others] == ["cosface", "pfe"]
+    assert found.notes == ("untrained on ndigit_smoke is added: what heads on frozen features have to beat",)
+    assert not first.requested  # so that no option about what was asked for concerns it
+    asked = built("cosface", "untrained", set=("method.whitening=0",))
+    assert ([plan.requested for plan in asked.plans], asked.notes) == ([True, True], ())
+    assert [plan.cell.method for plan in built("untrained").plans] == ["untrained"]
+    assert [plan.cell.method for plan in built("cosface", frozen=False).plans] == ["cosface"]
+    swept = built("cosface", sweep={"method.margin": "0.1,0.2"})
+    assert [plan.cell.method for plan in swept.plans] == ["untrained", "cosface", "cosface"]
+    for methods in (("cosface",), ("cosface", "untrained")):  # so that tables show them together
+        pinned = {plan.pinned.text for plan in built(*methods, set=("optim.epochs=3", "method.margin=0.1")).plans}
+        assert len({text.replace("method.margin=0.1; ", "") for text in pinned}) == 1
+
+
+def _starts(site, *methods, **changes):
+    """Records of one seed of methods whose heads start at the principal axes, and of those of random heads."""
+    pins = changes.pop("set", SHORT)
+    return [
+        _trained(site, *methods, set=(*pins, f"model.head_start={start}"), **changes) for start in ("pca", "random")
+    ]
+
+
+def test_a_head_may_start_at_the_principal_axes_which_are_epoch_0(site):
+    (axes,), (random,) = _starts(site, "cosface", dim=16)
+    (network,) = _trained(site, "untrained", dim=16, set=("data.feature_views=2", "method.whitening=0"))
+    assert [epoch.epoch for epoch in axes.history] == [0, 1]
+    assert axes.history[0].loss is None
+    # The cosine does not see how long the weights are.
+    assert axes.history[0].val_map_at_r == pytest.approx(network.val_map_at_r, abs=1e-5)
+    assert random.history[0].val_map_at_r != axes.history[0].val_map_at_r
+    assert len({axes.unit, random.unit, network.unit}) == 3
+
+
+def test_a_training_that_only_loses_keeps_its_start(site):
+    lossy = ("optim.lr=50", "optim.epochs=2", "data.feature_views=2")
+    (record,), _ = _starts(site, "multi_similarity", dim=16, set=lossy)
+    start, *after = record.history
+    assert all(epoch.val_map_at_r < start.val_map_at_r for epoch in after)
+    assert (record.best_epoch, record.val_map_at_r, record.selection_value) == (0, *2 * (start.val_map_at_r,))
+    model, _ = load_model(record.cell, record.unit, site)
+    weight = model.mean.weight
+    torch.testing.assert_close(weight @ weight.mT, torch.eye(16), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("scale", "dim"), [(0.0, 16), (1.0, 100)])
+def test_heads_start_at_the_axes_of_constant_features_and_of_fewer_than_dimensions(tmp_path, scale, dim):
+    network = build_backbone("convnet", 1)
+    save_file({name: scale * value for name, value in network.state_dict().items()}, tmp_path / "start.safetensors")
+    site = Site(results=str(tmp_path / "runs"), weights=str(tmp_path / "start.safetensors"))
+    for record in _trained(site, "untrained", "cosface", dim=dim, set=SHORT):
+        assert all(0 < epoch.val_map_at_r < 1 for epoch in record.history)
+
+
+def test_a_resumed_training_measures_its_start_once(site):
+    (plan,) = _plans(site, "cosface", set=(*SHORT[1:], "optim.epochs=3"))
+    whole = run_training(_seed_0(plan)[0], site, lambda epoch: None)
+    elsewhere = site.model_copy(update={"results": site.results + "2"})
+
+    def stop(epoch):
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        run_training(_seed_0(plan)[0], elsewhere, stop)
+    resumed = run_training(_seed_0(plan)[0], elsewhere, lambda epoch: None)
+    assert [epoch.epoch for epoch in resumed.history] == [0, 1, 2, 3]
+    assert (resumed.history, resumed.files) == (whole.history, whole.files)
+
+
+def test_only_heads_on_a_network_that_nothing_trains_have_a_start_in_their_ids(site):
+    base, head = _plans(site, "cosface", "pfe")
+    assert base.template.head_start == "pca"
+    for template in (head.template, _plans(site, "cosface", frozen=False)[0].template):
+        assert template.head_start is None
+        assert "head_start" not in template.model_dump(mode="json")
+    assert type(base.template).model_validate(base.template.model_dump(mode="json")) == base.template
+
+
+@pytest.mark.parametrize(
+    ("frozen", "text", "said"),
+    [
+        (True, "model.head_start=axes", "expected random or pca"),
+        (False, "model.head_start=pca", "of a mean head that --frozen trains"),
+    ],
+)
+def test_a_start_that_does_not_fit_is_refused(site, frozen, text, said):
+    with pytest.raises(UserError, match=said):
+        _plans(site, "cosface", frozen=frozen, set=(text,))
 
 
 def test_a_worker_makes_the_features_of_one_view_once(site):
@@ -146,7 +250,7 @@ def test_features_of_photographs_have_one_scale_that_the_trained_network_keeps(t
             "data.cache=false", "optim.epochs=1")  # fmt: skip
     request = Experiment(methods=("multi_similarity",), datasets=("folder",), hparams="default", frozen=True,
                          backbone="squeezenet1_0", seeds=1, set=pins)  # fmt: skip
-    (plan,) = build_plans(request, site).plans
+    plan = build_plans(request, site).plans[-1]
     record = run_training(_seed_0(plan)[0], site, lambda epoch: None)
     model, _ = load_model(record.cell, record.unit, site)
     dataset = site.dataset("folder", record.spec.view)

@@ -34,6 +34,7 @@ class Made:
     base: str = ""
     ensemble: str = ""
     models: int = 0
+    reference: bool = False
 
     def record(self, seed, version="0.1.0"):
         shared = {"preset": "strict", "ensemble": self.ensemble, "pinned": self.pinned}
@@ -55,7 +56,7 @@ class Made:
             ),
             role=Role(
                 primary_scorer="cosine", default_confidence=OWN if self.own else "norm", probabilistic=bool(self.own),
-                trainings=0, train="", base_train="",
+                trainings=0, train="", base_train="", reference=self.reference,
             ),
             corruptions={}, rows=tuple(self._rows(seed)), curves={}, environment=environment, finished=1.0 + seed,
         )  # fmt: skip

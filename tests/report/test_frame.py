@@ -22,7 +22,7 @@ def _record(unit, seed, finished, value, images="t"):
         "dim": 2,
         "seed": seed,
     }
-    role = dict.fromkeys(Role.model_fields, "") | {"probabilistic": False, "trainings": 3}
+    role = dict.fromkeys(Role.model_fields, "") | {"probabilistic": False, "trainings": 3, "reference": False}
     rows = ({**row("map_at_r", value, scorer="cosine"), "split": "test"},)
     return TestRecord.model_construct(
         unit=unit,

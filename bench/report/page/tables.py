@@ -75,6 +75,7 @@ def results_table(facts: DatasetFacts, anchor: str, costs: Mapping[Contender, Co
         ),
         KIND,
         *(about(column) for column in comparison.COLUMNS if not column.label),
+        *_against(facts.rows),
         *(_gain(split, images) for split, images in IMAGES.items()),
         *(_augrc(split, images) for split, images in (("test", "clean"), ("test_crop", "crops"))),
         Column(
@@ -102,6 +103,20 @@ def _may_be_best(rank: Rank) -> Cell:
     if rank.interval is None:
         return Cell(GAP, note=rank.reason)
     return Cell("yes" if rank.may_be_best else "no")
+
+
+def _against(rows: Sequence[ComparisonRow]) -> Iterator[Column[Of[ComparisonRow]]]:
+    """Column of MAP@R minus that of the network as it is, on frozen features."""
+
+    def cell(each: Of[ComparisonRow]) -> Cell:
+        found = each.about.against
+        if found is None:
+            return Cell(GAP, note="is what the others are compared with")
+        return Cell(found.text, found.line["difference_mean"], mark=found.verdict, note=found.verdict)
+
+    references = dict.fromkeys(row.against.reference.label for row in rows if row.against)
+    if references:
+        yield Column(f"MAP@R − {', '.join(references)}", cell, note="paired over seeds, in points")
 
 
 def _gain(split: str, images: str) -> Column[Of[ComparisonRow]]:

@@ -1,0 +1,92 @@
+"""Heads on frozen features against the network as it is: verdicts, marks, and first lines of page and terminal."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from bench.report.comparison import comparison_document
+from bench.report.frame import Results
+from bench.report.page.page import page_html
+from bench.report.reference import MARK
+from bench.report.terminal import print_comparison
+from bench.report.write import Judged
+from bench.store.folder import Store
+from bench.store.specs import Pinned
+from rich.console import Console
+from scipy.stats import ttest_rel
+
+from .page_records import Made
+
+FROZEN = Pinned(frozen_backbone=True)
+
+
+def _made(name, *values, **changes):
+    return Made(name, values, pinned=FROZEN, **changes)
+
+
+RAW = _made("raw", 0.30, 0.30, 0.30, reference=True)
+LOSES = _made("loses", 0.25, 0.251, 0.249)
+UNSURE = _made("unsure", 0.29, 0.33, 0.28)
+WINS = _made("wins", 0.35, 0.352, 0.351)
+SAME = _made("same", 0.3001, 0.3, 0.2999)
+EVERY = (RAW, LOSES, UNSURE, WINS, SAME)
+SENTENCE = (
+    "On d, 1 of 4 heads retrieves worse than raw, the network as it is (MAP@R 30.00): loses;"
+    " equivalent: same; undecided: unsure; better: wins."
+)
+
+
+def _judged(tmp_path, *made):
+    return Judged(Store(tmp_path), Results.of(tuple(record for each in made for record in each.records())))
+
+
+def _rows(tmp_path, *made):
+    return {row.label: row for row in _judged(tmp_path, *made).comparison["d"]}
+
+
+def test_the_verdicts_are_paired_tests_adjusted_over_the_heads(tmp_path):
+    rows = _rows(tmp_path, *EVERY)
+    found = {name: row.against.verdict for name, row in rows.items() if row.against}
+    assert found == {"loses": "worse", "unsure": "undecided", "wins": "better", "same": "equivalent"}
+    assert rows["raw"].against is None
+    p = {each.name: ttest_rel(each.map_at_r, RAW.map_at_r).pvalue for each in EVERY[1:]}
+    smallest = min(p, key=p.get)
+    assert rows[smallest].against.line["p_holm"] == pytest.approx(4 * p[smallest], rel=1e-6)
+    assert rows["loses"].against.text == "-5.00 [-5.25, -4.75]"
+
+
+def test_heads_that_are_not_better_are_marked_and_named_first_wherever_they_are_shown(tmp_path):
+    judged = _judged(tmp_path, *EVERY)
+    marked = {name for name, row in _rows(tmp_path, *EVERY).items() if row.marked.endswith(f" {MARK}")}
+    assert marked == {"loses", "unsure", "same"}
+    html = page_html(judged, ())
+    shown = html[html.index('id="answer"') :]
+    assert shown.index(SENTENCE) == shown.index("<strong>") + len("<strong>")
+    assert "MAP@R − raw" in html
+    out = io.StringIO()
+    print_comparison(judged.comparison, Console(file=out, width=100))
+    first, *lines = out.getvalue().strip().splitlines()
+    assert first.startswith("d: mean ± SD")
+    assert " ".join(line.strip() for line in lines[1:4]).startswith(f"{MARK} {SENTENCE[:60]}")
+    assert f"loses {MARK}" in out.getvalue()
+    (table,) = comparison_document(judged.comparison).tables
+    assert table.notes[0] == f"{MARK} {SENTENCE}"
+
+
+@pytest.mark.parametrize(
+    "made",
+    [(LOSES, WINS), (RAW, WINS), (replace(RAW, reference=False), LOSES), (replace(RAW, pinned=Pinned()), LOSES)],
+)
+def test_nothing_is_said_without_a_reference_or_if_all_heads_are_better(tmp_path, made):
+    judged = _judged(tmp_path, *made)
+    assert not any(row.marked.endswith(MARK) for row in judged.comparison["d"])
+    assert "the network as it is" not in page_html(judged, ())
+
+
+def test_one_seed_decides_nothing(tmp_path):
+    (head,) = (
+        row for row in _rows(tmp_path, _made("raw", 0.3, reference=True), _made("a", 0.2)).values() if row.against
+    )
+    assert (head.against.verdict, head.against.text) == ("undecided", "-10.00")
