@@ -251,14 +251,20 @@ class EnsembleModel(nn.Module):
                 " --base norm_softmax"
             )
 
+    def features(self, images: Tensor) -> Tensor:
+        """Pooled features ``[B, M, F]`` of images ``[B, C, H, W]`` by the backbone of each member."""
+        members: list[EmbeddingModel] = list(self.members)  # type: ignore[arg-type]
+        return torch.stack([member.features(images) for member in members], 1)
+
     def forward(self, images: Tensor) -> EnsembleEmbedding:
         """Embeddings of images ``[B, C, H, W]``."""
-        return self._side_by_side([member(images) for member in self.members])
+        return self.embed_features(self.features(images))
 
     def embed_features(self, features: Tensor) -> EnsembleEmbedding:
-        """Embeddings of images from their pooled features ``[B, F]``, for members that have the same backbone."""
+        """Embeddings of images from features ``[B, M, F]`` of each member, or ``[B, F]`` of the backbone of all."""
         members: list[EmbeddingModel] = list(self.members)  # type: ignore[arg-type]
-        return self._side_by_side([member.embed_features(features) for member in members])
+        each = features.unbind(1) if features.dim() == 3 else [features] * len(members)
+        return self._side_by_side([member.embed_features(own.contiguous()) for member, own in zip(members, each)])
 
     @staticmethod
     def _side_by_side(embeddings: Sequence[Embedding]) -> EnsembleEmbedding:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from ..datasets.files import DataError
 from ..datasets.pixel_cache import cache_folder
-from ..engine.estimate import estimate, readable
+from ..engine.estimate import estimate
 from ..engine.launch import Launch
 from ..errors import UserError
 from ..planning.plan import Plan
+from ..progress import readable
 from ..resources import cores, worker_count
 from ..site import Site
 from ..store.specs import HEAD_START

@@ -32,7 +32,7 @@ from ..site import Site
 from ..store.files import sha256, write_atomic
 from ..store.folder import FEATURES, is_whole_cache
 from ..store.specs import TrainSpec
-from .networks import backbone_features, embed
+from .networks import backbone_features, embed, features_of
 from .running import Running, in_chunks
 
 CALIBRATION = 128
@@ -120,12 +120,11 @@ class _Views:
             batch = draw(rows)
 
             def work(part: Tensor, size: int, batch: Tensor = batch) -> Tensor:
-                some = batch if len(part) == len(batch) else batch[part]
-                moved = some.to(self.site.device, memory_format=torch.channels_last)
-                features: Tensor = backbone(moved).float().cpu()
-                return features
+                moved = (batch if len(part) == len(batch) else batch[part]).to(self.site.device)
+                return features_of(backbone, moved, len(part)).float().cpu()
 
-            parts += in_chunks(len(rows), 256, work, self.running, "features")
+            step = f"features of view {view}: {int(rows[0])} of {len(images)}"
+            parts += in_chunks(len(rows), 256, work, self.running, step)
         return torch.cat(parts)
 
     def _evaluation(self, backbone: nn.Module) -> Tensor:

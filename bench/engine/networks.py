@@ -25,6 +25,27 @@ CHUNK = 256
 """Images are embedded in chunks of exactly this size, the last one padded: a matrix product may round a row
 differently in a product of another size, and a benchmark's values must not depend on batch sizes."""
 
+PIXELS, LEAST = 1 << 20, 16
+"""Pixels that pass through a backbone together on a CPU, and the least number of images: 256 of 64 x 64, 16 of 224 x
+224. More need more memory and save nothing, fewer round differently (docs/measurements.md)."""
+
+
+def at_once(images: Tensor, size: int) -> int:
+    """How many of a chunk of ``size`` images ``[B, C, H, W]`` pass through a backbone together: a power of two.
+
+    It depends on their pixels alone, so that no value depends on how many images there are.
+    """
+    if images.dim() != 4 or images.device.type != "cpu":
+        return size
+    few = max(LEAST, PIXELS // (images.shape[-2] * images.shape[-1]))
+    return min(size, 1 << (few.bit_length() - 1))
+
+
+def features_of(network: Callable[[Tensor], Tensor], images: Tensor, size: int) -> Tensor:
+    """Features of a chunk of up to ``size`` images, few of which pass through the network at a time."""
+    few = at_once(images, size)
+    return torch.cat([network(_padded(part, few))[: len(part)] for part in images.split(few)])
+
 
 def build_model(spec: TrainSpec, site: Site, num_classes: int, channels: int) -> EmbeddingModel:
     """Network of a training at its initial weights.
@@ -119,8 +140,7 @@ def backbone_features(
     """
 
     def work(rows: Tensor, size: int) -> Tensor:
-        features: Tensor = backbone(_padded(load(rows).to(device), size)).float()[: len(rows)].cpu()
-        return features
+        return features_of(backbone, load(rows).to(device), size).float().cpu()
 
     return torch.cat(in_chunks(count, chunk, work, running or Running(), step))
 
@@ -143,7 +163,7 @@ def embed(
         load: Function from row numbers ``[B]`` to images ``[B, C, H, W]``, as :meth:`.ImageSet.normalised` gives them.
         count: Number of images N.
         device: Where the network is.
-        chunk: Images per forward pass; a short last chunk is padded to it.
+        chunk: Images per pass through the heads, a short last chunk padded to it; the backbone sees few at a time.
         features: ``load`` gives pooled features ``[B, F]`` instead, those of :func:`backbone_features`.
         running: Progress of the training or test that this belongs to.
         step: Name of the work.
@@ -154,8 +174,9 @@ def embed(
     network: Any = model.eval()  # each kind takes its own kind of embedding
 
     def work(rows: Tensor, size: int) -> tuple[str, dict[str, Tensor], dict[str, Tensor]]:
-        inputs = _padded(load(rows).to(device), size)
-        embedding = network.embed_features(inputs) if features else network(inputs)
+        inputs = load(rows).to(device)
+        given = inputs if features else features_of(network.features, inputs, size)
+        embedding = network.embed_features(_padded(given, size))
         kind, arrays = to_arrays(embedding.distribution)
         confidences = network.confidences(embedding)
         return (
