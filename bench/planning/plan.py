@@ -21,6 +21,7 @@ from ..store.specs import (
     AXES,
     CALIBRATE,
     CLASS_SEED,
+    TEST_QUERIES,
     TUNING,
     Axis,
     BaseReference,
@@ -384,9 +385,10 @@ def _pinned(setting: Setting, template: TrainSpec) -> Pinned:
     asked, experiment = setting.asked, setting.asked.experiment
     # A method with one form has it under every fidelity; its network may differ.
     uncalibrated = template.form == "corrected" != experiment.fidelity and not template.batches.calibrate
+    queries = experiment.data.test_queries
     return Pinned(
         folds=asked.folds,
-        settings=dict(setting.fixed),
+        settings={**setting.fixed, **({} if queries is None else {TEST_QUERIES: queries})},
         frozen_backbone=experiment.frozen,
         select_by=setting.select_by,
         uncalibrated=uncalibrated and experiment.hparams != "published" and CALIBRATE not in setting.fixed,
