@@ -31,18 +31,20 @@ def classifier_confidences(objective: nn.Module | None, distribution: Distributi
     class_cosines: Any = getattr(objective, "class_cosines", None)
     if class_cosines is None:
         return {}
-    cosines, _ = class_cosines(distribution)
-    largest = {"max_cosine": cosines.amax(-1)}
-    return largest | confidences_of_classes(class_log_probabilities(objective, distribution))
+    found = class_cosines(distribution)
+    largest = {"max_cosine": found[0].amax(-1)}
+    return largest | confidences_of_classes(class_log_probabilities(objective, distribution, found))
 
 
-def class_log_probabilities(objective: Any, distribution: Distribution) -> Tensor:
-    """Log of the probabilities of the C training classes, float64 ``[B, C]``."""
+def class_log_probabilities(
+    objective: Any, distribution: Distribution, cosines: tuple[Tensor, float | Tensor] | None = None
+) -> Tensor:
+    """Log of the probabilities of the C training classes, float64 ``[B, C]``; ``class_cosines`` may be given."""
     class_logits = getattr(objective, "class_logits", None)
     # In float64, log-probabilities near 0 keep the order that float32 would round to ties at 1.
     if class_logits is None:
-        cosines, scale = objective.class_cosines(distribution)
-        return torch.log_softmax(scale * cosines.double(), dim=-1)
+        cosine, scale = cosines or objective.class_cosines(distribution)
+        return torch.log_softmax(scale * cosine.double(), dim=-1)
     return torch.log_softmax(class_logits(distribution).double(), dim=-1)
 
 

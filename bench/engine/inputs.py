@@ -301,7 +301,8 @@ class AugmentedImages:
     def validation(self, model: EmbeddingModel) -> Distribution:
         """Embed the N validation images; returns one distribution of batch shape ``[N]``."""
         images = self.data.val
-        return embed(model, images.evaluation, len(images), self.device, running=self.running, step="validation")[0]
+        load, step = images.evaluation, "validation"
+        return embed(model, load, len(images), self.device, running=self.running, step=step, confident=False)[0]
 
     def validation_loss(self, model: EmbeddingModel, labels: Tensor) -> float | None:
         """Return None: a loss with one weight vector per training class is not defined on validation classes."""
@@ -337,8 +338,10 @@ class CachedFeatures:
     def validation(self, model: EmbeddingModel) -> Distribution:
         """Embed the N validation images; returns one distribution of batch shape ``[N]``."""
         features = self.features.evaluation
-        load = features.__getitem__
-        return embed(model, load, len(features), self.device, features=True, running=self.running, step="validation")[0]
+        load, running, step = features.__getitem__, self.running, "validation"
+        return embed(
+            model, load, len(features), self.device, features=True, running=running, step=step, confident=False
+        )[0]
 
     @torch.no_grad()
     def validation_loss(self, model: EmbeddingModel, labels: Tensor) -> float | None:

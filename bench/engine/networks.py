@@ -155,6 +155,7 @@ def embed(
     features: bool = False,
     running: Running | None = None,
     step: str = "embedding",
+    confident: bool = True,
 ) -> tuple[Distribution, dict[str, Tensor]]:
     """Embed N images: one distribution of batch shape ``[N]``, and every confidence by name, each ``[N]``; on the CPU.
 
@@ -167,28 +168,30 @@ def embed(
         features: ``load`` gives pooled features ``[B, F]`` instead, those of :func:`backbone_features`.
         running: Progress of the training or test that this belongs to.
         step: Name of the work.
+        confident: Whether confidences are computed, those of the training classes included.
 
     Raises:
         OutOfMemory: If memory runs out with a single image; with more, they are embedded in smaller chunks.
     """
     network: Any = model.eval()  # each kind takes its own kind of embedding
+    kinds: set[str] = set()
+    # Filled in place: small results that are kept between the large ones of chunks keep their memory from being reused.
+    held: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
 
-    def work(rows: Tensor, size: int) -> tuple[str, dict[str, Tensor], dict[str, Tensor]]:
+    def work(rows: Tensor, size: int) -> None:
         inputs = load(rows).to(device)
         given = inputs if features else features_of(network.features, inputs, size)
         embedding = network.embed_features(_padded(given, size))
         kind, arrays = to_arrays(embedding.distribution)
-        confidences = network.confidences(embedding)
-        return (
-            kind,
-            {name: value[: len(rows)].cpu() for name, value in arrays.items()},
-            {name: value[: len(rows)].cpu() for name, value in confidences.items()},
-        )
+        kinds.add(kind)
+        for into, found in zip(held, (arrays, network.confidences(embedding) if confident else {})):
+            for name, value in found.items():
+                if name not in into:
+                    into[name] = torch.empty(count, *value.shape[1:], dtype=value.dtype)
+                into[name][rows] = value[: len(rows)].cpu()
 
-    done = in_chunks(count, chunk, work, running or Running(), step)
-    joined = {name: torch.cat([arrays[name] for _, arrays, _ in done]) for name in done[0][1]}
-    confidences = {name: torch.cat([values[name] for _, _, values in done]) for name in done[0][2]}
-    return from_arrays(done[0][0], joined), confidences
+    in_chunks(count, chunk, work, running or Running(), step)
+    return from_arrays(kinds.pop(), held[0]), held[1]
 
 
 def check_finite(distribution: Distribution, confidences: Mapping[str, Tensor]) -> None:
