@@ -1,4 +1,4 @@
-"""Progress of a run on the terminal: bars where there is a terminal, plain lines where there is none."""
+"""Progress of long work: bars where there is a terminal, in a log a plain line after every half minute of silence."""
 
 from __future__ import annotations
 
@@ -29,13 +29,53 @@ if TYPE_CHECKING:
     from .store.specs import Cell
 
 
+EVERY = 30.0
+"""Shortest time between two lines about progress in a log, and before the first, seconds."""
+
+
+def readable(seconds: float) -> str:
+    """A duration in the largest unit that suits it.
+
+    Example:
+        >>> [readable(s) for s in (8, 130, 9000, 200000)]
+        ['8 s', '2 min', '2.5 h', '2.3 days']
+    """
+    for limit, unit, name, digits in ((100, 1, "s", 0), (5400, 60, "min", 0), (129600, 3600, "h", 1)):
+        if seconds < limit:
+            return f"{seconds / unit:.{digits}f} {name}"
+    return f"{seconds / 86400:.1f} days"
+
+
+def _left(remaining: float, done: float, seconds: float) -> str:
+    """Time left, as the end of a line, if what is done took so many seconds; empty if nothing is done yet."""
+    return f", about {readable(seconds * remaining / done)} left" if done > 0 else ""
+
+
+class Lines:
+    """Progress of pieces of work as lines of a log; called with the name of one, how much is done, and of how much."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._spoke = time.monotonic()
+        self._began: dict[tuple[str, int], tuple[float, int]] = {}
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Say it, unless something was said less than :data:`EVERY` seconds ago."""
+        now = time.monotonic()
+        # What was there at the first call, from an interrupted command, say, took no time.
+        began, there = self._began.setdefault((what, total), (now, done))
+        if now - self._spoke >= EVERY:
+            self._spoke = now
+            self._say(f"{what}: {done} of {total}{_left(total - done, done - there, now - began)}")
+
+
 class Display:
     """Progress bars of a run, one per cell, in epochs, with the best value so far and the time left."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
         self._live = console.is_terminal
-        self._started = time.monotonic()
+        self._started = self._spoke = time.monotonic()
         self._progress = Progress(
             SpinnerColumn(finished_text="[green]✓"),
             TextColumn("{task.description}"),
@@ -92,18 +132,30 @@ class Display:
         tuning = self._notes.get(cell, "").split("; ")[0]
         self.note(cell, "; ".join(filter(None, [tuning, f"{seeds} seed{'s' if seeds > 1 else ''} tested"])))
 
+    def working(self, step: str) -> None:
+        """Hear what a worker is doing; after a silence, a log says it, with the epochs that are left."""
+        now = time.monotonic()
+        if self._live or now - self._spoke < EVERY:
+            return
+        done, total = (sum(getattr(task, of) or 0 for task in self._progress.tasks) for of in ("completed", "total"))
+        left = _left(total - done, done, now - self._started)
+        self.log(f"{done:g} of {total:g} epochs{left}; now: {step}")
+
     def log(self, text: str) -> None:
         """Print one line above the bars; brackets in it are not read as markup."""
-        line = f"[dim]{time.monotonic() - self._started:6.0f} s[/]  {escape(printable(text))}"
+        self._spoke = time.monotonic()
+        line = f"[dim]{self._spoke - self._started:6.0f} s[/]  {escape(printable(text))}"
         self.console.print(line, highlight=False, soft_wrap=True)
 
 
 @contextlib.contextmanager
 def progress_bar(console: Console) -> Iterator[Callable[[str, int, int], None]]:
-    """Show a bar while images are processed, called with the name of the work, how many are done, and of how many."""
+    """Show progress while images are processed, called with the name of the work, how many are done, and of all."""
+    if not console.is_terminal:
+        yield _lines(console)
+        return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    # Where there is no terminal a bar would leave an empty line.
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+    with Progress(*columns, console=console, transient=True) as bars:
         tasks: dict[tuple[str, int], TaskID] = {}
 
         def advance(what: str, done: int, total: int) -> None:
@@ -115,10 +167,18 @@ def progress_bar(console: Console) -> Iterator[Callable[[str, int, int], None]]:
         yield advance
 
 
+def _lines(console: Console) -> Lines:
+    return Lines(lambda text: console.print(f"bench: {printable(text)}", highlight=False, markup=False, soft_wrap=True))
+
+
 @contextlib.contextmanager
 def download_bar(console: Console) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar while a file is downloaded, called with the bytes that are there and of all, or 0."""
+    """Show progress while a file is downloaded, called with the bytes that are there and of all, or 0."""
+    if not console.is_terminal:
+        lines = _lines(console)
+        yield lambda done, total: lines("downloading, MB", done // 10**6, total // 10**6)
+        return
     columns = (TextColumn("downloading"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+    with Progress(*columns, console=console, transient=True) as bars:
         task = bars.add_task("", total=None)
         yield lambda done, total: bars.update(task, completed=done, total=total or None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,6 +64,27 @@ def gpu_names() -> list[str]:
 def cores() -> int:
     """Number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's malloc.h
+
+
+def keep_memory() -> None:
+    """Have this process keep the memory that it frees, until :func:`return_memory`, where the C library is glibc.
+
+    By default every large array is memory that the system maps and clears anew. For the activations of a network that
+    takes up to twice as long as the network itself.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        libc = ctypes.CDLL(None)
+        libc.mallopt(M_MMAP_MAX, 0)
+        libc.mallopt(M_TRIM_THRESHOLD, -1)
+
+
+def return_memory() -> None:
+    """Give memory that is free back to the system, where the C library is glibc."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def data_home() -> Path:

@@ -31,18 +31,20 @@ def classifier_confidences(objective: nn.Module | None, distribution: Distributi
     class_cosines: Any = getattr(objective, "class_cosines", None)
     if class_cosines is None:
         return {}
-    cosines, _ = class_cosines(distribution)
-    largest = {"max_cosine": cosines.amax(-1)}
-    return largest | confidences_of_classes(class_log_probabilities(objective, distribution))
+    found = class_cosines(distribution)
+    largest = {"max_cosine": found[0].amax(-1)}
+    return largest | confidences_of_classes(class_log_probabilities(objective, distribution, found))
 
 
-def class_log_probabilities(objective: Any, distribution: Distribution) -> Tensor:
-    """Log of the probabilities of the C training classes, float64 ``[B, C]``."""
+def class_log_probabilities(
+    objective: Any, distribution: Distribution, cosines: tuple[Tensor, float | Tensor] | None = None
+) -> Tensor:
+    """Log of the probabilities of the C training classes, float64 ``[B, C]``; ``class_cosines`` may be given."""
     class_logits = getattr(objective, "class_logits", None)
     # In float64, log-probabilities near 0 keep the order that float32 would round to ties at 1.
     if class_logits is None:
-        cosines, scale = objective.class_cosines(distribution)
-        return torch.log_softmax(scale * cosines.double(), dim=-1)
+        cosine, scale = cosines or objective.class_cosines(distribution)
+        return torch.log_softmax(scale * cosine.double(), dim=-1)
     return torch.log_softmax(class_logits(distribution).double(), dim=-1)
 
 
@@ -251,14 +253,20 @@ class EnsembleModel(nn.Module):
                 " --base norm_softmax"
             )
 
+    def features(self, images: Tensor) -> Tensor:
+        """Pooled features ``[B, M, F]`` of images ``[B, C, H, W]`` by the backbone of each member."""
+        members: list[EmbeddingModel] = list(self.members)  # type: ignore[arg-type]
+        return torch.stack([member.features(images) for member in members], 1)
+
     def forward(self, images: Tensor) -> EnsembleEmbedding:
         """Embeddings of images ``[B, C, H, W]``."""
-        return self._side_by_side([member(images) for member in self.members])
+        return self.embed_features(self.features(images))
 
     def embed_features(self, features: Tensor) -> EnsembleEmbedding:
-        """Embeddings of images from their pooled features ``[B, F]``, for members that have the same backbone."""
+        """Embeddings of images from features ``[B, M, F]`` of each member, or ``[B, F]`` of the backbone of all."""
         members: list[EmbeddingModel] = list(self.members)  # type: ignore[arg-type]
-        return self._side_by_side([member.embed_features(features) for member in members])
+        each = features.unbind(1) if features.dim() == 3 else [features] * len(members)
+        return self._side_by_side([member.embed_features(own.contiguous()) for member, own in zip(members, each)])
 
     @staticmethod
     def _side_by_side(embeddings: Sequence[Embedding]) -> EnsembleEmbedding:

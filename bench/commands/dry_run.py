@@ -6,13 +6,14 @@ from pathlib import Path
 
 from ..datasets.files import DataError
 from ..datasets.pixel_cache import cache_folder
-from ..engine.estimate import estimate, readable
+from ..engine.estimate import estimate
 from ..engine.launch import Launch
 from ..errors import UserError
 from ..planning.plan import Plan
+from ..progress import readable
 from ..resources import cores, worker_count
 from ..site import Site
-from ..store.specs import HEAD_START
+from ..store.specs import HEAD_START, TEST_QUERIES
 
 
 def print_dry_run(plans: tuple[Plan, ...], site: Site, results: Path, launch: Launch) -> None:
@@ -21,7 +22,9 @@ def print_dry_run(plans: tuple[Plan, ...], site: Site, results: Path, launch: La
         print_plan(plan)
     ranges = plans[0].testing.tests.corruptions.items()
     named = (f"{kind} (severity {a:g}{f' to {b:g}' if b != a else ''})" for kind, (a, b) in ranges)
-    print(f"tested on clean images{' and under ' if ranges else ''}{', '.join(named)}")
+    queries = plans[0].pinned.settings.get(TEST_QUERIES)
+    searched = "" if queries is None else f"{queries} queries, drawn, of "
+    print(f"tested on {searched}clean images{' and under ' if ranges else ''}{', '.join(named)}")
     tests = sum(plan.tests for plan in plans)
     print(f"at most {sum(plan.trainings for plan in plans)} trainings, {tests} tests; results in {results}")
     print_estimate(plans, site, launch)

@@ -120,7 +120,7 @@ def embed(
     bench embed --backbone resnet50 --dataset cub200 --split train --views 4 --corruptions crop --out train.npz
     bench embed --backbone resnet50 --dataset cub200 --split test --corruptions crop --out test.npz
     """  # noqa: D301 (click's mark for lines that are not to be filled)
-    from ..resources import pick_device
+    from ..resources import keep_memory, pick_device
     from ..scoring.files import check_writable
 
     if sum(value is not None for value in (run, checkpoint, backbone)) != 1:
@@ -133,6 +133,7 @@ def embed(
     if backbone is None and (views or kinds or dataset):
         raise UserError("--views, --corruptions and --dataset belong to --backbone: they are for features to train on")
     check_writable(out)
+    keep_memory()
     where = pick_device(device.value)
 
     def encoder() -> Encoder:
@@ -191,7 +192,9 @@ def embed_untrained(folder: Path, device: str) -> dict[str, np.ndarray]:
     from ..datasets.folder import Folder, images_below
     from ..methods.backbones.registry import NoWeights, find_weights
     from ..protocols.recipes._base import recipe_of
+    from ..resources import keep_memory
 
+    keep_memory()
     backbone = recipe_of(Folder).backbone
     try:
         listing, labelled = images_below(folder)
@@ -233,13 +236,11 @@ def _embedded(listing: Listing, encoder: Encoder) -> dict[str, np.ndarray]:
         photographs.prepare("evaluation", advance)
 
         def load(rows: torch.Tensor) -> torch.Tensor:
+            advance("embedding", int(rows[0]), len(paths))
             small = encoder.small
             if small is None:
-                images = photographs.evaluation(rows)
-            else:
-                images = torch.stack([small(decode(paths[i], encoder.view.upright)) for i in rows.tolist()])
-            advance("embedding", int(rows[-1]) + 1, len(paths))
-            return images
+                return photographs.evaluation(rows)
+            return torch.stack([small(decode(paths[i], encoder.view.upright)) for i in rows.tolist()])
 
         arrays = encoder.run(load, len(paths))
     arrays |= {"labels": photographs.labels.numpy(), "class_names": np.array(photographs.class_names)}

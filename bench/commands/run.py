@@ -482,6 +482,7 @@ def _execute(batches: Sequence[tuple[Plan, ...]], launched: Launched, console: C
                 loading = asyncio.create_task(asyncio.to_thread(importlib.import_module, "bench.report.write"))
                 for plans in batches:
                     with Display(console) as display:
+                        pool.heard = display.working
                         for plan in plans:
                             display.add(plan.cell, plan.trainings * plan.epochs)
                         total.add(await Scheduler(plans, launched.site, pool, display, rerun).execute())

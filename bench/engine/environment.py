@@ -58,6 +58,7 @@ class Meter(Running):
         The last chunk of a split is not timed: it may be short. Nor is one that ran out of memory.
         """
         now = time.perf_counter()
+        step = step.partition(":")[0]  # without how many images are done
         if step == EMBEDDING and self._last is not None and self._last[0] == step and self._last[2] == self.chunk:
             self._chunks.append(1000 * (now - self._last[1]) / (self.chunk or CHUNK))
         self._last = (step, now, self.chunk)

@@ -157,16 +157,3 @@ def _step_seconds(
         optimisation.step(model.objective(embedding.distribution, labels))
 
     return _median_seconds(step, repeats)
-
-
-def readable(seconds: float) -> str:
-    """A duration in the largest unit that suits it.
-
-    Example:
-        >>> [readable(s) for s in (8, 130, 9000, 200000)]
-        ['8 s', '2 min', '2.5 h', '2.3 days']
-    """
-    for limit, unit, name, digits in ((100, 1, "s", 0), (5400, 60, "min", 0), (129600, 3600, "h", 1)):
-        if seconds < limit:
-            return f"{seconds / unit:.{digits}f} {name}"
-    return f"{seconds / 86400:.1f} days"

@@ -33,7 +33,7 @@ from ..site import Site
 from ..store.files import sha256, write_atomic
 from ..store.folder import FEATURES, is_whole_cache
 from ..store.specs import TrainSpec
-from .networks import backbone_features, embed
+from .networks import backbone_features, embed, features_of
 from .running import Running, in_chunks
 
 CALIBRATION = 128
@@ -124,12 +124,11 @@ class _Views:
             batch = draw(rows)
 
             def work(part: Tensor, size: int, batch: Tensor = batch) -> Tensor:
-                some = batch if len(part) == len(batch) else batch[part]
-                moved = some.to(self.site.device, memory_format=torch.channels_last)
-                features: Tensor = backbone(moved).float().cpu()
-                return features
+                moved = (batch if len(part) == len(batch) else batch[part]).to(self.site.device)
+                return features_of(backbone, moved, len(part)).float().cpu()
 
-            parts += in_chunks(len(rows), 256, work, self.running, "features")
+            step = f"features of view {view}: {int(rows[0])} of {len(images)}"
+            parts += in_chunks(len(rows), 256, work, self.running, step)
         return torch.cat(parts)
 
     def _evaluation(self, backbone: nn.Module) -> Tensor:
@@ -306,7 +305,8 @@ class AugmentedImages:
     def validation(self, model: EmbeddingModel) -> Distribution:
         """Embed the N validation images; returns one distribution of batch shape ``[N]``."""
         images = self.data.val
-        return embed(model, images.evaluation, len(images), self.device, running=self.running, step="validation")[0]
+        load, step = images.evaluation, "validation"
+        return embed(model, load, len(images), self.device, running=self.running, step=step, confident=False)[0]
 
     def validation_loss(self, model: EmbeddingModel, labels: Tensor) -> float | None:
         """Return None: a loss with one weight vector per training class is not defined on validation classes."""
@@ -352,8 +352,10 @@ class CachedFeatures:
     def validation(self, model: EmbeddingModel) -> Distribution:
         """Embed the N validation images; returns one distribution of batch shape ``[N]``."""
         features = self.features.evaluation
-        load = features.__getitem__
-        return embed(model, load, len(features), self.device, features=True, running=self.running, step="validation")[0]
+        load, running, step = features.__getitem__, self.running, "validation"
+        return embed(
+            model, load, len(features), self.device, features=True, running=running, step=step, confident=False
+        )[0]
 
     @torch.no_grad()
     def validation_loss(self, model: EmbeddingModel, labels: Tensor) -> float | None:

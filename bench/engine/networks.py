@@ -25,6 +25,27 @@ CHUNK = 256
 """Images are embedded in chunks of exactly this size, the last one padded: a matrix product may round a row
 differently in a product of another size, and a benchmark's values must not depend on batch sizes."""
 
+PIXELS, LEAST = 1 << 20, 16
+"""Pixels that pass through a backbone together on a CPU, and the least number of images: 256 of 64 x 64, 16 of 224 x
+224. More need more memory and save nothing, fewer round differently (docs/measurements.md)."""
+
+
+def at_once(images: Tensor, size: int) -> int:
+    """How many of a chunk of ``size`` images ``[B, C, H, W]`` pass through a backbone together: a power of two.
+
+    It depends on their pixels alone, so that no value depends on how many images there are.
+    """
+    if images.dim() != 4 or images.device.type != "cpu":
+        return size
+    few = max(LEAST, PIXELS // (images.shape[-2] * images.shape[-1]))
+    return min(size, 1 << (few.bit_length() - 1))
+
+
+def features_of(network: Callable[[Tensor], Tensor], images: Tensor, size: int) -> Tensor:
+    """Features of a chunk of up to ``size`` images, few of which pass through the network at a time."""
+    few = at_once(images, size)
+    return torch.cat([network(_padded(part, few))[: len(part)] for part in images.split(few)])
+
 
 def build_model(spec: TrainSpec, site: Site, num_classes: int, channels: int) -> EmbeddingModel:
     """Network of a training at its initial weights.
@@ -119,8 +140,7 @@ def backbone_features(
     """
 
     def work(rows: Tensor, size: int) -> Tensor:
-        features: Tensor = backbone(_padded(load(rows).to(device), size)).float()[: len(rows)].cpu()
-        return features
+        return features_of(backbone, load(rows).to(device), size).float().cpu()
 
     return torch.cat(in_chunks(count, chunk, work, running or Running(), step))
 
@@ -135,6 +155,7 @@ def embed(
     features: bool = False,
     running: Running | None = None,
     step: str = "embedding",
+    confident: bool = True,
 ) -> tuple[Distribution, dict[str, Tensor]]:
     """Embed N images: one distribution of batch shape ``[N]``, and every confidence by name, each ``[N]``; on the CPU.
 
@@ -143,31 +164,34 @@ def embed(
         load: Function from row numbers ``[B]`` to images ``[B, C, H, W]``, as :meth:`.ImageSet.normalised` gives them.
         count: Number of images N.
         device: Where the network is.
-        chunk: Images per forward pass; a short last chunk is padded to it.
+        chunk: Images per pass through the heads, a short last chunk padded to it; the backbone sees few at a time.
         features: ``load`` gives pooled features ``[B, F]`` instead, those of :func:`backbone_features`.
         running: Progress of the training or test that this belongs to.
         step: Name of the work.
+        confident: Whether confidences are computed, those of the training classes included.
 
     Raises:
         OutOfMemory: If memory runs out with a single image; with more, they are embedded in smaller chunks.
     """
     network: Any = model.eval()  # each kind takes its own kind of embedding
+    kinds: set[str] = set()
+    # Filled in place: small results that are kept between the large ones of chunks keep their memory from being reused.
+    held: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
 
-    def work(rows: Tensor, size: int) -> tuple[str, dict[str, Tensor], dict[str, Tensor]]:
-        inputs = _padded(load(rows).to(device), size)
-        embedding = network.embed_features(inputs) if features else network(inputs)
+    def work(rows: Tensor, size: int) -> None:
+        inputs = load(rows).to(device)
+        given = inputs if features else features_of(network.features, inputs, size)
+        embedding = network.embed_features(_padded(given, size))
         kind, arrays = to_arrays(embedding.distribution)
-        confidences = network.confidences(embedding)
-        return (
-            kind,
-            {name: value[: len(rows)].cpu() for name, value in arrays.items()},
-            {name: value[: len(rows)].cpu() for name, value in confidences.items()},
-        )
+        kinds.add(kind)
+        for into, found in zip(held, (arrays, network.confidences(embedding) if confident else {})):
+            for name, value in found.items():
+                if name not in into:
+                    into[name] = torch.empty(count, *value.shape[1:], dtype=value.dtype)
+                into[name][rows] = value[: len(rows)].cpu()
 
-    done = in_chunks(count, chunk, work, running or Running(), step)
-    joined = {name: torch.cat([arrays[name] for _, arrays, _ in done]) for name in done[0][1]}
-    confidences = {name: torch.cat([values[name] for _, _, values in done]) for name in done[0][2]}
-    return from_arrays(done[0][0], joined), confidences
+    in_chunks(count, chunk, work, running or Running(), step)
+    return from_arrays(kinds.pop(), held[0]), held[1]
 
 
 def check_finite(distribution: Distribution, confidences: Mapping[str, Tensor]) -> None:

@@ -170,14 +170,19 @@ def _nowhere(job: Job, node: str | None) -> None:
     pass
 
 
+def _unheard(step: str) -> None:
+    pass
+
+
 class Pool:
     """Pool of workers, which are reused from job to job; workers may join and leave at any time.
 
     Jobs that wait are served by priority, then in the order they came. ``placed`` is called with a job and the node of
-    its worker when the job begins, and with None when it has ended.
+    its worker when the job begins, and with None when it has ended; ``heard`` with what a worker says that it is doing.
     """
 
     lost = ""
+    heard: Callable[[str], None] = staticmethod(_unheard)
 
     def __init__(self, workers: Iterable[Worker] = (), placed: Callable[[Job, str | None], None] = _nowhere) -> None:
         self._all: list[Worker] = list(workers)
@@ -228,6 +233,8 @@ class Pool:
             if isinstance(event, EpochDone):
                 deaths = 0
                 on_epoch(event.epoch)
+            elif isinstance(event, Alive):
+                self.heard(event.step)
 
         self._count += 1
         place = (priority, self._count)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..errors import OutOfMemory, first_line, is_out_of_memory
 from ..protocols.ranking import Scorer
+from ..resources import return_memory
 
 T = TypeVar("T")
 
@@ -40,6 +41,7 @@ class Running:
 def release_memory() -> None:
     """Give back memory that nothing refers to any more, on the host and on the GPU."""
     gc.collect()
+    return_memory()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
@@ -50,7 +52,7 @@ def in_chunks(count: int, size: int, work: Callable[[Tensor, int], T], running: 
     parts: list[T] = []
     start = 0
     while start < count or not parts:
-        running.alive(step)
+        running.alive(step if count <= size else f"{step}: {start} of {count}")
         rows = torch.arange(start, min(start + size, count))
         try:
             parts.append(work(rows, size))

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 
+import torch
 from safetensors.torch import save
 from torch import Tensor
 
@@ -20,7 +21,7 @@ from ..protocols.declare import EmbeddingTest, run_battery
 from ..protocols.embeddings import Embeddings, Options, Quality
 from ..protocols.known_tests import load_tests
 from ..protocols.quality import ranks_by_severity
-from ..protocols.retrieval_confidence import random_confidence
+from ..protocols.retrieval_confidence import random_confidence, uniform_by_identity
 from ..protocols.rows import RERANKED, Row, SplitRow, row
 from ..seeds import seed_for
 from ..site import Site
@@ -41,7 +42,8 @@ Model = EmbeddedModel | ConcatenatedModels
 class TestImages:
     """Test images on which all models of one replicate are tested, clean and corrupted.
 
-    ``noise`` ``[N]`` is the control confidence ``random``; ``view`` is what clean and corrupted images have in common.
+    ``noise`` ``[N]`` is the control confidence ``random``; ``view`` is what clean and corrupted images have in common,
+    such as the ``queries``: all, or as many as ``asked``.
     """
 
     __test__ = False  # not a class of tests, whatever pytest makes of its name
@@ -50,9 +52,10 @@ class TestImages:
     corrupted: Mapping[str, CorruptedImages]
     noise: Tensor
     view: Embeddings
+    asked: int | None = None
 
     @classmethod
-    def of(cls, train: TrainSpec, tests: Tests, site: Site) -> TestImages:
+    def of(cls, train: TrainSpec, tests: Tests, site: Site, asked: int | None = None) -> TestImages:
         """Test images of a data set, with the corruptions that are tested."""
         name = train.dataset
         images: ImageSet = site.dataset(name, train.view).test()
@@ -62,14 +65,27 @@ class TestImages:
         view = Embeddings(
             labels=images.labels,
             ids=images.ids,
-            queries=images.queries,
+            queries=drawn_queries(images.ids, images.queries, asked, name),
             gallery=images.gallery,
             soft_labels=images.soft_labels,
             posterior=images.posterior,
             seed=partial(draw_seed, name),
             options=options_of(tests),
         )
-        return cls(images, corrupted, noise_of(images.ids, name, train.replicate), view)
+        return cls(images, corrupted, noise_of(images.ids, name, train.replicate), view, asked)
+
+
+def drawn_queries(ids: Sequence[str], queries: Tensor | None, asked: int | None, dataset: str) -> Tensor | None:
+    """Rows of as many queries as are asked for, ascending, drawn by their identities alone; None for all images.
+
+    The gallery stays whole, so that a value is an unbiased estimate of that of all ``queries``, which are taken if
+    there are no more.
+    """
+    rows = torch.arange(len(ids)) if queries is None else queries
+    if asked is None or asked >= len(rows):
+        return queries
+    drawn = uniform_by_identity([ids[row] for row in rows.tolist()], seed_for("queries", dataset), "query")
+    return rows[drawn.argsort(stable=True)[:asked]].sort().values
 
 
 def options_of(tests: Tests) -> Options:
@@ -100,7 +116,7 @@ def run_tests(
     running = running or Running()
     units = specs[0].train
     trained = trained or cell
-    images = TestImages.of(trained_record(trained, units[0], site).spec, specs[0].tests, site)
+    images = TestImages.of(trained_record(trained, units[0], site).spec, specs[0].tests, site, specs[0].queries)
     if specs[0].ensemble == "seeds":
         ensemble = load_ensemble(cell.method, trained, units, site)
         members = [EmbeddedModel.of(*ensemble, site, images.corrupted, running)]
@@ -226,6 +242,7 @@ def _validation_view(model: EmbeddedModel, images: TestImages, names: Sequence[s
     return Embeddings(
         labels=model.validation.labels,
         ids=model.validation.ids,
+        queries=drawn_queries(model.validation.ids, None, images.asked, trained.dataset),
         scorers={name: partial(model.scorer, name, "val") for name in names},
         directions=partial(model.unit_vectors, "val"),
         own_scorers=(model.own_scorer,),
@@ -386,7 +403,7 @@ def _keep_arrays(folder: Path, members: Sequence[EmbeddedModel], images: TestIma
     files = {}
     for member in members:
         arrays = {"labels": images.images.labels}
-        roles = {"queries": images.images.queries, "gallery": images.images.gallery}
+        roles = {"queries": images.view.queries, "gallery": images.view.gallery}
         arrays |= {name: rows for name, rows in roles.items() if rows is not None}
         arrays |= {
             f"{kind}_{'fraction' if kind == 'crop' else 'quality'}": shown.quality

@@ -21,7 +21,7 @@ from functools import partial
 from typing import TextIO
 
 from ..errors import UnitFailed, UserError, first_line, is_out_of_memory, place_of
-from ..resources import pick_device
+from ..resources import keep_memory, pick_device, return_memory
 from ..store.files import write_atomic
 from ..store.folder import CHECKPOINT
 from ..store.specs import Point
@@ -149,6 +149,7 @@ def main() -> None:
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.register_at_fork(after_in_child=partial(_become_silent, out))
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a print in a plug-in must not break the protocol
+    keep_memory()
     jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
     threading.Thread(target=_read_jobs, args=(jobs,), daemon=True).start()
 
@@ -164,6 +165,7 @@ def main() -> None:
             emit(run_job(job, emit))
         except BaseException as error:  # a plug-in that calls sys.exit must not end the worker
             emit(failed(job, error))
+        return_memory()  # the next job may need less, and its peak is measured
 
 
 if __name__ == "__main__":

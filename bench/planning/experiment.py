@@ -111,15 +111,18 @@ class Tuning(Section):
 
 
 class Data(Section):
-    """Which classes train and which are tested, for those who need other splits than a data set's own.
+    """Which classes train and which images are tested, for those who need others than a data set's own.
 
     Attributes:
         class_seed: Number of a class split that is run; 0 is the data set's own.
         class_splits: Number of splits that are run beside the own one, 1 to this; None if none are.
+        test_queries: Number of images, drawn from the queries of a test, that are searched for in the whole gallery;
+            None for all queries.
     """
 
     class_seed: int = Field(0, ge=0, le=MOST)
     class_splits: int | None = Field(None, ge=2, le=MOST)
+    test_queries: int | None = Field(None, ge=100, le=MOST)
 
 
 class Run(Section):
@@ -222,6 +225,8 @@ class Experiment(Section):
         for key, values in self.sweep.items():
             if key in self.set:
                 raise UserError(f"--sweep {key}={','.join(values)}: {key} is set or swept already")
+            if key == "data.test_queries":
+                raise UserError(f"--sweep {key}: it cannot be swept; use --set {key}={values[0]}")
             if key.removeprefix("data.") in Data.model_fields:
                 raise UserError(f"--sweep {key}: use --set data.class_splits={max(2, len(values))}")
         if self.data.class_seed and (self.data.class_splits or self.vary):

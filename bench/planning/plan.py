@@ -22,6 +22,7 @@ from ..store.specs import (
     CALIBRATE,
     CLASS_SEED,
     HEAD_START,
+    TEST_QUERIES,
     TUNING,
     Axis,
     BaseReference,
@@ -386,9 +387,10 @@ def _pinned(setting: Setting, template: TrainSpec) -> Pinned:
     asked, experiment = setting.asked, setting.asked.experiment
     # A method with one form has it under every fidelity; its network may differ.
     uncalibrated = template.form == "corrected" != experiment.fidelity and not template.batches.calibrate
+    queries = experiment.data.test_queries
     return Pinned(
         folds=asked.folds,
-        settings=dict(setting.fixed),
+        settings={**setting.fixed, **({} if queries is None else {TEST_QUERIES: queries})},
         frozen_backbone=experiment.frozen,
         select_by=setting.select_by,
         uncalibrated=uncalibrated and experiment.hparams != "published" and CALIBRATE not in setting.fixed,

@@ -25,6 +25,9 @@ CALIBRATE = "data.calibrate"
 CLASS_SEED = "class_seed"
 """Setting of the data that draws other training and test classes; absent for the own split of a data set."""
 
+TEST_QUERIES = "data.test_queries"
+"""Setting of a test whose queries are drawn; absent if all are searched for."""
+
 _PLACES = {"method": 0, "optim": 1, "batches": 2, "data": 3, "augment": 4}
 
 
@@ -410,6 +413,11 @@ class TestSpec(_Versioned):
     tests: Tests
     scorers: tuple[str, ...]
     soft_labels: str
+
+    @property
+    def queries(self) -> int | None:
+        """Number of queries that are drawn of the test images, and of the validation images; None for all."""
+        return self.pinned.settings.get(TEST_QUERIES)
 
 
 class RescoreSpec(_Spec):

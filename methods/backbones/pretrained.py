@@ -161,7 +161,9 @@ class Photographs(nn.Module):
         was_training = self.training
         self.eval()
         self.feature_scale.fill_(1.0)
-        self.feature_scale.copy_(self(images).square().mean().sqrt().clamp_min(1e-6))
+        # Few at a time: activations of 128 photographs are gigabytes.
+        parts = images.tensor_split(max(1, len(images) // 16))
+        self.feature_scale.copy_(torch.cat(list(map(self, parts))).square().mean().sqrt().clamp_min(1e-6))
         self.train(was_training)
 
     def train(self, mode: bool = True) -> Photographs:

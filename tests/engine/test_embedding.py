@@ -3,8 +3,12 @@
 import pytest
 import torch
 from bench.datasets.corruptions._base import draw_quality
-from bench.engine.networks import embed, load_model
+from bench.engine.networks import at_once, backbone_features, embed, load_model
 from bench.engine.training import run_training
+from bench.methods._model import EmbeddingModel, EnsembleModel
+from bench.methods.backbones.registry import build_backbone
+from bench.methods.cosface import CosFace
+from bench.methods.deep_ensemble import DeepEnsemble
 from bench.methods.distributions import rows_of, to_arrays
 from bench.methods.scorers import DistributionScorer
 from bench.planning.experiment import Experiment
@@ -71,6 +75,56 @@ def test_the_evaluation_batch_size_changes_values_by_less_than_a_millionth(train
     other, again, _ = _values(model, images, order, chunk)
     assert other == pytest.approx(plain, abs=1e-6)
     torch.testing.assert_close(again.mean, distribution.mean, rtol=0, atol=1e-5)
+
+
+def test_photographs_pass_few_at_a_time_and_small_images_as_ever():
+    sides = {10: 256, 32: 256, 64: 256, 65: 128, 128: 64, 224: 16, 518: 16}
+    assert {side: at_once(torch.empty(0, 3, side, side), 256) for side in sides} == sides
+    assert at_once(torch.empty(0, 3, 224, 224), 8) == 8  # after memory ran out
+    assert at_once(torch.empty(0, 1280), 256) == 256  # features
+    assert at_once(torch.empty(0, 3, 224, 224, device="meta"), 256) == 256  # another device
+
+
+@pytest.fixture(scope="module")
+def photographs():
+    """Images of which 64 pass at a time, and a trained network with two members for them."""
+    torch.manual_seed(0)
+    members = [EmbeddingModel(CosFace(), build_backbone("mobilenetv3_small_050", 3), 6, 8) for _ in range(2)]
+    return torch.rand(70, 3, 96, 96), EnsembleModel(DeepEnsemble(), members)
+
+
+def _parts(embedded):
+    distribution, confidences = embedded
+    return {**to_arrays(distribution)[1], **confidences}
+
+
+def _assert_equal(found, expected):
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.equal(found[name], value), name
+
+
+def test_cached_features_of_photographs_embed_as_the_images_do(photographs):
+    images, ensemble = photographs
+    model = ensemble.members[0]
+    features = backbone_features(model.backbone.eval(), images.__getitem__, 70, "cpu")
+    whole = _parts(embed(model, images.__getitem__, 70, "cpu"))
+    _assert_equal(_parts(embed(model, features.__getitem__, 70, "cpu", features=True)), whole)
+    # Members with one backbone have its features once, others their own.
+    twins = EnsembleModel(DeepEnsemble(), [model, model])
+    cached = _parts(embed(twins, features.__getitem__, 70, "cpu", features=True))
+    _assert_equal(_parts(embed(twins, images.__getitem__, 70, "cpu")), cached)
+    each = [embed(member, images.__getitem__, 70, "cpu")[0].mean for member in ensemble.members]
+    together = torch.cat([torch.nn.functional.normalize(mean, dim=-1) for mean in each], 1) / 2**0.5
+    assert torch.equal(embed(ensemble, images.__getitem__, 70, "cpu")[0].mean, together)
+
+
+@pytest.mark.parametrize("count", [1, 64, 69])
+def test_the_values_of_photographs_do_not_depend_on_their_number(photographs, count):
+    images, ensemble = photographs
+    whole = _parts(embed(ensemble, images.__getitem__, 70, "cpu"))
+    few = _parts(embed(ensemble, images.__getitem__, count, "cpu"))
+    _assert_equal(few, {name: value[:count] for name, value in whole.items()})
 
 
 def test_crops_depend_on_the_image_and_not_on_its_place(trained):

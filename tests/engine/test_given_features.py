@@ -8,10 +8,13 @@ import pytest
 import torch
 from bench.cli import main
 from bench.datasets.features import Features
+from bench.engine.testing import drawn_queries
 from bench.methods.backbones.registry import build_backbone
 from bench.registry import Registry
-from bench.scoring import feature_parts
+from bench.scoring import columns, feature_files, feature_parts
+from bench.scoring.columns import held, write_columns
 from safetensors.numpy import save_file
+from safetensors.torch import load_file
 
 from ..in_process import run_here
 from .conftest import write_photographs
@@ -268,3 +271,70 @@ def test_damage_and_what_only_images_have_are_named(home, refusal, capsys):
     index = home / "data" / "mine" / "features.json"
     index.write_text(json.dumps({"layout": 99}))
     assert "of another version of bench" in refusal("data", "verify", "mine")
+
+
+def test_drawn_queries_have_the_values_that_they_have_among_all(home):
+    """Queries of a test may be drawn: others are left out, the gallery stays, and trainings are shared."""
+    test = _arrays(classes=40, first=8, seed=1)
+    crop = {"corrupted_crop": test["features"][:, 1], "severity_crop": np.linspace(0, 0.5, 160)}
+    train = _arrays()
+    of_train = {"corrupted_crop": train["features"][:, 1], "severity_crop": np.linspace(0, 0.5, 32)}
+    files = _files(home, train | of_train, test | crop)
+    assert main(["data", "features", "many", *map(str, files)]) == 0
+    asked = ("run", "--method", "cosface", "--dataset", "many", "--hparams", "default", "--seeds", "1", "--set",
+             "optim.epochs=1", "--dim", "8")  # fmt: skip
+    run_here(home, *asked, figures=False)
+    runs = run_here(home, *asked, "--set", "data.test_queries=100", figures=False)
+    assert len([*runs.glob("*/*/*/train-*")]) == 1
+    kept = [load_file(path) for path in runs.glob("*/*/*/test-*/queries.safetensors")]
+    drawn, whole = sorted(kept, key=lambda arrays: len(arrays["test.scorer.cosine.recall_at_1"]))
+    rows = drawn["test.queries"]
+    assert len(rows) == 100
+    assert torch.equal(rows, rows.unique())
+    for split in ("test", "test_crop"):
+        for name in ("map_at_r", "recall_at_1", "margin", "agreement"):
+            name = f"{split}.scorer.cosine.{name}"
+            assert torch.equal(drawn[name], whole[name][rows]), name
+    table = pd.read_csv(runs / "metrics.csv")
+    counted = table[(table.metric == "recall_at_1") & (table.split == "test")]
+    assert dict(zip(counted.pinned.fillna("").str.contains("data.test_queries=100"), counted.n_queries)) == {
+        True: 100,
+        False: 160,
+    }
+
+
+def test_queries_are_drawn_by_their_identities_alone():
+    ids = [f"image {number}" for number in range(300)]
+    drawn = drawn_queries(ids, None, 120, "shots")
+    order = torch.randperm(300, generator=torch.Generator().manual_seed(0))
+    again = drawn_queries([ids[row] for row in order], None, 120, "shots")
+    assert {ids[row] for row in drawn} == {ids[order[row]] for row in again}
+    assert not torch.equal(drawn, drawn_queries(ids, None, 120, "birds"))
+    some = torch.arange(0, 300, 2)
+    assert set(drawn_queries(ids, some, 120, "shots").tolist()) <= set(some.tolist())
+    assert drawn_queries(ids, some, 150, "shots") is some
+    assert drawn_queries(ids, None, 300, "shots") is None
+
+
+def test_a_file_is_imported_block_by_block(home, monkeypatch):
+    """A file may be larger than the memory: no more than one block of an array is read at a time."""
+    assert main(["data", "features", "whole", *map(str, _files(home))]) == 0
+    monkeypatch.setattr(columns, "BLOCK", 100)  # two rows of 2 x 6 float32
+    blocks = []
+    checked = feature_files._Import._checked
+
+    def watched(self, key, constant):
+        blocks.extend(len(block) for block in self.columns[key].blocks())
+        return checked(self, key, constant)
+
+    monkeypatch.setattr(feature_files._Import, "_checked", watched)
+    for suffix in (".npz", ".safetensors"):
+        for split in ("train", "test"):
+            arrays = dict(np.load(home / f"{split}.npz"))
+            write_columns(home / f"{split}{suffix}", {key: held(value) for key, value in arrays.items()})
+        files = ("--train", home / f"train{suffix}", "--test", home / f"test{suffix}")
+        assert main([*map(str, ("data", "features", suffix[1:], *files))]) == 0
+        for split in ("train", "test"):
+            name = f"{split}.safetensors"
+            assert (home / "data" / suffix[1:] / name).read_bytes() == (home / "data" / "whole" / name).read_bytes()
+    assert blocks == [2] * 64

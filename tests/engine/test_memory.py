@@ -62,7 +62,7 @@ def test_torch_on_this_machine_raises_one_of_them():
 
 
 REAL_LIMIT = """
-import gc, resource
+import resource
 import torch
 from bench.engine.optim import MicroBatches
 from bench.engine.optim import Optimisation
@@ -71,6 +71,7 @@ from bench.methods._model import EmbeddingModel
 from bench.methods.backbones.registry import build_backbone
 from bench.methods.cosface import CosFace
 from bench.protocols.recipes._base import Optim
+from bench.resources import keep_memory
 
 
 class Images:
@@ -80,31 +81,39 @@ class Images:
         return model(inputs)
 
 
-def gradients():
+def gradients(images=None):
+    images = whole if images is None else images
     torch.manual_seed(0)
     model = EmbeddingModel(CosFace(), build_backbone("resnet18", 3, None, "statistics"), 16, 8).train()
     optim = Optim(optimizer="sgd", lr=0.1, lr_objective=0.1, epochs=1, weight_decay=0.0)
     steps = MicroBatches(model, Images(), Optimisation(model, optim, "cpu"), Running())
-    steps.gradients(images, lambda e: model.objective(e.distribution, labels))
+    steps.gradients(images, lambda e: model.objective(e.distribution, labels[: len(images)]))
     return steps.running.micro_batch, [parameter.grad for parameter in model.parameters()]
 
 
+if KEEP:
+    keep_memory()
 torch.set_num_threads(1)
-images, labels = torch.rand(32, 3, 160, 160), torch.arange(32) // 2
-size, expected = gradients()
-assert size is None
-gc.collect()
+whole, labels = torch.rand(32, 3, 160, 160), torch.arange(32) // 2
+gradients(whole[:2])  # imports
 there = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (there + (200 << 20),) * 2)
+_, most = resource.getrlimit(resource.RLIMIT_AS)
+resource.setrlimit(resource.RLIMIT_AS, (there + (300 << 20), most))
 size, found = gradients()
+resource.setrlimit(resource.RLIMIT_AS, (most, most))
+unlimited, expected = gradients()
+assert unlimited is None
 print(size, max(float((a - b).abs().max() / a.abs().max()) for a, b in zip(expected, found)))
 """
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs RLIMIT_AS")
-def test_a_host_that_has_no_more_memory():
-    done = subprocess.run([sys.executable, "-c", REAL_LIMIT], capture_output=True, text=True, timeout=600)
+@pytest.mark.parametrize("keep", [True, False], ids=["as in a worker", "as elsewhere"])
+def test_a_host_that_has_no_more_memory(keep):
+    done = subprocess.run(
+        [sys.executable, "-c", f"KEEP = {keep}\n{REAL_LIMIT}"], capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stderr
     size, worst = done.stdout.split()
     assert int(size) in (16, 8, 4)
@@ -404,6 +413,17 @@ def test_embeddings_are_made_in_smaller_chunks(monkeypatch):
     _fails_above(monkeypatch, 0, training=False)
     with pytest.raises(OutOfMemory, match=r"\(embedding, one image at a time\)"):
         embed(model, images.__getitem__, 50, "cpu", 16)
+
+
+def test_photographs_pass_in_smaller_parts(monkeypatch):
+    model = _model(CosFace(), kind=EmbeddingModel).eval()
+    images = torch.randn(20, 1, 224, 224)
+    plain, _ = embed(model, images.__getitem__, 20, "cpu", 32)
+    _fails_above(monkeypatch, 10, training=False)
+    running = Running()
+    small, _ = embed(model, images.__getitem__, 20, "cpu", 32, running=running)
+    assert running.chunk == 8
+    torch.testing.assert_close(small.mean, plain.mean)
 
 
 def test_chunks_cover_every_row_once_and_keep_their_size():

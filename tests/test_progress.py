@@ -1,0 +1,135 @@
+"""Progress of long work in a log: a line after every half minute of silence, none for what is quick."""
+
+import io
+from types import SimpleNamespace
+
+import pytest
+from bench.engine.jobs import Alive, Done, EpochDone, ProposeJob
+from bench.engine.pool import Pool
+from bench.engine.running import Running, in_chunks
+from bench.progress import Display, Lines, download_bar, progress_bar
+from bench.store.specs import Cell
+from rich.console import Console
+
+
+class _Clock:
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = _Clock()
+    monkeypatch.setattr("bench.progress.time", SimpleNamespace(monotonic=clock))
+    return clock
+
+
+def test_images_are_reported_every_half_minute_with_the_time_left(clock):
+    said = []
+    lines = Lines(said.append)
+    for done in range(0, 1000, 10):  # 10 images a second
+        lines("embedding", done, 1000)
+        clock.now += 1
+    assert said == [
+        "embedding: 300 of 1000, about 70 s left",
+        "embedding: 600 of 1000, about 40 s left",
+        "embedding: 900 of 1000, about 10 s left",
+    ]
+
+
+def test_quick_work_says_nothing_and_what_was_there_before_counts_for_nothing(clock):
+    said = []
+    lines = Lines(said.append)
+    for done in range(20):
+        lines("decoding", done, 20)
+        clock.now += 1.4
+    assert said == []
+    lines("embedding", 5000, 6000)
+    clock.now += 10
+    lines("embedding", 5100, 6000)
+    assert said == ["embedding: 5100 of 6000, about 90 s left"]
+    clock.now += 40
+    lines("writing", 0, 3)  # no rate is known yet
+    assert said[1:] == ["writing: 0 of 3"]
+
+
+def _console(**options):
+    return Console(file=io.StringIO(), width=60, **options)
+
+
+def test_bars_are_lines_where_there_is_no_terminal(clock):
+    console = _console()
+    with progress_bar(console) as advance:
+        advance("[b]\x1b embedding", 1, 61)
+        clock.now += 30
+        advance("[b]\x1b embedding", 31, 61)
+    with download_bar(console) as advance:
+        advance(0, 80_000_000)
+        clock.now += 60
+        advance(20_000_000, 80_000_000)
+    assert console.file.getvalue().splitlines() == [
+        "bench: [b]\\x1b embedding: 31 of 61, about 30 s left",
+        "bench: downloading, MB: 20 of 80, about 3 min left",
+    ]
+
+
+def test_a_run_that_is_silent_says_what_it_is_doing(clock):
+    console, cell = _console(), Cell("reality_check", "cub200", "cosface")
+    display = Display(console)
+    display.add(cell, 40)
+    for second in range(1, 100):
+        clock.now += 1
+        if second == 50:
+            display.advance(cell, 10)
+            display.note(cell, "1 trial")
+        display.working(f"epoch {second // 10}, batch {second}")
+    assert console.file.getvalue().splitlines() == [
+        "    30 s  0 of 40 epochs; now: epoch 3, batch 30",
+        "    50 s  cosface on cub200: 1 trial",
+        "    80 s  10 of 40 epochs, about 4 min left; now: epoch 8, batch 80",
+    ]
+
+
+def test_on_a_terminal_the_bars_say_it(clock):
+    console = _console(force_terminal=True)
+    with Display(console) as display:
+        clock.now += 100
+        display.working("epoch 3, batch 30")
+    with progress_bar(console) as advance:
+        clock.now += 100
+        advance("embedding", 31, 61)
+    assert "batch" not in console.file.getvalue()
+    assert "bench:" not in console.file.getvalue()
+
+
+class _Worker:
+    usable, node = True, ""
+
+    async def start(self):
+        pass
+
+    async def stop(self):
+        pass
+
+    async def run(self, job, on_event):
+        for event in (Alive(step="epoch 1, batch 1"), EpochDone(epoch=1)):
+            on_event(event)
+        return Done()
+
+
+async def test_a_pool_passes_on_what_its_workers_say():
+    heard, epochs = [], []
+    pool = Pool([_Worker()])
+    pool.heard = heard.append
+    job = ProposeJob(axes=(), space={}, sampler="gp", numbers=(), told=(), fixed={})
+    await pool.run(job, epochs.append)
+    assert (heard, epochs) == (["epoch 1, batch 1"], [1])
+
+
+def test_a_step_of_several_chunks_says_how_far_it_is():
+    heard = []
+    in_chunks(5, 2, lambda rows, size: None, Running(heard.append), "features")
+    in_chunks(2, 2, lambda rows, size: None, Running(heard.append), "all at once")
+    assert heard == ["features: 0 of 5", "features: 2 of 5", "features: 4 of 5", "all at once"]
