@@ -39,6 +39,9 @@ from .running import Running, in_chunks
 CALIBRATION = 128
 """Augmented training images by which the scale of a backbone at its starting weights is set."""
 
+FITTED = 65_536
+"""Most training images that a network at its starting weights is fitted to, which are in memory: evenly spaced ones."""
+
 GATHERED = 8
 """Batches whose features are gathered at once: for a single one, the calls cost more than what they move."""
 
@@ -72,12 +75,19 @@ class Features:
         return found[order.argsort()]
 
     def first_view(self) -> Tensor:
-        """Features ``[N, F]`` of the first view of all training images."""
-        return _whole(self.train[0])
+        """Features ``[N, F]`` of the first view of the training images that are fitted."""
+        features = self.train[0]
+        return _whole(features) if len(features) <= FITTED else features[fitted_rows(len(features))]
 
     def validation_views(self) -> Iterator[Tensor]:
         """Features ``[M, F]`` of each view of the validation images."""
         return map(_whole, self.val)
+
+
+def fitted_rows(images: int) -> Tensor:
+    """Rows of the training images that a network at its starting weights is fitted to."""
+    count = min(images, FITTED)
+    return torch.arange(count) * images // count
 
 
 def _whole(features: Tensor | View) -> Tensor:
