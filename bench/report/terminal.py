@@ -81,8 +81,8 @@ def _comparison_table(part: Part, console: Console) -> Table:
         if column.label and column.title not in common and (ranked or column.title != "rank")
     ]
     columns = [_shown("method", lambda row: row.marked), *labels, *values]
-    said = [textwrap.fill(printable(each), min(NARROW, console.width)) for each in part.against]
-    return table_of(columns, rows, "\n".join([_title(part, common, backbone, pinned), *said]), place="terminal")
+    title = "\n".join([_title(part, common, backbone, pinned), *map(printable, part.against)])
+    return table_of(columns, rows, title, place="terminal")
 
 
 def _shown(title: str, text: Callable[[ComparisonRow], str]) -> Column[ComparisonRow]:

@@ -70,7 +70,7 @@ def test_heads_that_are_not_better_are_marked_and_named_first_wherever_they_are_
     print_comparison(judged.comparison, Console(file=out, width=100))
     first, *lines = out.getvalue().strip().splitlines()
     assert first.startswith("d: mean ± SD")
-    assert " ".join(line.strip() for line in lines[1:4]).startswith(f"{MARK} {SENTENCE[:60]}")
+    assert " ".join(" ".join(lines).split()).startswith(f"frozen backbone {MARK} {SENTENCE}")
     assert f"loses {MARK}" in out.getvalue()
     (table,) = comparison_document(judged.comparison).tables
     assert table.notes[0] == f"{MARK} {SENTENCE}"
