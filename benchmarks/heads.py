@@ -1,11 +1,12 @@
 """Where the time of training a head on frozen features goes, by the number of features, and against another checkout.
 
-    uv run python benchmarks/heads.py [--widths 384,768,1280] [--method cosface] [--repeats 5] [--before PYTHON]
+    uv run python benchmarks/heads.py --before /other/.venv/bin/python --pin model.head_start=random
 
 Features of 100 classes of 40 images in 4 views are drawn and imported; a head of 128 dimensions is trained on them for
 20 epochs, or until its early stop, with one thread. With ``--before``, an interpreter in whose environment another
 checkout is installed, the trainings of both take turns, each in a process of its own; ratios are medians over the
-pairs. Times are processor times of an epoch, which other load disturbs less than wall times.
+pairs, and ``--pin`` is for this checkout alone. Times are processor times of an epoch, which other load disturbs less
+than wall times.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def _import_features(folder: Path, width: int) -> None:
             raise
 
 
-def measure(width: int, method: str) -> dict[str, Any]:
+def measure(width: int, method: str, pins: list[str]) -> dict[str, Any]:
     """Processor milliseconds of an epoch of the second of two trainings, in all and by part, and its validation."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -83,7 +84,7 @@ def measure(width: int, method: str) -> dict[str, Any]:
         timed(training.Trainer, "validate", "validation")
         timed(training.Trainer, "save_checkpoint", "checkpoint")
         site = Site(results=str(folder / "runs"), data_home=str(folder / "data"))
-        request = Experiment(methods=(method,), datasets=("made",), hparams="default")
+        request = Experiment(methods=(method,), datasets=("made",), hparams="default", set=pins)
         (plan,) = (plan for plan in build_plans(request, site).plans if plan.cell.method == method)
         for seed in (0, 1):
             (spec,) = plan.train_specs({}, seed, None).values()
@@ -101,10 +102,12 @@ def measure(width: int, method: str) -> dict[str, Any]:
     }
 
 
-def _measured(python: str, width: int, method: str) -> dict[str, Any]:
-    command = [python, __file__, "--one", str(width), "--method", method]
+def _measured(python: str, width: int, method: str, pins: list[str]) -> dict[str, Any]:
+    command = [python, __file__, "--one", str(width), "--method", method, *(f"--pin={pin}" for pin in pins)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, check=True)
+    done = subprocess.run(command, capture_output=True, env=environment)
+    if done.returncode:
+        raise SystemExit(done.stderr.decode()[-2000:])
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
@@ -116,17 +119,19 @@ def main() -> None:
     parser.add_argument("--method", default="cosface")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--before", metavar="PYTHON")
+    parser.add_argument("--pin", action="append", default=[], metavar="KEY=VALUE", help="a setting of this checkout")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(measure(options.one, options.method)))
+        print(json.dumps(measure(options.one, options.method, options.pin)))
         return
     sides = {"before": options.before, "now": sys.executable} if options.before else {"now": sys.executable}
     for width in map(int, options.widths.split(",")):
         runs: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
         for _ in range(options.repeats):
             for side, python in sides.items():
-                runs[side].append(_measured(python, width, options.method))
+                pins = options.pin if side == "now" else []
+                runs[side].append(_measured(python, width, options.method, pins))
         print(f"\n{width} features, {options.method}: ms of an epoch, median of {options.repeats}")
         print("side    epoch  " + "  ".join(f"{part:>10}" for part in (*PARTS, "other")) + "  peak MiB  val MAP@R")
         for side, found in runs.items():
