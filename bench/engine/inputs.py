@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -37,6 +38,12 @@ from .running import Running, in_chunks
 
 CALIBRATION = 128
 """Augmented training images by which the scale of a backbone at its starting weights is set."""
+
+FITTED = 65_536
+"""Most training images that a network at its starting weights is fitted to, which are in memory: evenly spaced ones."""
+
+GATHERED = 8
+"""Batches whose features are gathered at once: for a single one, the calls cost more than what they move."""
 
 EVALUATION = "evaluation-"
 """Start of the name of the file with the features of the validation images as they are."""
@@ -68,12 +75,19 @@ class Features:
         return found[order.argsort()]
 
     def first_view(self) -> Tensor:
-        """Features ``[N, F]`` of the first view of all training images."""
-        return _whole(self.train[0])
+        """Features ``[N, F]`` of the first view of the training images that are fitted."""
+        features = self.train[0]
+        return _whole(features) if len(features) <= FITTED else features[fitted_rows(len(features))]
 
     def validation_views(self) -> Iterator[Tensor]:
         """Features ``[M, F]`` of each view of the validation images."""
         return map(_whole, self.val)
+
+
+def fitted_rows(images: int) -> Tensor:
+    """Rows of the training images that a network at its starting weights is fitted to."""
+    count = min(images, FITTED)
+    return torch.arange(count) * images // count
 
 
 def _whole(features: Tensor | View) -> Tensor:
@@ -328,8 +342,18 @@ class CachedFeatures:
 
     def batch(self, rows: Tensor, gen: torch.Generator) -> Tensor:
         """Backbone features of training images, each of a random one of the V cached augmented views, ``[B, F]``."""
-        view = torch.randint(len(self.features.train), (len(rows),), generator=gen)
-        return self.features.of_training(view, rows)
+        return self.features.of_training(self._draw(rows, gen), rows)
+
+    def in_turn(self, batches: Iterable[Tensor], gen: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+        """Rows of each training batch and their features, as :meth:`batch` gives them."""
+        left = iter(batches)
+        while some := list(islice(left, GATHERED)):
+            views = [self._draw(rows, gen) for rows in some]
+            found = self.features.of_training(torch.cat(views), torch.cat(some))
+            yield from zip(some, found.split([len(rows) for rows in some]))
+
+    def _draw(self, rows: Tensor, gen: torch.Generator) -> Tensor:
+        return torch.randint(len(self.features.train), (len(rows),), generator=gen)
 
     def embed_batch(self, model: EmbeddingModel, inputs: Tensor) -> Embedding:
         """Embed backbone features ``[B, F]``: raw embeddings ``[B, D]`` and one distribution of batch shape ``[B]``."""
@@ -369,6 +393,9 @@ def loss_of_any_classes(model: EmbeddingModel, distribution: Distribution, label
 
 def in_turn(inputs: Inputs, batches: Iterable[Tensor], gen: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
     """Row indices and inputs of each training batch, in order; with ``ahead``, a thread prepares the next one."""
+    if isinstance(inputs, CachedFeatures):
+        yield from inputs.in_turn(batches, gen)
+        return
     if not inputs.ahead:
         for rows in batches:
             yield rows, inputs.batch(rows, gen)

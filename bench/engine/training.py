@@ -39,6 +39,7 @@ from .inputs import (
     FrozenBackbone,
     Inputs,
     TrainedBase,
+    fitted_rows,
     generator,
     in_turn,
     loss_of_any_classes,
@@ -245,8 +246,13 @@ class Trainer:
         """Let the method fit its parts in one pass over the training images; returns the loss, which must be finite."""
         self.running.alive("fit")
         self.model.eval()
-        labels = self.data.train.labels.to(self.site.device)
-        features = self._one_view() if self.model.method.on_base else self._first_view()
+        labels = self.data.train.labels
+        if self.model.method.on_base:
+            features = self._one_view()
+        else:
+            rows = fitted_rows(len(labels))
+            features, labels = self._first_view(rows), labels[rows]
+        labels = labels.to(self.site.device)
         if not bool(torch.isfinite(features).all()):
             raise UnitFailed("some pooled features of the training images are not finite")
         self.model.method.fit(self.model, features, labels)
@@ -260,8 +266,8 @@ class Trainer:
         gen = generator("augment", self.spec.dataset, self.spec.draw_of("augmentation"))
         return self.inputs.batch(torch.arange(len(self.data.train)), gen)
 
-    def _first_view(self) -> Tensor:
-        """Pooled features ``[N, F]`` of the training images of a network at its starting weights, equal for all seeds.
+    def _first_view(self, rows: Tensor) -> Tensor:
+        """Pooled features ``[N, F]`` of training images of a network at its starting weights, equal for all seeds.
 
         They are of the first view that ``--frozen`` caches.
         """
@@ -269,10 +275,10 @@ class Trainer:
             return self.inputs.features.first_view()
         images, augmentation, device = self.data.train, self.inputs.augmentation, self.site.device
 
-        def load(rows: Tensor) -> Tensor:
-            return images.view_of(rows, augmentation, 0)
+        def load(part: Tensor) -> Tensor:
+            return images.view_of(rows[part], augmentation, 0)
 
-        made = backbone_features(self.model.backbone, load, len(images), device, running=self.running, step="fit")
+        made = backbone_features(self.model.backbone, load, len(rows), device, running=self.running, step="fit")
         return made.to(device)
 
     def _blame_divergence(self, error: ValueError, step: str) -> None:

@@ -22,7 +22,7 @@ from .contender import (
     unequal_text,
 )
 from .ranks import Rank, ranks, unranked_text
-from .reference import MARK, Against, against_reference, sentence
+from .reference import MARK, Against, against_reference, sentences
 from .seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics
 from .splits import OverSplits
 from .table import EVERYWHERE, Cell, Column, Document, frame_of, held, label, table_of
@@ -45,7 +45,7 @@ class ComparisonRow:
     ``trainings`` are those spent on tuning, of the base included; ``confidence`` is the method's default one. ``rank``
     is by MAP@R over paired seeds, ``unequal`` how its budget differs from that of most of its rivals. ``budget`` is the
     text of that at which it is ranked and marked; empty if the data set has one only. ``against`` compares a head on
-    frozen features with the network as it is.
+    frozen features with the network as it is, by each metric of retrieval.
     """
 
     contender: Contender
@@ -56,7 +56,7 @@ class ComparisonRow:
     marks: tuple[Mark, ...]
     rank: Rank
     unequal: str
-    against: Against | None = None
+    against: tuple[Against, ...] = ()
     budget: str = ""
 
     @property
@@ -67,8 +67,7 @@ class ComparisonRow:
     @property
     def marked(self) -> str:
         """The same, marked if the head is not shown to be better than the network as it is."""
-        behind = self.against is not None and self.against.verdict != "better"
-        return f"{self.label} {MARK}" if behind else self.label
+        return f"{self.label} {MARK}" if any(each.verdict != "better" for each in self.against) else self.label
 
 
 Comparison = Mapping[str, Sequence[ComparisonRow]]
@@ -132,9 +131,10 @@ class Part(NamedTuple):
         return unranked_text((row.label, row.rank) for row in self.rows) if len(self.rows) > 1 else ""
 
     @property
-    def against(self) -> str:
-        """Sentence about the heads that are not shown to be better than the network as it is; may be empty."""
-        return sentence(self.dataset, ((row.label, row.against) for row in self.rows))
+    def against(self) -> list[str]:
+        """Sentences about the heads that are not shown to be better than the network as it is."""
+        found = sentences(self.dataset, ((row.label, row.against) for row in self.rows))
+        return [f"{MARK} {each}" for each in found]
 
     @property
     def unequal(self) -> str:
@@ -316,8 +316,7 @@ def comparison_document(
         left_to = f"{len(others)}, in table `splits`" if others else ""
         said = {"No rank": part.unranked, "* Unequal budget": part.unequal, "No finished test": lost}
         said["Class splits left out"] = left_to
-        notes = tuple(f"{name}: {text}." for name, text in said.items() if text)
-        notes = (f"{MARK} {part.against}", *notes) if part.against else notes
+        notes = (*part.against, *(f"{name}: {text}." for name, text in said.items() if text))
         tables.append(table_of(COLUMNS, part.rows, part.title, notes=notes, caption=CAPTION))
     numbers = frame_of(COLUMNS, (row for own in rows.values() for row in own), **TYPES)
     always = ("method", "rank", "ties")

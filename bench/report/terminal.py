@@ -16,7 +16,6 @@ from ..store.specs import split_pinned
 from .comparison import ALONE, COLUMNS, Comparison, ComparisonRow, Part, metric_column, parts
 from .contender import COMMON, TUNING, Contender, distinct_labels
 from .pairing import SIDES
-from .reference import MARK
 from .render import fits, print_table
 from .seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics
 from .splits import ABOUT, BRIEF, OverSplits, split_document
@@ -82,9 +81,7 @@ def _comparison_table(part: Part, console: Console) -> Table:
         if column.label and column.title not in common and (ranked or column.title != "rank")
     ]
     columns = [_shown("method", lambda row: row.marked), *labels, *values]
-    title = _title(part, common, backbone, pinned)
-    if part.against:
-        title += "\n" + textwrap.fill(printable(f"{MARK} {part.against}"), min(NARROW, console.width))
+    title = "\n".join([_title(part, common, backbone, pinned), *map(printable, part.against)])
     return table_of(columns, rows, title, place="terminal")
 
 

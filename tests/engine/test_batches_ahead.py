@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 from bench.datasets import ArrayImages, Augmentation, TrainVal
-from bench.engine.inputs import AugmentedImages, in_turn
+from bench.engine.inputs import GATHERED, AugmentedImages, CachedFeatures, Features, in_turn
 
 
 def _inputs(ahead):
@@ -30,6 +30,22 @@ def test_batches_are_those_made_in_turn():
         assert torch.equal(expected, found)
         assert torch.equal(later, found)
     assert not torch.equal(plain[0][2], _epoch(_inputs(False), seed=2)[0][2])
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_features_that_are_gathered_together_are_those_of_each_batch(apart):
+    views = torch.randn(3, 50, 4, generator=torch.Generator().manual_seed(0))
+    held = tuple(views) if apart else views
+    inputs = CachedFeatures(Features(held, held, views[0]), "cpu")
+    sizes = [5] * GATHERED + [7, 3]  # the last ones are fewer than are gathered at once
+    batches = torch.arange(sum(sizes)).remainder(50).split(sizes)
+    gen = torch.Generator().manual_seed(1)
+    expected = [inputs.batch(rows, gen) for rows in batches]
+    found = list(in_turn(inputs, iter(batches), torch.Generator().manual_seed(1)))
+    assert len(found) == len(expected)
+    for rows, features, (rows_too, made) in zip(batches, expected, found):
+        assert torch.equal(rows, rows_too)
+        assert torch.equal(features, made)
 
 
 def test_the_next_batch_is_made_before_this_one_is_done_with():

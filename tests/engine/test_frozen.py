@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from bench.engine.inputs import Features, FrozenBackbone
+from bench.engine.inputs import Features, FrozenBackbone, fitted_rows
 from bench.engine.jobs import FeaturesJob
 from bench.engine.networks import load_model
 from bench.engine.running import Running
@@ -148,6 +148,20 @@ def test_heads_start_at_the_axes_of_constant_features_and_of_fewer_than_dimensio
     site = Site(results=str(tmp_path / "runs"), weights=str(tmp_path / "start.safetensors"))
     for record in _trained(site, "untrained", "cosface", dim=dim, set=SHORT):
         assert all(0 < epoch.val_map_at_r < 1 for epoch in record.history)
+
+
+def test_more_images_than_are_fitted_are_taken_evenly_spaced(monkeypatch, site):
+    (whole,) = _trained(site, "untrained", dim=16, set=SHORT[1:2])
+    monkeypatch.setattr("bench.engine.inputs.FITTED", 100)
+    rows = fitted_rows(250)
+    assert torch.equal(rows[:4], torch.tensor([0, 2, 5, 7]))
+    assert (len(rows), int(rows[-1])) == (100, 247)
+    features = torch.rand(2, 250, 6)
+    assert torch.equal(Features(features, features, features[0]).first_view(), features[0, rows])
+    elsewhere = site.model_copy(update={"results": site.results + "2"})
+    (some,) = _trained(elsewhere, "untrained", dim=16, set=SHORT[1:2])
+    assert some.history[0].loss != whole.history[0].loss
+    assert some.val_map_at_r == pytest.approx(whole.val_map_at_r, abs=0.02)
 
 
 def test_a_resumed_training_measures_its_start_once(site):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ...protocols.rows import COMBINED, FITTED, OWN
 from ..comparison import ComparisonRow
 from ..contender import distinct_labels
-from ..reference import sentence
+from ..reference import sentences
 from ..systems import COLUMNS, JUDGED, System, difference_text
 from ..table import GAP, Cell, Column, Table, cells_table, frame_of, grouped, headings, label, table_of
 from ..verdicts import IMAGES, QUESTIONS, Question, Verdict, adjusted
@@ -112,13 +112,13 @@ def answer_of(data_sets: Sequence[Words]) -> Answer:
     retrieval, how = _about_retrieval(data_sets)
     points = (*_about_confidences(data_sets, cases), Point("Retrieval", retrieval))
     notes = filter(None, (CASE if cases else "", how, *_about_settings(data_sets)))
-    unbeaten = tuple(filter(None, (_unbeaten(words) for words in data_sets)))
+    unbeaten = tuple(each for words in data_sets for each in _unbeaten(words))
     return Answer(unbeaten, _lead(cases), points, tuple(notes), tuple(_missing(data_sets, cases)), cases)
 
 
-def _unbeaten(words: Words) -> str:
+def _unbeaten(words: Words) -> list[str]:
     facts = words.facts
-    return sentence(facts.title, ((facts.labels[row.contender], row.against) for row in facts.rows))
+    return sentences(facts.title, ((facts.labels[row.contender], row.against) for row in facts.rows))
 
 
 def _cases(data_sets: Sequence[Words], images: str, question: Question, form: str, names: tuple[str, ...]) -> Cases:

@@ -12,7 +12,7 @@ from ..contender import Contender
 from ..cost import CostRow
 from ..ranks import Rank
 from ..seeds import ComparedColumn, SeedStatistics
-from ..table import GAP, Cell, Column, Table, frame_of, label, table_of
+from ..table import GAP, Cell, Column, Table, frame_of, grouped, label, table_of
 from ..verdicts import IMAGES, QUESTIONS, Question, ranking_of
 from .answer import Cases
 from .words import Advice, Candidate, DatasetFacts, Words, mean_text, named, state_of
@@ -106,17 +106,18 @@ def _may_be_best(rank: Rank) -> Cell:
 
 
 def _against(rows: Sequence[ComparisonRow]) -> Iterator[Column[Of[ComparisonRow]]]:
-    """Column of MAP@R minus that of the network as it is, on frozen features."""
+    """Columns of what heads on frozen features gain over the network as it is, one for each metric of retrieval."""
+    every = [each for row in rows for each in row.against]
+    for column, found in grouped(every, lambda each: each.column).items():
 
-    def cell(each: Of[ComparisonRow]) -> Cell:
-        found = each.about.against
-        if found is None:
-            return Cell(GAP, note="is what the others are compared with")
-        return Cell(found.text, found.line["difference_mean"], mark=found.verdict, note=found.verdict)
+        def cell(of: Of[ComparisonRow], column: ComparedColumn = column) -> Cell:
+            for each in of.about.against:
+                if each.column == column:
+                    return Cell(each.text, each.line["difference_mean"], mark=each.verdict, note=each.verdict)
+            return Cell(GAP, note="nothing to compare it with")
 
-    references = dict.fromkeys(row.against.reference.label for row in rows if row.against)
-    if references:
-        yield Column(f"MAP@R − {', '.join(references)}", cell, note="paired over seeds, in points")
+        names = ", ".join(dict.fromkeys(each.reference.label for each in found))
+        yield Column(f"{column.title} − {names}", cell, note="paired over seeds, in points")
 
 
 def _gain(split: str, images: str) -> Column[Of[ComparisonRow]]:
