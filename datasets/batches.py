@@ -17,12 +17,13 @@ class _Cycle:
 
     def __init__(self, members: list[int], queue: Iterable[int], generator: torch.Generator) -> None:
         self._members = members
-        self._queue = list(queue)
+        self._queue, self._next = list(queue), 0
         self._generator = generator
 
     def draw(self, count: int) -> list[int]:
         """Next ``count`` members, all different; ``count`` must not exceed the size of the set."""
-        drawn, self._queue = self._queue[:count], self._queue[count:]
+        drawn = self._queue[self._next : self._next + count]
+        self._next += len(drawn)
         if len(drawn) == count:
             return drawn
         order = torch.randperm(len(self._members), generator=self._generator).tolist()
@@ -35,7 +36,7 @@ class _Cycle:
                 continue
             drawn.append(member)
             if len(drawn) == count:
-                self._queue = put_off + [self._members[i] for i in order[position + 1 :]]
+                self._queue, self._next = put_off + [self._members[i] for i in order[position + 1 :]], 0
                 break
         return drawn
 

@@ -31,21 +31,33 @@ def classifier_confidences(objective: nn.Module | None, distribution: Distributi
     class_cosines: Any = getattr(objective, "class_cosines", None)
     if class_cosines is None:
         return {}
-    found = class_cosines(distribution)
-    largest = {"max_cosine": found[0].amax(-1)}
-    return largest | confidences_of_classes(class_log_probabilities(objective, distribution, found))
-
-
-def class_log_probabilities(
-    objective: Any, distribution: Distribution, cosines: tuple[Tensor, float | Tensor] | None = None
-) -> Tensor:
-    """Log of the probabilities of the C training classes, float64 ``[B, C]``; ``class_cosines`` may be given."""
+    logits, scale = class_cosines(distribution)
+    largest = {"max_cosine": logits.amax(-1)}
     class_logits = getattr(objective, "class_logits", None)
-    # In float64, log-probabilities near 0 keep the order that float32 would round to ties at 1.
+    if class_logits is not None:
+        logits, scale = class_logits(distribution), 1.0
+    scales = torch.as_tensor(scale, dtype=torch.float64, device=logits.device).expand(len(logits), 1)
+    rows = max(1, _CELLS // max(1, logits.shape[-1]))
+    blocks = zip(logits.split(rows), scales.split(rows))
+    parts = [confidences_of_classes(_log_probabilities(block, of_rows)) for block, of_rows in blocks]
+    return largest | {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+_CELLS = 1 << 17
+"""Logits that are turned into probabilities at a time: 1 MiB, which stays in the cache of a processor."""
+
+
+def class_log_probabilities(objective: Any, distribution: Distribution) -> Tensor:
+    """Log of the probabilities of the C training classes, float64 ``[B, C]``."""
+    class_logits = getattr(objective, "class_logits", None)
     if class_logits is None:
-        cosine, scale = cosines or objective.class_cosines(distribution)
-        return torch.log_softmax(scale * cosine.double(), dim=-1)
-    return torch.log_softmax(class_logits(distribution).double(), dim=-1)
+        return _log_probabilities(*objective.class_cosines(distribution))
+    return _log_probabilities(class_logits(distribution), 1.0)
+
+
+def _log_probabilities(logits: Tensor, scale: float | Tensor) -> Tensor:
+    # In float64, log-probabilities near 0 keep the order that float32 would round to ties at 1.
+    return torch.log_softmax(scale * logits.double(), dim=-1)
 
 
 def confidences_of_classes(log_p: Tensor) -> dict[str, Tensor]:

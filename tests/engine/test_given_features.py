@@ -285,8 +285,8 @@ def test_drawn_queries_have_the_values_that_they_have_among_all(home):
              "optim.epochs=1", "--dim", "8")  # fmt: skip
     run_here(home, *asked, figures=False)
     runs = run_here(home, *asked, "--set", "data.test_queries=100", figures=False)
-    assert len([*runs.glob("*/*/*/train-*")]) == 1
-    kept = [load_file(path) for path in runs.glob("*/*/*/test-*/queries.safetensors")]
+    assert len([*runs.glob("*/*/*/train-*")]) == 2  # untrained is always there
+    kept = [load_file(path) for path in runs.glob("*/*/cosface/test-*/queries.safetensors")]
     drawn, whole = sorted(kept, key=lambda arrays: len(arrays["test.scorer.cosine.recall_at_1"]))
     rows = drawn["test.queries"]
     assert len(rows) == 100

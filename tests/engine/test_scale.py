@@ -3,9 +3,11 @@
 import gc
 from collections import Counter
 
+import numpy as np
 import pytest
 from bench.commands.results import status_rows
 from bench.engine.scheduler import Scheduler
+from bench.scoring.columns import open_columns
 from bench.store.check import damages
 from bench.store.claims import Claims
 from bench.store.folder import Store
@@ -73,3 +75,16 @@ def test_a_driver_looks_for_the_weights_of_a_trial_once_and_keeps_no_record(scal
 def _train_records():
     gc.collect()
     return sum(type(found) is TrainRecord for found in gc.get_objects())
+
+
+def test_generated_features_have_the_size_that_was_asked_for(scale, tmp_path):
+    size = scale.Size((300, 200), (40, 30), 16, "float16")
+    paths = scale.write_features(tmp_path, size)
+    train, test = ({key: column.whole() for key, column in open_columns(path).items()} for path in paths.values())
+    assert train["features"].shape == (300, 16)
+    assert train["features"].dtype == np.float16
+    assert test["corrupted_crop"].shape == (200, 16)
+    assert np.bincount(train["labels"]).min() >= 2
+    assert not set(train["labels"]) & set(test["labels"])
+    moved = np.abs(test["corrupted_crop"] - test["features"]).mean(1)
+    assert np.corrcoef(moved, test["severity_crop"])[0, 1] > 0.9

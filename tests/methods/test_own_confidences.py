@@ -140,3 +140,18 @@ def test_vmf_loss_with_point_classes_is_a_softmax_of_scaled_inner_products():
     log_p = special.log_softmax(6.0 * images.mean.double().numpy() @ unit.T, axis=1)
     found = classifier_confidences(objective, images)
     np.testing.assert_allclose(found["max_probability"].detach(), log_p.max(1), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [13.7, torch.tensor(5.3), 20 * torch.rand(70, 1)])
+def test_blocks_of_images_change_no_bit_of_the_confidences_of_many_classes(scale):
+    """The probabilities of many classes are made block by block; once they were made for all images together."""
+    objective, g = torch.nn.Module(), torch.Generator().manual_seed(0)
+    cosines = 2 * torch.rand(70, 5003, generator=g) - 1
+    objective.class_cosines = lambda points: (cosines, scale)
+    log_p = torch.log_softmax(scale * cosines.double(), dim=-1)
+    found = classifier_confidences(objective, None)
+    assert torch.equal(found["max_probability"], log_p.amax(-1))
+    assert torch.equal(found["neg_entropy"], (log_p.exp() * log_p).sum(-1))
+    objective.class_logits = lambda points: cosines
+    log_p = torch.log_softmax(cosines.double(), dim=-1)
+    assert torch.equal(classifier_confidences(objective, None)["neg_entropy"], (log_p.exp() * log_p).sum(-1))
