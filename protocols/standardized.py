@@ -15,7 +15,7 @@ from typing import Any
 from ._base import GROUPS, Preset, Protocol, Selection, Tests
 
 PHOTOGRAPHS: Mapping[str, Any] = {
-    "backbone": "resnet50",
+    "backbone": "resnet50.tv_in1k",
     "freeze_norm": "statistics",
     "pooling": "avg",
     "classes_per_batch": 56,

@@ -206,7 +206,7 @@ def _scripts(source: NivmfScripts, method: type[Method], dataset: str) -> list[P
             Published(
                 source="EL-nivMF and NIR scripts",
                 variant=variant,
-                network=f"resnet50/{dim}",
+                network=f"resnet50.tv_in1k/{dim}",
                 values=values,
                 params={**params, **kind},
                 optim=optim,

@@ -320,7 +320,7 @@ def _taken(contender: Contender, seeds: int) -> tuple[str, ...]:
     """What the results of a contender took: seeds, tuning, and limits of its trainings."""
     pinned = contender.pinned
     epochs = {key: value for key, value in pinned.settings.items() if key == EPOCHS}
-    limits = Pinned(folds=pinned.folds, settings=epochs, partial=pinned.partial).parts
+    limits = Pinned(folds=pinned.folds, settings=epochs, partial=pinned.partial, pooling="").parts
     return f"{seeds} seed{'s' * (seeds > 1)}", contender.tuning, ", ".join(limits) or "whole trainings"
 
 

@@ -11,7 +11,7 @@ from dataclasses import field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from ..methods.backbones.registry import GIVEN
@@ -60,16 +60,10 @@ class Pinned:
     stage: str = ""
     differences: tuple[str, ...] = ()
     partial: str = ""
-    pooling: str = ""
+    pooling: str = Field("", exclude_if=lambda text: not text)  # old ids have none
     weights: str = ""
     frozen_source: str = ""
     tuned_anew: bool = False
-
-    @model_serializer(mode="wrap")
-    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Content without an empty ``pooling``: ids of what has none stay as they were before there was one."""
-        content: dict[str, Any] = handler(self)
-        return content if self.pooling else {key: value for key, value in content.items() if key != "pooling"}
 
     @cached_property
     def parts(self) -> tuple[str, ...]:

@@ -194,7 +194,7 @@ def test_the_settings_of_the_nivmf_and_nir_scripts(tmp_path, capsys, monkeypatch
     assert (nir.optim.schedule, nir.optim.head_epochs, nir.optim.epochs) == ("constant", 1, 100)
     assert nir.optim.lr_objective == pytest.approx(0.04)
     assert plans["proxy_anchor"].optim.lr_objective == pytest.approx(0.02)
-    assert {(t.backbone, t.dim, t.batches.images_per_class) for t in plans.values()} == {("resnet50", 128, 2)}
+    assert {(t.backbone, t.dim, t.batches.images_per_class) for t in plans.values()} == {("resnet50.tv_in1k", 128, 2)}
     asked |= {"dim": 512}
     wanted = {
         # Their code heeds neither start for losses of these two names.
@@ -212,8 +212,8 @@ def test_the_settings_of_the_nivmf_and_nir_scripts(tmp_path, capsys, monkeypatch
         assert tuple(params[key] for key in keys) == values
     arguments = ["run", "--dataset", "cub200", "--hparams", "published", "--weights", "none", "--dry-run"]
     arguments += ["--data-root", str(tmp_path), "--method", "nir"]
-    assert "add --fidelity released" in refusal(*arguments, "--backbone", "resnet50")
-    assert "are for resnet50/128 and resnet50/512, not bn_inception/128" in refusal(*arguments)
+    assert "add --fidelity released" in refusal(*arguments, "--backbone", "resnet50.tv_in1k")
+    assert "are for resnet50.tv_in1k/128 and resnet50.tv_in1k/512, not bn_inception/128" in refusal(*arguments)
     # Beside a method that has one, it is left out.
     assert (
         main([*arguments, "--method", "dul_cls", "--set", "data.classes_per_batch=1", "--set", "optim.epochs=3"]) == 0

@@ -50,12 +50,13 @@ def test_photographs_get_the_published_set_up(tmp_path):
 
     for c in range(4):
         (tmp_path / "photos" / str(c)).mkdir(parents=True)
-        Image.new("RGB", (9, 9)).save(tmp_path / "photos" / str(c) / "a.png")
+        for name in "ab":
+            Image.new("RGB", (9, 9)).save(tmp_path / "photos" / str(c) / f"{name}.png")
     site = Site(results=str(tmp_path / "results"), data_root=str(tmp_path / "photos"), weights="none")
     asked = {"methods": ("proxy_anchor",), "datasets": ("folder",), "hparams": "default"}
     standardized = Experiment(**asked, protocol="standardized", set=("data.classes_per_batch=2",))
     (plan,) = build_plans(standardized, site).plans
-    assert plan.template.backbone == "resnet50"
+    assert plan.template.backbone == "resnet50.tv_in1k"
     assert plan.template.batches.freeze_norm == "statistics"
     assert plan.template.batches.images_per_class == 2
     optim = plan.template.optim

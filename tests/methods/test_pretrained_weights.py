@@ -56,7 +56,7 @@ def test_packaged_weights_give_the_features_of_timms_network():
 
 def test_packaged_weights_are_of_their_network_alone(tmp_path):
     path = _packaged()
-    with pytest.raises(ValueError, match=r"does not contain weights of 'resnet18'"):
+    with pytest.raises(ValueError, match=r"does not contain weights of 'resnet18.a1_in1k'"):
         build_backbone("resnet18", 3, path)
     state = torch.load(path, weights_only=True)
     del state["_blocks.3._bn2.weight"]

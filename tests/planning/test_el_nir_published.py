@@ -69,7 +69,7 @@ EL_ROWS = [
 @pytest.mark.parametrize("row", EL_ROWS, ids=[f"{r[0]}-{r[1]}" for r in EL_ROWS])
 def test_rows_of_el_nivmf(row):
     dataset, dim, concentration, multiplier, omega, epochs, milestones, gamma, proxies, rate_k, rate_t = row
-    found = _setting("proxy_anchor_el_nivmf", dataset, f"resnet50/{dim}")
+    found = _setting("proxy_anchor_el_nivmf", dataset, f"resnet50.tv_in1k/{dim}")
     assert found.released_only
     p = found.params
     wanted = (concentration, multiplier, omega, 5, 0.003, "class_means")
@@ -96,7 +96,7 @@ DISTANCE_ROWS = [
 
 @pytest.mark.parametrize("row", DISTANCE_ROWS, ids=[r[0] for r in DISTANCE_ROWS])
 def test_rows_of_figure_5(row):
-    found = _setting("proxy_distance", "cub200", "resnet50/512", distance=row[0])
+    found = _setting("proxy_distance", "cub200", "resnet50.tv_in1k/512", distance=row[0])
     p = found.params
     assert (p["concentration"], p["temperature"], p["norm_multiplier"], p["start"]) == row[1:]
     assert found.optim["lr_objective"] == pytest.approx(0.05)
@@ -107,7 +107,7 @@ def test_rows_of_figure_5(row):
 
 
 def test_row_of_el_nivmf_in_figure_5():
-    found = _setting("el_nivmf", "cub200", "resnet50/512")
+    found = _setting("el_nivmf", "cub200", "resnet50.tv_in1k/512")
     keys = ("concentration", "temperature", "norm_multiplier", "start", "samples")
     assert tuple(found.params[k] for k in keys) == (50.0, 1.0, 150.0, "class_means", 10)
     assert found.params["concentration_rate"] * found.optim["lr_objective"] == pytest.approx(0.5)
@@ -127,7 +127,7 @@ def test_row_of_el_nivmf_in_figure_5():
     [("proxy_anchor", 32.0, 0.1), ("proxy_nca", 32.0, 0.1), ("soft_triple", 20.0, 0.01)],
 )
 def test_rows_of_nir(dataset, dim, omega, flow_rate, epochs, warmup, schedule, centres, base_loss, scale, margin):
-    found = _setting("nir", dataset, f"resnet50/{dim}", base_loss=base_loss)
+    found = _setting("nir", dataset, f"resnet50.tv_in1k/{dim}", base_loss=base_loss)
     assert found.released_only
     p = NIR.Params(**found.params)
     assert (p.omega, p.flow_rate, p.scale, p.margin) == (omega, flow_rate, scale, margin)
@@ -142,6 +142,6 @@ def test_rows_of_nir(dataset, dim, omega, flow_rate, epochs, warmup, schedule, c
 
 @pytest.mark.parametrize("dataset", ["cub200", "cars196"])
 def test_row_of_the_proxy_anchor_baseline(dataset):
-    found = _setting("proxy_anchor", dataset, "resnet50/128")
+    found = _setting("proxy_anchor", dataset, "resnet50.tv_in1k/128")
     assert found.params == {"scale": 32.0, "margin": 0.1, "start": "normal"}
     assert (found.optim["lr_objective"], found.optim["head_epochs"], found.optim["epochs"]) == (0.02, 0, 100)

@@ -144,7 +144,7 @@ def test_pers_runs_pool_by_average_and_maximum_clip_at_10_and_do_not_rescale(sit
 def test_double_pooling_of_nir_is_a_row_of_its_own(site):
     from bench.methods.nir import NIR
 
-    rows = [item for item in published_settings(NIR, "cub200", "arcface") if item.network == "resnet50/512"]
+    rows = [item for item in published_settings(NIR, "cub200", "arcface") if item.network == "resnet50.tv_in1k/512"]
     assert {item.variant.endswith("double-pool"): item.data["pooling"] for item in rows} == {
         False: "avg",
         True: "avg_max",
