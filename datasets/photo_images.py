@@ -148,7 +148,7 @@ class PhotoImages(ImageSet):
         if purpose == "evaluation":
             return evaluation_view(image, self.view)
         side = self.view.cache_side
-        return resize(image, [side]) if min(image.shape[1:]) > side else image
+        return resize(image, [side], self.view) if min(image.shape[1:]) > side else image
 
     def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
         """Apply a function to each item of a list in threads; few results wait at a time, so memory stays bounded."""
@@ -173,7 +173,8 @@ class PhotoImages(ImageSet):
 
         view = asdict(self.view)
         used = ["cache_side"] if purpose == "training" else ["image_size", "resize", "fit", "antialias"]
-        used += ["upright"] if view["upright"] else []  # caches of images that are not turned keep their names
+        # Caches keep the names that they had before there was a choice.
+        used += [key for key in ("upright", "interpolation") if view[key] != getattr(View, key)]
         digest = hashlib.sha256(json.dumps([purpose, {k: view[k] for k in used}]).encode())
         digest.update(f"{torchvision.__version__} {PIL.__version__}".encode())
         for path, name in zip(self.paths, self.ids):
@@ -250,7 +251,7 @@ class PhotoImages(ImageSet):
             scratch = torch.empty(shape[1:])
             for place in places:
                 # torchvision's resized_crop without its checks, which block the other threads.
-                made = interpolate(box(place)[None], size, mode="bilinear", antialias=True)[0]
+                made = interpolate(box(place)[None], size, mode=self.view.interpolation, antialias=True)[0]
                 torch.div(made.flip(2) if flip[place] else made, 255, out=scratch)
                 targets[place].copy_(colour_jitter(scratch, factors[place], order))
 

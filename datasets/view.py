@@ -27,9 +27,11 @@ class View:
         cache: Whether decoded pixels are kept in files; if not, originals are decoded every time.
         upright: Whether images are turned as their EXIF orientation says, as viewers do. The public code of the
             benchmarked papers ignores it.
+        interpolation: ``bilinear`` or ``bicubic``, for every change of size: in evaluation, in training and before
+            images are cached.
 
     Raises:
-        ValueError: If ``resize`` is below ``image_size``, or the fit is unknown.
+        ValueError: If ``resize`` is below ``image_size``, or the fit or the interpolation is unknown.
     """
 
     image_size: int = 224
@@ -39,19 +41,23 @@ class View:
     cache_side: int = 512
     cache: bool = True
     upright: bool = False
+    interpolation: str = "bilinear"
 
     def __post_init__(self) -> None:
         if self.resize < self.image_size:
             raise ValueError(f"resize ({self.resize}) must not be below image_size ({self.image_size})")
         if self.fit not in ("crop", "squash"):
             raise ValueError(f"fit must be crop or squash, not {self.fit!r}")
+        if self.interpolation not in ("bilinear", "bicubic"):
+            raise ValueError(f"interpolation must be bilinear or bicubic, not {self.interpolation!r}")
 
 
-def resize(image: Tensor, size: list[int], antialias: bool = True) -> Tensor:
+def resize(image: Tensor, size: list[int], view: View, antialias: bool = True) -> Tensor:
     """Resize one image, uint8 ``[3, H, W]``, to ``[height, width]``, or to ``[side]``, that of its shorter side."""
+    from torchvision.transforms.v2 import InterpolationMode
     from torchvision.transforms.v2 import functional as F
 
-    out: Tensor = F.resize(image, size, antialias=antialias)
+    out: Tensor = F.resize(image, size, InterpolationMode(view.interpolation), antialias=antialias)
     return out
 
 
@@ -60,8 +66,8 @@ def evaluation_view(image: Tensor, view: View) -> Tensor:
     from torchvision.transforms.v2 import functional as F
 
     if view.fit == "squash":
-        return resize(image, [view.image_size] * 2, view.antialias)
-    out: Tensor = F.center_crop(resize(image, [view.resize], view.antialias), [view.image_size])
+        return resize(image, [view.image_size] * 2, view, view.antialias)
+    out: Tensor = F.center_crop(resize(image, [view.resize], view, view.antialias), [view.image_size])
     return out
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-POOLINGS: tuple[str, ...] = ("avg_max", "avg")
-
 
 def pooled(maps: Tensor, pooling: str) -> Tensor:
     """Global pooling of feature maps ``[B, F, h, w]`` to features ``[B, F]``.

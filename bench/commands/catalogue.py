@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, NotRequired, Protocol, TypedDict, T
 
 import typer
 
-from ..closure import file_of
 from ..errors import UnknownName, UserError, printable
 from ..registry import Registry, described, load_plugins
 from . import completion
@@ -45,14 +44,22 @@ CHECK_HELP = (
 
 
 class ListRow(TypedDict):
-    """Entry that ``bench list`` prints; an error says why a method or data set cannot be used."""
+    """Entry that ``bench list`` prints; an error says why a method or data set cannot be used.
+
+    Backbones have a family, and whether their weights are on this machine.
+    """
 
     name: str
     summary: str
     presets: NotRequired[list[str]]
     origin: NotRequired[str]
+    family: NotRequired[str]
+    weights: NotRequired[bool]
     error: NotRequired[str]
 
+
+OURS = "bench"
+"""Family of the backbones of this package."""
 
 Description = Mapping[str, object]
 """Entry as ``--json`` prints it."""
@@ -75,10 +82,15 @@ def list_entries(
         print_json(rows)
     else:
         width = max((len(row["name"]) for row in rows), default=0)
+        family = ""
         for row in rows:
+            if row.get("family", "") != family:
+                family = row["family"]
+                typer.echo(f"{family}:")
             problem = f"  [unavailable: {row['error']}]" if row.get("error") else ""
+            weights = "  [weights here]" if row.get("weights") else ""
             outcome = ("FAIL  " if problem else "ok    ") if check else ""
-            typer.echo(printable(f"{outcome}{row['name']:<{width}}  {row['summary']}{problem}"))
+            typer.echo(printable(f"{outcome}{row['name']:<{width}}  {row['summary']}{weights}{problem}"))
     if check and any(row.get("error") for row in rows):
         raise typer.Exit(1)
 
@@ -130,16 +142,24 @@ def list_rows(kind: Listed, plugins: tuple[Path, ...], check: bool) -> list[List
 
 
 def _backbone_rows() -> list[ListRow]:
-    """Our backbones, described by their modules, and the models of timm; none is imported."""
-    import ast
+    """Our backbones, then timm's by family; torch and timm are not imported."""
+    from importlib.util import find_spec
 
-    from ..methods.backbones.registry import MODULES, backbone_module, known_backbones
+    from ..methods.backbones.registry import CHECKPOINTS, PACKAGE, PACKAGED, SUMMARIES
+    from ..methods.backbones.timm_names import checkpoints_here, networks
 
-    def document(name: str) -> str:
-        tree = ast.parse(file_of(backbone_module(name)).read_text(encoding="utf-8"))
-        return ast.get_docstring(tree) or ""
-
-    return [_row(name, document(name) if name in MODULES else "a model of timm") for name in known_backbones()]
+    every, files = list(networks()), checkpoints_here()
+    here = {each.name.partition(".")[0] for each in every if each.here}
+    here |= {name for name, file in CHECKPOINTS.items() if file in files}
+    here |= {PACKAGED} if find_spec(PACKAGE) else set()
+    rows: list[ListRow] = [
+        {"name": name, "summary": text, "family": OURS, "weights": name in here} for name, text in SUMMARIES.items()
+    ]
+    return rows + [
+        {"name": each.name, "summary": each.summary, "family": each.family, "weights": each.here}
+        for each in every
+        if each.name.partition(".")[0] not in SUMMARIES
+    ]
 
 
 def _registered_rows(kind: Listed, check: bool) -> list[ListRow]:

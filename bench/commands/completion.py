@@ -112,6 +112,12 @@ def _backbones(ctx: typer.Context) -> Iterable[str]:
     return sorted({*MODULES, PHOTOGRAPHS["backbone"], *(get_recipe(name).backbone for name in RECIPES)})
 
 
+def _poolings(ctx: typer.Context) -> Iterable[str]:
+    from ..methods.backbones.registry import POOLINGS
+
+    return POOLINGS
+
+
 def _with_all(known: Known) -> Known:
     return lambda ctx: [*known(ctx), "all"]
 
@@ -130,5 +136,6 @@ METRICS = _listed(_with_all(_metrics))
 TESTS = _listed(_with_all(_tests))
 GROUPS = _listed(_tests)
 BACKBONE = _one(_backbones)
+POOLING = _one(_poolings)
 ENTRY = _one(lambda ctx: [*_methods(ctx), *_datasets(ctx), *_protocols(ctx)])
 HPARAMS = _one(lambda ctx: ("tuned", "default", "published"))

@@ -83,6 +83,16 @@ def embed(
         int | None,
         typer.Option("--image-size", min=8, help="Input side of the backbone, pixels; its own if not given."),
     ] = None,
+    pooling: Annotated[
+        str | None,
+        typer.Option(
+            "--pooling",
+            help="Features of the backbone: avg_max or avg of its maps, `own` for its own pooling, or `projection` of a"
+            " network like CLIP; the first that it has if not given.",
+            metavar="NAME",
+            autocompletion=completion.POOLING,
+        ),
+    ] = None,
     views: Annotated[
         int,
         typer.Option("--views", min=0, max=64, help="Also embed so many augmented views, for `bench data features`."),
@@ -125,8 +135,8 @@ def embed(
 
     if sum(value is not None for value in (run, checkpoint, backbone)) != 1:
         raise UserError("name one network: --run UNIT, --checkpoint FILE or --backbone NAME")
-    if backbone is None and (weights is not None or image_size is not None):
-        raise UserError("--weights and --image-size belong to --backbone; a trained unit has its own")
+    if backbone is None and (weights, image_size, pooling) != (None, None, None):
+        raise UserError("--weights, --image-size and --pooling belong to --backbone; a trained unit has its own")
     if (images is None) == (dataset is None):
         raise UserError("name the images: --images DIR or --dataset NAME")
     kinds = split_names(corruptions or ())
@@ -140,7 +150,7 @@ def embed(
         from ..engine.encoder import bare_backbone, checkpoint_folder, trained_unit, unit_folder
 
         if backbone is not None:
-            return bare_backbone(backbone, weights, image_size, where)
+            return bare_backbone(backbone, weights, where, image_size, pooling)
         folder = checkpoint_folder(checkpoint) if checkpoint is not None else unit_folder(results, run or "")
         return trained_unit(folder, site_of(results, plugin=plugin, device=where))
 
@@ -205,7 +215,7 @@ def embed_untrained(folder: Path, device: str) -> dict[str, np.ndarray]:
         find_weights(backbone, None)
         from ..engine.encoder import bare_backbone
 
-        arrays = _embedded(listing, bare_backbone(backbone, None, None, device))
+        arrays = _embedded(listing, bare_backbone(backbone, None, device))
     except DataError as error:
         raise UserError(str(error)) from None
     except NoWeights:

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from ..datasets.array_images import ArrayImages
 from ..datasets.view import View
 from ..errors import UserError, first_line
 from ..methods._model import NonFiniteEmbeddings
-from ..methods.backbones.registry import build_backbone, check_backbone, find_weights
+from ..methods.backbones.registry import NoWeights, build_backbone, find_weights, full_name, images_of, poolings_of
 from ..methods.distributions.arrays import to_arrays
 from ..seeds import seed_for
 from ..site import Site
@@ -135,31 +134,38 @@ def _small_images(name: str, site: Site) -> Callable[[Tensor], Tensor]:
     return convert
 
 
-def bare_backbone(name: str, weights: str | None, image_size: int | None, device: str) -> Encoder:
+def bare_backbone(
+    name: str, weights: str | None, device: str, image_size: int | None = None, pooling: str | None = None
+) -> Encoder:
     """Encoder of images: a backbone alone, whose pooled features are the embeddings.
 
-    ``weights`` is a file, ``none`` for random ones, ``download`` for ImageNet's, downloaded if they are not on this
-    machine, or None for those that are.
+    ``weights`` is a file, ``none`` for random ones, ``download`` for the network's own, downloaded if they are not on
+    this machine, or None for those that are. Images are made as in the network's training, at its size unless another
+    is given, and pooled as is usual for it.
     """
     if weights not in (None, "none", "download") and not Path(str(weights)).is_file():
         raise UserError(f"--weights {weights}: no such file")
-    torch.manual_seed(seed_for("embed", name))  # of weights that no file gives
     try:
-        check_backbone(name)
+        name = full_name(name, weights)
+        own = images_of(name)
+        size = image_size or own.image_size
+        known = poolings_of(name, 3, (size, size))
+        if pooling is not None and pooling not in known:
+            raise UserError(f"--pooling {pooling}: backbone {name} has {', '.join(known)}")
         path = find_weights(name, weights)
-        network = build_backbone(name, 3, path).to(device).eval()
+        torch.manual_seed(seed_for("embed", name))  # of weights that no file gives
+        network = build_backbone(name, 3, path, pooling=pooling or known[0], image_size=size).to(device).eval()
     except ValueError as error:
-        raise UserError(str(error)) from None
-    body: Any = getattr(network, "body", None)
-    config = getattr(getattr(body, "model", None), "pretrained_cfg", None) or {}
-    size = image_size or int(config.get("input_size", (3, 224, 224))[-1])
+        option = "--weights" if isinstance(error, NoWeights) else "--backbone"
+        raise UserError(first_line(error) if option in str(error) else f"{option}: {first_line(error)}") from None
 
     @torch.no_grad()
     def run(load: Load, count: int) -> dict[str, np.ndarray]:
         return {"embeddings": backbone_features(network, load, count, device).numpy()}
 
+    fit = "squash" if own.squash else "crop"
+    view = View(image_size=size, resize=int(size / own.crop), fit=fit, interpolation=own.interpolation, upright=True)
     digest = sha256(save({key: value.cpu().contiguous() for key, value in network.state_dict().items()}))
-    pooling = getattr(network, "pooling", "")
-    held = "random weights" if path is None else f"weights {file_sha256(path)[:8]}"
-    about = f"{name}, {held}, pooling {pooling}, {size} x {size} pixels"
-    return Encoder(View(image_size=size, resize=round(size * 256 / 224), upright=True), run, None, about, digest)
+    held = "random weights" if path is None else f"weights sha256:{file_sha256(path)[:8]}"
+    about = f"{name}, {held}, {pooling or known[0]} pooling, {size} x {size} pixels, {own.interpolation} {fit}"
+    return Encoder(view, run, None, about, digest)

@@ -26,14 +26,13 @@ from ..datasets.dataset import Dataset, ImageSet, TrainVal
 from ..datasets.feature_images import FeatureImages
 from ..methods._model import Embedding, EmbeddingModel
 from ..methods.backbones.features import GivenFeatures
-from ..methods.backbones.registry import build_backbone, find_weights
 from ..methods.principal import principal_directions
 from ..seeds import content_id, seed_for
 from ..site import Site
 from ..store.files import sha256, write_atomic
 from ..store.folder import FEATURES, is_whole_cache
 from ..store.specs import TrainSpec
-from .networks import backbone_features, embed, features_of
+from .networks import backbone_features, embed, features_of, starting_backbone
 from .running import Running, in_chunks
 
 CALIBRATION = 128
@@ -244,9 +243,7 @@ class FrozenBackbone(_Views):
 
     def _bare(self) -> nn.Module:
         """The backbone with its starting weights, in evaluation mode."""
-        batches = self.spec.batches
-        weights = find_weights(self.spec.backbone, self.site.weights)
-        built = build_backbone(self.spec.backbone, self.channels, weights, batches.freeze_norm, batches.pooling)
+        built = starting_backbone(self.spec, self.site, self.channels)
         return built.to(self.site.device).to(memory_format=torch.channels_last).eval()
 
     @cached_property

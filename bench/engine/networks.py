@@ -59,8 +59,7 @@ def build_model(spec: TrainSpec, site: Site, num_classes: int, channels: int) ->
         torch.manual_seed(seed_for("init", spec.dataset, spec.draw_of("initialisation"), part))
 
     seeded("backbone")
-    weights = find_weights(spec.backbone, site.weights)
-    backbone = build_backbone(spec.backbone, channels, weights, spec.batches.freeze_norm, spec.batches.pooling)
+    backbone = starting_backbone(spec, site, channels)
     base_objective = None
     if spec.base is not None:
         base = site.method(spec.base.method, spec.base.params)
@@ -68,6 +67,13 @@ def build_model(spec: TrainSpec, site: Site, num_classes: int, channels: int) ->
     model = EmbeddingModel(method, backbone, num_classes, spec.dim, base_objective, seeded, bool(spec.frozen))
     model.to(site.device)
     return model.to(memory_format=torch.channels_last)
+
+
+def starting_backbone(spec: TrainSpec, site: Site, channels: int) -> nn.Module:
+    """Backbone of a training at its starting weights."""
+    batches, size = spec.batches, spec.view.get("image_size")
+    weights = find_weights(spec.backbone, site.weights)
+    return build_backbone(spec.backbone, channels, weights, batches.freeze_norm, batches.pooling, size)
 
 
 def load_base(model: EmbeddingModel, weights: Path) -> None:

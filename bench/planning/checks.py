@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, get_args
 
 from ..datasets.features import Features
 from ..errors import MissingWeights, TooFewClasses, UnknownName, UserError, first_line
-from ..methods.backbones.registry import FILE, GIVEN
+from ..methods.backbones.registry import FILE, FREEZE_NORM, GIVEN, OWN, POOLINGS
 from ..protocols._base import Preset
 from ..protocols.recipes._base import Optimizer, Precision, Recipe, Schedule
 from ..seeds import content_id
@@ -51,6 +51,7 @@ class Found:
         soft_labels: SHA-256 of label distributions by people; empty if there are none.
         weights: SHA-256 of the starting weights of the backbone; None for random ones.
         scorers: The scorers asked for that are defined for the method's distributions.
+        pooling: Pooling of the backbone: the recipe's, or the network's own if it has no feature maps.
         batches: Batch sizes that replace default ones for which the data set is too small.
         notes: Lines about what the user may not expect of the data or the network.
     """
@@ -60,6 +61,7 @@ class Found:
     soft_labels: str
     weights: str | None
     scorers: tuple[str, ...]
+    pooling: str
     batches: Mapping[str, int]
     notes: tuple[str, ...]
 
@@ -101,9 +103,15 @@ def check(
         raise UserError(f"--set data.feature_views: data set {name!r} has {data.views} views of every image")
     if select_by is not None and not _fitting_scorers((select_by,), method, dim):
         raise UserError(f"--select-by {select_by}: not defined for the distributions of {method.name}")
-    if view:
-        source = _blamed(f"--backbone {backbone}", backbone, recipe.backbone, name)
-        _try_backbone(backbone, view["image_size"], source)
+    pooling = values["data.pooling"]
+    if not given:
+        source = "--backbone" if experiment.backbone else f"the recipe of data set {name!r}"
+        size = (view["image_size"],) * 2 if view else data.image_size
+        known = _poolings(backbone, data.input_channels, size, source)
+        if pooling not in known:
+            if "data.pooling" in experiment.set:
+                raise UserError(f"--set data.pooling={pooling}: backbone {backbone} has {', '.join(known)}")
+            pooling = OWN
     weights = weights_hash(backbone, site.weights)
     if experiment.frozen and weights is None and not given:
         raise UserError(
@@ -119,6 +127,7 @@ def check(
         soft_labels=data.soft_labels_sha256,
         weights=weights,
         scorers=_fitting_scorers(asked.scorers, method, dim),
+        pooling=pooling,
         batches=fitting,
         notes=tuple(notes),
     )
@@ -139,14 +148,7 @@ def _blamed(option: str, value: object, of_recipe: object, dataset: str) -> str:
 
 
 def _check_names(values: Values, augmentation: Parameters, recipe: Recipe, dataset: type[Dataset]) -> None:
-    from ..methods.backbones.registry import FREEZE_NORM, check_backbone
-    from ..methods.heads import POOLINGS
-
-    name, backbone = dataset.name, values["model.backbone"]
-    try:
-        check_backbone(backbone)
-    except ValueError as error:
-        raise UserError(f"{_blamed('--backbone', backbone, recipe.backbone, name)}: {error}") from None
+    name = dataset.name
     known = {
         "optim.optimizer": get_args(Optimizer),
         "optim.schedule": get_args(Schedule),
@@ -244,24 +246,27 @@ def _of_batches(dataset: str, asked: Values, fitting: Values, sizes: Sizes) -> I
 
 
 @cache
-def _try_backbone(name: str, side: int, source: str) -> None:
-    """Send one image through a backbone at random weights: some networks read one size only."""
-    import torch
+def named_backbone(name: str, weights: str | None, source: str) -> str:
+    """Full name of a backbone that was asked for by an option or a recipe, the source."""
+    from ..methods.backbones.registry import NoWeights, full_name
 
-    from ..methods.backbones.registry import build_backbone
-
-    if name == "convnet":
-        return
     try:
-        with torch.no_grad():
-            shape = tuple(build_backbone(name, 3).eval()(torch.rand(1, 3, side, side)).shape)
-    except Exception as error:  # whatever a network of timm raises on an image it was not made for
-        raise UserError(
-            f"{source}: backbone {name} cannot read images of {side} x {side} ({first_line(error)}); try another"
-            " data.image_size"
-        ) from None
-    if len(shape) != 2:
-        raise UserError(f"{source}: backbone {name} gives features of shape {list(shape)}, not one vector per image")
+        return full_name(name, weights)
+    except NoWeights as error:
+        raise MissingWeights(f"{source}: {error}") from None
+    except ValueError as error:
+        raise UserError(f"{source}: {error}") from None
+
+
+@cache
+def _poolings(name: str, channels: int, size: tuple[int, int], source: str) -> tuple[str, ...]:
+    """Poolings of a backbone for images of a size: some networks read one size only."""
+    from ..methods.backbones.registry import poolings_of
+
+    try:
+        return poolings_of(name, channels, size)
+    except ValueError as error:
+        raise UserError(f"{source}: {first_line(error)}") from None
 
 
 def _fitting_scorers(names: tuple[str, ...], method: Method, dim: int) -> tuple[str, ...]:

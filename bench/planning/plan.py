@@ -401,6 +401,7 @@ def _pinned(setting: Setting, template: TrainSpec) -> Pinned:
         differences=setting.differences,
         partial=template.partial,
         weights=(template.weights or "")[:8],
+        pooling=template.batches.pooling if template.photographs and "data.pooling" not in setting.fixed else "",
     )
 
 

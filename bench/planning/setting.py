@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from pydantic import ValidationError
 
+from ..datasets.view import View
 from ..errors import UnknownName, UserError, shortened
 from ..protocols._base import Preset
 from ..protocols.recipes._base import BATCHES, Optim, Range, Recipe, Stage
 from ..store.specs import HEAD_START, Cell, HeadStart, Parameters, TuneFor, place
 from .asked import Asked, on_features
-from .checks import Found, check
+from .checks import Found, check, named_backbone
 from .experiment import Data, Values
 from .published import NothingPublished, Published, find_published, stage_one
 
@@ -227,7 +228,7 @@ def _settle(asked: Asked, dataset: str, name: str, head: str = "", base: str = "
     # What is fixed for a method is not fixed for a base that only serves it, unless it concerns the data.
     texts = {k: v for k, v in experiment.set.items() if named or k.split(".")[0] in ("data", "augment")}
     fixed = from_user(texts, method, recipe, experiment.frozen)
-    unfixed, stage = _usual(asked, recipe, method, fixed)
+    unfixed, stage = _usual(asked, dataset, method, fixed)
     published = None
     if experiment.hparams == "published":
         published, served = _published(asked, dataset, method, {**unfixed, **fixed}, head, base)
@@ -248,7 +249,7 @@ def _settle(asked: Asked, dataset: str, name: str, head: str = "", base: str = "
         cell=Cell(experiment.protocol, dataset, name),
         requested=requested,
         method=built,
-        values={**values, **found.batches},
+        values={**values, **found.batches, "data.pooling": found.pooling},
         fixed=fixed,
         space={key: value for key, value in space.items() if key not in fixed},
         select_by=select_by,
@@ -260,9 +261,10 @@ def _settle(asked: Asked, dataset: str, name: str, head: str = "", base: str = "
     return replace(setting, differences=_differences(published, setting, unfixed), stage=served)
 
 
-def _usual(asked: Asked, recipe: Recipe, method: type[Method], fixed: Values) -> tuple[Parameters, Stage]:
+def _usual(asked: Asked, dataset: str, method: type[Method], fixed: Values) -> tuple[Parameters, Stage]:
     """Values of recipe, preset, form and network options, the last wins; and the stage of the recipe they are of."""
     experiment, preset, name = asked.experiment, asked.preset, method.name
+    recipe = asked.site.recipe(dataset)
     form = fixed.get("method.form", resolve_fidelity(method, experiment.fidelity, experiment.protocol))
     own = {**method.defaults(form), **recipe.methods.get(name, {}), **preset.methods.get(name, {})}
     params = layer(method=own)
@@ -288,7 +290,10 @@ def _usual(asked: Asked, recipe: Recipe, method: type[Method], fixed: Values) ->
             # No public code divides the features of photographs by a constant.
             values["data.calibrate"] = False
     network = {"backbone": experiment.backbone, "dim": experiment.dim, **_start(method, experiment.frozen)}
-    return {**values, **params, **layer(model={k: v for k, v in network.items() if v is not None})}, stage
+    values |= {**params, **layer(model={k: v for k, v in network.items() if v is not None})}
+    source = "--backbone" if experiment.backbone else f"the recipe of data set {dataset!r}"
+    values["model.backbone"] = named_backbone(values["model.backbone"], asked.site.weights, source)
+    return values, stage
 
 
 def _published(
@@ -377,7 +382,7 @@ def from_user(texts: Mapping[str, str], method: type[Method], recipe: Recipe, fr
         model=_start(method, frozen),
         method=dict.fromkeys(method.Params.model_fields, ""),  # pydantic converts and checks these
         optim=recipe.end_to_end.values() if method.by_steps else {},
-        data={**recipe.view, **recipe.batches()},
+        data={**_view(recipe), **recipe.batches()},
         augment=recipe.augmentation,
     )
     fixed = {key: convert(text, defaults[key], f"--set {key}") for key, text in texts.items() if key in defaults}
@@ -385,6 +390,11 @@ def from_user(texts: Mapping[str, str], method: type[Method], recipe: Recipe, fr
     if start not in known:
         raise UserError(f"--set {HEAD_START}={shortened(start, 60)}: expected {' or '.join(known)}")
     return fixed
+
+
+def _view(recipe: Recipe) -> Parameters:
+    """Settings of how photographs are read that can be fixed, also those that the recipe leaves at their defaults."""
+    return {**asdict(View()), **recipe.view} if recipe.view else {}
 
 
 def from_file(held: Values, path: str, method: type[Method], values: Values) -> Values:
@@ -511,7 +521,7 @@ def known_keys(methods: list[type[Method]], recipes: list[Recipe]) -> set[str]:
     """Keys that ``--set`` accepts for some methods and data sets, such as ``method.margin``."""
     known = {f"optim.{key}" for key in OPTIM_KEYS} | {*layer(data=Data.model_fields)} | {HEAD_START}
     for recipe in recipes:
-        known |= {*layer(augment=recipe.augmentation, data={**recipe.batches(), **recipe.view})}
+        known |= {*layer(augment=recipe.augmentation, data={**recipe.batches(), **_view(recipe)})}
     for method in methods:
         known |= {*layer(method=method.Params.model_fields)}
     return known

@@ -99,7 +99,7 @@ def _photographs(wanted: Wanted, encoder: Encoder, site: Site) -> PhotoImages:
     if not issubclass(cls, PhotoDataset):
         raise UserError(f"--dataset {wanted.dataset}: no photographs; its images are embedded in seconds by a run")
     view = {**site.recipe(wanted.dataset).view}
-    view |= {"image_size": encoder.view.image_size, "resize": encoder.view.resize}
+    view |= {key: getattr(encoder.view, key) for key in ("image_size", "resize", "fit", "interpolation")}
     dataset = site.dataset(wanted.dataset, view)
     images = dataset.train_val(0, 1).train if wanted.split == "train" else dataset.test()
     assert isinstance(images, PhotoImages)

@@ -11,7 +11,7 @@ from dataclasses import field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 from pydantic.dataclasses import dataclass
 
 from ..methods.backbones.registry import GIVEN
@@ -42,7 +42,8 @@ class Pinned:
         stage: Method whose published first stage this is; empty for none.
         differences: How a run at a published setting differs from what its authors ran.
         partial: Images of a partial release; empty for whole data sets.
-        weights: First digits of the hash of starting weights that are not random.
+        pooling: Pooling of the backbone of photographs, unless it is one of the settings.
+        weights: First digits of the SHA-256 of starting weights that are not random.
         frozen_source: Source of randomness that has the same draw in all these runs, or ``nothing``; empty for runs
             that do not measure the variance by source.
         tuned_anew: Whether each of those runs has a tuning study of its own.
@@ -59,9 +60,16 @@ class Pinned:
     stage: str = ""
     differences: tuple[str, ...] = ()
     partial: str = ""
+    pooling: str = ""
     weights: str = ""
     frozen_source: str = ""
     tuned_anew: bool = False
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Content without an empty ``pooling``: ids of what has none stay as they were before there was one."""
+        content: dict[str, Any] = handler(self)
+        return content if self.pooling else {key: value for key, value in content.items() if key != "pooling"}
 
     @cached_property
     def parts(self) -> tuple[str, ...]:
@@ -79,7 +87,8 @@ class Pinned:
             f"stage 1 of {self.stage}" if self.stage else "",
             f"not as published: {', '.join(self.differences)}" if self.differences else "",
             f"partial release: {self.partial}" if self.partial else "",
-            f"weights={self.weights}" if self.weights else "",
+            f"{self.pooling} pooling" if self.pooling else "",
+            f"starting weights sha256:{self.weights}" if self.weights else "",
             f"frozen={self.frozen_source}{anew}" if self.frozen_source else "",
         )
         return tuple(filter(None, texts))

@@ -4,18 +4,19 @@
 normalisation: ``bn_inception``, ``googlenet``, ``squeezenet1_0`` and every model of timm; ``tf_efficientnet_lite0`` of
 timm has weights that come as a package.
 
-A module of this folder that builds a backbone has ``build(name, in_channels, freeze_norm, pooling)`` and
+A module of this folder that builds a backbone has ``build(name, in_channels, freeze_norm, pooling, image_size)`` and
 ``load_weights(network, path)``. If the backbone starts from public weights by default, it also has
-``cached_weights(name)``, and, if they can be had, ``download_weights(name)`` and ``EXTRA``, an extra with them.
+``cached_weights(name)``, and, if they can be had, ``download_weights(name)`` and ``EXTRA``, an extra with them. If it
+has a pooling or an image size of its own, it has ``poolings``, ``sizes_near`` and ``reads``.
 """
 
-from .registry import FREEZE_NORM, backbone_module, build_backbone, check_backbone, find_weights, known_backbones
+from .registry import FREEZE_NORM, POOLINGS, backbone_module, build_backbone, find_weights, full_name
 
 __all__ = [
     "FREEZE_NORM",
+    "POOLINGS",
     "backbone_module",
     "build_backbone",
-    "check_backbone",
     "find_weights",
-    "known_backbones",
+    "full_name",
 ]

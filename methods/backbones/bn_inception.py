@@ -92,10 +92,10 @@ CAFFE = InputFormat("BGR", 255.0, (104.0, 117.0, 128.0), (1.0, 1.0, 1.0))
 """Input format of the public weights."""
 
 
-def build(name: str, in_channels: int, freeze_norm: str, pooling: str) -> Photographs:
+def build(name: str, in_channels: int, freeze_norm: str, pooling: str | None, image_size: int | None) -> Photographs:
     """Build BN-Inception for photographs in colour, with random weights; see :func:`.pretrained.build`."""
     check_colour(name, in_channels)
-    return Photographs(BNInception(), CAFFE, freeze_norm, pooling)
+    return Photographs(BNInception(), CAFFE, freeze_norm, pooling or "avg_max")
 
 
 def cached_weights(name: str) -> Path | None:

