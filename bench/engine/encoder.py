@@ -147,7 +147,7 @@ def bare_backbone(name: str, weights: str | None, image_size: int | None, device
     try:
         check_backbone(name)
         path = find_weights(name, weights)
-        network = build_backbone(name, 3, path).to(device).eval()
+        network = build_backbone(name, 3, path).to(device).to(memory_format=torch.channels_last).eval()
     except ValueError as error:
         raise UserError(str(error)) from None
     body: Any = getattr(network, "body", None)
