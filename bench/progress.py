@@ -47,8 +47,8 @@ def readable(seconds: float) -> str:
 
 
 def _left(remaining: float, done: float, seconds: float) -> str:
-    """Time left, as the end of a line, if what is done took so many seconds; empty if nothing is done yet."""
-    return f", about {readable(seconds * remaining / done)} left" if done > 0 else ""
+    """Time left, as the end of a line, if what is done took so many seconds; empty if nothing or everything is done."""
+    return f", about {readable(seconds * remaining / done)} left" if done > 0 and remaining > 0 else ""
 
 
 class Lines:

@@ -50,9 +50,10 @@ def test_quick_work_says_nothing_and_what_was_there_before_counts_for_nothing(cl
     clock.now += 10
     lines("embedding", 5100, 6000)
     assert said == ["embedding: 5100 of 6000, about 90 s left"]
-    clock.now += 40
-    lines("writing", 0, 3)  # no rate is known yet
-    assert said[1:] == ["writing: 0 of 3"]
+    for done, of in ((0, 3), (3, 3)):  # no rate is known yet, nothing is left
+        clock.now += 40
+        lines("writing", done, of)
+    assert said[1:] == ["writing: 0 of 3", "writing: 3 of 3"]
 
 
 def _console(**options):

@@ -154,7 +154,8 @@ def bare_backbone(
             raise UserError(f"--pooling {pooling}: backbone {name} has {', '.join(known)}")
         path = find_weights(name, weights)
         torch.manual_seed(seed_for("embed", name))  # of weights that no file gives
-        network = build_backbone(name, 3, path, pooling=pooling or known[0], image_size=size).to(device).eval()
+        network = build_backbone(name, 3, path, pooling=pooling or known[0], image_size=size)
+        network = network.to(device).to(memory_format=torch.channels_last).eval()
     except ValueError as error:
         option = "--weights" if isinstance(error, NoWeights) else "--backbone"
         raise UserError(first_line(error) if option in str(error) else f"{option}: {first_line(error)}") from None

@@ -15,10 +15,11 @@ from ..datasets.dataset import ImageSet, TrainVal
 from ..datasets.photo_images import PhotoImages
 from ..methods._model import EmbeddingModel
 from ..planning.plan import Plan
+from ..resources import keep_memory, return_memory
 from ..site import Site
 from ..store.specs import TrainSpec
 from .inputs import generator
-from .networks import CHUNK, build_model
+from .networks import CHUNK, at_once, build_model
 from .optim import Optimisation
 from .training import steps_per_epoch
 
@@ -69,9 +70,11 @@ def estimate(plan: Plan, site: Site) -> Estimate:
     """Estimate the run time and disk use of a plan, from a few steps timed here with one thread; nothing is written."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    keep_memory()  # as workers do
     try:
         return _estimate(plan, site)
     finally:
+        return_memory()
         torch.set_num_threads(threads)
 
 
@@ -102,7 +105,8 @@ def _estimate(plan: Plan, site: Site) -> Estimate:
 
     one_image = _median_seconds(embed, 1) / len(images)
     steps, epochs = steps_per_epoch(spec, len(data.train)), spec.optim.epochs
-    validating = -(-len(data.val) // CHUNK) * CHUNK * one_image
+    pass_of = at_once(images, CHUNK)
+    validating = -(-len(data.val) // pass_of) * pass_of * one_image
     features_once = 0.0
     if spec.frozen and not spec.caches_features:
         training = epochs * (steps * one_step + validating)
