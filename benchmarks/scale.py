@@ -66,7 +66,7 @@ from bench.scoring.columns import Column, held, write_columns
 from bench.seeds import seed_for
 from bench.site import Site
 from bench.store.files import sha256, write_atomic
-from bench.store.folder import WEIGHTS, Store
+from bench.store.folder import CHECKPOINT, WEIGHTS, Store
 from bench.store.records import Columns, Epoch, Role, TestRecord, TrainRecord
 from bench.store.specs import Point, TestSpec, TrainSpec
 from rich.console import Console
@@ -453,6 +453,7 @@ def training_phases(site: Site, method: str, size: Size, steps: int = 40) -> dic
     trainer.book(row)
     trainer.save_checkpoint()
     clock.append(time.process_time())
+    (trainer.folder / CHECKPOINT).unlink()  # the model that is tested is trained for a whole epoch
     spent = [after - before for before, after in pairwise(clock)]
     return {"steps of an epoch": spent[0] / max(1, passed) * every, "validation": spent[1], "checkpoint": spent[2]}
 

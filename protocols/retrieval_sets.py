@@ -65,7 +65,10 @@ def first_positive_ranks(
         return ranks
     find = getattr(scorer, "bound", None)
     bound = None if find is None else find()
-    for place in torch.arange(len(asked)).split(max(1, block_bytes // (40 * len(searched)))):
+    of_row = 40 * len(searched)
+    # As in a ranking: the gallery is read anew for every block, so that blocks of a few queries would cost more.
+    at_once = max(1, min(64, 4 * block_bytes // of_row), block_bytes // of_row)
+    for place in torch.arange(len(asked)).split(at_once):
         block = asked[place]
         scores = scorer.matrix(block, searched).double().cpu()
         if not torch.isfinite(scores).all():
