@@ -162,9 +162,10 @@ def test_calibrated_features_have_unit_size_and_the_state_remembers_it():
 def test_backbones_are_built_by_the_module_that_is_named():
     assert backbone_module("convnet") == "bench.methods.backbones.convnet"
     assert backbone_module("bn_inception") == "bench.methods.backbones.bn_inception"
-    for name in ("googlenet", "squeezenet1_0", "resnet50", "vit_tiny_patch16_224"):
-        module = "pretrained" if name in ("googlenet", "squeezenet1_0") else "timm_networks"
-        assert backbone_module(name) == f"bench.methods.backbones.{module}"
+    for name in ("googlenet", "squeezenet1_0"):
+        assert backbone_module(name) == "bench.methods.backbones.pretrained"
+    for name in ("resnet50", "vit_tiny_patch16_224.augreg_in21k"):
+        assert backbone_module(name) == "bench.methods.backbones.timm_networks"
 
 
 @pytest.mark.parametrize("name", ["convnet", "bn_inception", "resnet18", "squeezenet1_0"])
