@@ -264,9 +264,9 @@ def test_backbones_are_listed(bench):
     code, out, _ = bench("list", "backbones")
     names = [line.split()[0] for line in out]
     assert code == 0
-    assert names[:2] == ["convnet", "bn_inception"]
-    assert "resnet50" in names
-    assert "Small convolutional network" in out[0]
+    assert names[:3] == ["bench:", "convnet", "bn_inception"]
+    assert {"resnet:", "resnet50.a1_in1k", "vit_small_patch14_dinov2.lvd142m"} <= set(names)
+    assert "3x3 convolutions" in out[1]
 
 
 def test_metrics_are_listed_with_those_of_a_plugin(bench, written, tmp_path):

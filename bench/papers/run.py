@@ -224,7 +224,7 @@ def _of_run(named: Named, each: PlannedRow) -> Iterator[str]:
     """Differences in network, weights and data of a run."""
     template = each.plan.template
     backbone, dim = named.network(each.row)
-    if (template.backbone, template.dim) != (backbone, dim):
+    if (template.backbone.partition(".")[0], template.dim) != (backbone.partition(".")[0], dim):
         yield f"{template.backbone}/{template.dim} instead of {backbone}/{dim}"
     if template.weights is None:
         yield "random starting weights"

@@ -267,7 +267,8 @@ def _published(
         NothingPublished: If there is none.
     """
     experiment, site = asked.experiment, asked.site
-    network = f"{values['model.backbone']}/{values['model.dim']}"
+    # Papers name no tag of timm.
+    network = f"{values['model.backbone'].partition('.')[0]}/{values['model.dim']}"
 
     def find(of: type[Method], base: str, values: Values) -> Published:
         params, pooling = build(of, values).params.model_dump(), experiment.set.get("data.pooling", "avg")

@@ -194,7 +194,7 @@ def test_the_settings_of_the_nivmf_and_nir_scripts(tmp_path, capsys, monkeypatch
     assert (nir.optim.schedule, nir.optim.head_epochs, nir.optim.epochs) == ("constant", 1, 100)
     assert nir.optim.lr_objective == pytest.approx(0.04)
     assert plans["proxy_anchor"].optim.lr_objective == pytest.approx(0.02)
-    assert {(t.backbone, t.dim, t.batches.images_per_class) for t in plans.values()} == {("resnet50", 128, 2)}
+    assert {(t.backbone, t.dim, t.batches.images_per_class) for t in plans.values()} == {("resnet50.a1_in1k", 128, 2)}
     asked |= {"dim": 512}
     wanted = {
         # Their code heeds neither start for losses of these two names.

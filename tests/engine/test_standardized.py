@@ -55,7 +55,7 @@ def test_photographs_get_the_published_set_up(tmp_path):
     asked = {"methods": ("proxy_anchor",), "datasets": ("folder",), "hparams": "default"}
     standardized = Experiment(**asked, protocol="standardized", set=("data.classes_per_batch=2",))
     (plan,) = build_plans(standardized, site).plans
-    assert plan.template.backbone == "resnet50"
+    assert plan.template.backbone == "resnet50.a1_in1k"
     assert plan.template.batches.freeze_norm == "statistics"
     assert plan.template.batches.images_per_class == 2
     optim = plan.template.optim
