@@ -6,6 +6,7 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -87,8 +88,11 @@ class Folder(PhotoDataset):
     def remarks(self) -> Iterator[str]:
         """Line about small grey images: they need another recipe, and the data set that has it."""
         ids, folder = self.listing.ids, self.listing.folder
-        sample = [decode(folder / ids[i]) for i in range(0, len(ids), max(1, len(ids) // SAMPLE))]
-        if all(max(image.shape[1:]) <= SMALL and bool((image == image[:1]).all()) for image in sample):
+        sample = []
+        for i in range(0, len(ids), max(1, len(ids) // SAMPLE)):
+            with suppress(DataError):  # damaged images are all listed before training
+                sample.append(decode(folder / ids[i]))
+        if sample and all(max(image.shape[1:]) <= SMALL and bool((image == image[:1]).all()) for image in sample):
             height, width = sample[0].shape[1:]
             yield (
                 f"{self.name} has a recipe of photographs, and {folder} has small grey images, such as {width} x"

@@ -16,7 +16,15 @@ from ..datasets.array_images import ArrayImages
 from ..datasets.view import View
 from ..errors import UserError, first_line
 from ..methods._model import NonFiniteEmbeddings
-from ..methods.backbones.registry import NoWeights, build_backbone, find_weights, full_name, images_of, poolings_of
+from ..methods.backbones.registry import (
+    GIVEN,
+    NoWeights,
+    build_backbone,
+    find_weights,
+    full_name,
+    images_of,
+    poolings_of,
+)
 from ..methods.distributions.arrays import to_arrays
 from ..seeds import seed_for
 from ..site import Site
@@ -146,6 +154,8 @@ def bare_backbone(
     if weights not in (None, "none", "download") and not Path(str(weights)).is_file():
         raise UserError(f"--weights {weights}: no such file")
     try:
+        if name == GIVEN:
+            raise ValueError(f"{name} stands for the features of a data set, and is no network")
         name = full_name(name, weights)
         own = images_of(name)
         size = image_size or own.image_size

@@ -105,7 +105,7 @@ def check(
         raise UserError(f"--select-by {select_by}: not defined for the distributions of {method.name}")
     pooling = values["data.pooling"]
     if not given:
-        source = "--backbone" if experiment.backbone else f"the recipe of data set {name!r}"
+        source = "--backbone" if experiment.backbone is not None else f"the recipe of data set {name!r}"
         size = (view["image_size"],) * 2 if view else data.image_size
         known = _poolings(backbone, data.input_channels, size, source)
         if pooling not in known:
@@ -113,6 +113,8 @@ def check(
                 raise UserError(f"--set data.pooling={pooling}: backbone {backbone} has {', '.join(known)}")
             pooling = OWN
     weights = weights_hash(backbone, site.weights)
+    if weights is not None and site.weights not in (None, "download"):
+        _check_weights(backbone, str(site.weights), data.input_channels, view.get("image_size"))
     if experiment.frozen and weights is None and not given:
         raise UserError(
             f"--frozen: backbone {backbone} of data set {name!r} would stay at random weights;"
@@ -297,6 +299,17 @@ def weights_hash(backbone: str, asked: str | None) -> str | None:
     except NoWeights as error:
         raise MissingWeights(str(error)) from None
     return None if path is None else _file_hash(path)
+
+
+@cache
+def _check_weights(backbone: str, path: str, channels: int, image_size: int | None) -> None:
+    """Refuse a file that does not contain the weights of a backbone."""
+    from ..methods.backbones.registry import NoWeights, build_backbone
+
+    try:
+        build_backbone(backbone, channels, Path(path), image_size=image_size)
+    except NoWeights as error:
+        raise UserError(f"--weights: {first_line(error)}") from None
 
 
 @cache

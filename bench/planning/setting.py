@@ -291,7 +291,7 @@ def _usual(asked: Asked, dataset: str, method: type[Method], fixed: Values) -> t
             values["data.calibrate"] = False
     network = {"backbone": experiment.backbone, "dim": experiment.dim, **_start(method, experiment.frozen)}
     values |= {**params, **layer(model={k: v for k, v in network.items() if v is not None})}
-    source = "--backbone" if experiment.backbone else f"the recipe of data set {dataset!r}"
+    source = "--backbone" if experiment.backbone is not None else f"the recipe of data set {dataset!r}"
     values["model.backbone"] = named_backbone(values["model.backbone"], asked.site.weights, source)
     return values, stage
 

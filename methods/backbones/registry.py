@@ -89,7 +89,7 @@ class Reads:
 
 
 class NoWeights(ValueError):
-    """Weights that a backbone should start from and that are not on this machine; the message says what to do."""
+    """Weights that a backbone should start from, and that are not on this machine or not in a file that was given."""
 
 
 def full_name(name: str, weights: str | None = None) -> str:
@@ -222,6 +222,9 @@ def build_backbone(
         freeze_norm: That of :class:`.Photographs`.
         pooling: One of :func:`poolings_of`; None for the usual one.
         image_size: Side of the images, pixels; None for that of the network's training.
+
+    Raises:
+        NoWeights: If the file does not contain its weights.
     """
     name = full_name(name)
     module = _module(name)
@@ -234,5 +237,5 @@ def build_backbone(
             raise
         # Whatever a file that is no checkpoint makes the loaders raise.
         first = str(error).strip().splitlines() or [type(error).__name__]
-        raise ValueError(f"{weights} does not contain weights of {name!r}: {' '.join(first[:2])}") from error
+        raise NoWeights(f"{weights} does not contain weights of {name!r}: {' '.join(first[:2])}") from error
     return backbone

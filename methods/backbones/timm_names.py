@@ -68,6 +68,5 @@ def _repositories() -> set[str]:
     """Names of timm's repositories with weights in the cache of the Hugging Face hub."""
     home = _hub("HF_HOME", "huggingface") / "hub"
     cache = Path(os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or home)
-    return {
-        path.parts[-4].removeprefix("models--timm--") for path in cache.glob("models--timm--*/snapshots/*/*[!json]")
-    }
+    found = cache.glob("models--timm--*/snapshots/*/*")
+    return {path.parts[-4].removeprefix("models--timm--") for path in found if path.suffix in (".safetensors", ".bin")}

@@ -1,6 +1,7 @@
 """Image files from end to end: a folder of photographs, roles of query and gallery, what is refused before training."""
 
 import json
+import re
 import sys
 
 import numpy as np
@@ -99,6 +100,7 @@ def test_heads_and_losses_are_float32_whatever_the_backbone_runs_in():
 
 
 ONE = ("--set", "data.classes_per_batch=1")
+FRESH = ("--weights", "none")
 BAD = [
     (("--dataset", "cub200"), "`bench data download cub200 --data-root"),
     (("--dataset", "cub200", "--data-root", "nowhere"), "no such folder"),
@@ -299,14 +301,54 @@ def test_other_images_under_the_same_names_are_other_results(tmp_path):
     assert ids[0] == ids[2] != ids[1]
 
 
-def test_a_network_for_another_image_size_is_refused_before_anything_is_decoded(tmp_path, monkeypatch, refusal):
-
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ("test_vit", "--weights", "none", "--set", "data.image_size=220"),
+            "220 x 220 .* it reads 208 x 208 and 224 x 224",
+        ),
+        (("test_vit.r170", "--weights", "none"), "--backbone: .* did you mean 'test_vit.r160_in1k'"),
+        (("", "--weights", "none"), "--backbone: unknown backbone ''"),
+        (("resnet18.pth", "--weights", "none"), "a file of weights belongs to --weights"),
+        (("test_vit",), "no ImageNet weights of 'test_vit.r160_in1k' .* downloads nothing"),
+        (("test_vit", "--weights", "/dev/null"), "--weights: /dev/null does not contain weights"),
+        (("test_vit", "--weights", "junk.pth"), "--weights: .*junk.pth does not contain weights"),
+        (("test_vit", "--weights", "none", "--set", "data.pooling=avg"), "backbone test_vit.r160_in1k has own$"),
+        (("hf-hub:org/tiny", "--weights", "none"), "--backbone: .* `hf download org/tiny` brings it"),
+    ],
+)
+def test_a_network_that_cannot_be_used_is_refused_before_anything_is_decoded(
+    arguments, said, tmp_path, monkeypatch, refusal
+):
     _photos(tmp_path / "photos", {"": range(4)})
     monkeypatch.chdir(tmp_path)
-    arguments = ["--dataset", "folder", "--data-root", "photos", "--weights", "none", *ONE]
-    assert "cannot read images of 224 x 224" in refusal(
-        "run", "--method", "cosface", *arguments, "--backbone", "vit_tiny_patch16_384"
-    )
+    monkeypatch.setattr("torch.hub.get_dir", lambda: str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("bench.datasets.photo_images.PhotoImages.prepare", None)
+    (tmp_path / "junk.pth").write_bytes(b"junk")
+    asked = ("run", "--method", "cosface", "--dataset", "folder", "--data-root", "photos", *ONE)
+    line = refusal(*asked, "--backbone", *arguments)
+    assert re.search(said, line)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("test_vit.r170",), "--backbone: .* did you mean 'test_vit.r160_in1k'"),
+        (("test_vit", "--image-size", "100"), "images of 100 x 100 .* it reads 96 x 96 and 112 x 112"),
+        (("test_vit", "--pooling", "avg_max"), "--pooling avg_max: backbone test_vit.r160_in1k has own$"),
+        (("test_vit", "--weights", "junk.pth"), "--weights: junk.pth does not contain weights"),
+        (("path/to/file.pth",), "a file of weights belongs to --weights"),
+        (("features",), "stands for the features of a data set"),
+    ],
+)
+def test_a_network_that_cannot_embed_is_refused(arguments, said, tmp_path, monkeypatch, refusal):
+    _photos(tmp_path / "photos", {"": range(1)})
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "junk.pth").write_bytes(b"junk")
+    weights = () if "--weights" in arguments else ("--weights", "none")
+    assert re.search(said, refusal("embed", "--images", "photos", "--out", "x.npz", "--backbone", *arguments, *weights))
 
 
 def test_a_head_without_a_published_setting_on_its_base_trains_nothing(tmp_path, refusal, monkeypatch):
