@@ -65,7 +65,7 @@ def ask(line):
         ("bench run --fidelity r", ["released", "released_per", "released_el"]),
         ("bench run --hparams p", ["published"]),
         ("bench run --base cosf", ["cosface"]),
-        ("bench run --backbone res", ["resnet50"]),
+        ("bench run --backbone res", ["resnet50.tv_in1k"]),
         ("bench run --scorers cosine,ml", ["cosine,mls"]),
         ("bench run --corruptions crop,j", ["crop,jpeg"]),
         ("bench run --sampler t", ["tpe"]),

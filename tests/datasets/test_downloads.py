@@ -443,7 +443,7 @@ def no_weights(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     # Both take seconds of a large network.
     monkeypatch.setattr("bench.commands.dry_run.print_estimate", lambda *arguments: None)
-    monkeypatch.setattr("bench.planning.checks._try_backbone", lambda *arguments: None)
+    monkeypatch.setattr("bench.planning.checks._poolings", lambda *arguments: ("avg_max", "avg"))
 
 
 SOP_RUN = ["run", "--method", "dul_cls", "--dataset", "sop", "--seeds", "5"]

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 from statistics import fmean
 
 import numpy as np
@@ -90,7 +91,7 @@ def test_every_split_has_the_rows_that_the_crop_has(frame):
         assert by_split[f"test_{kind}"] - own == by_split["test"] - human - {"opis"}
         assert own < by_split[f"test_{kind}"]
     assert {"filter_out_map_at_r", "verification_auc", "aurc"} < by_split["test_blur"]
-    assert set(frame["pinned"].str.rsplit("; ", n=1).str[-1]) == {"corruptions=blur:0.2-1.0,noise:0.6"}
+    assert frame["pinned"].str.contains("corruptions=blur:0.2-1.0,noise:0.6", regex=False).all()
 
 
 def test_correlations_are_scipys_with_what_a_corruption_leaves(frame, models):
@@ -171,7 +172,7 @@ def test_what_is_tested_is_part_of_a_test_and_not_of_a_training(photos, tmp_path
     one, two = ids(("noise:2,blur:3",)), ids(("blur:3", "noise:2"))
     assert (one[0].pinned, one[2]) == (two[0].pinned, two[2])
     assert ids(("all,blur:3",))[0].testing.tests.corruptions == every.testing.tests.corruptions | {"blur": (0.6, 0.6)}
-    assert ids(("crop:0.0-0.6,blur",))[0].pinned.text == f"{plan.pinned}; corruptions=crop:0.0-0.6"
+    assert ids(("crop:0.0-0.6,blur",))[0].pinned == replace(plan.pinned, corruptions=("crop:0.0-0.6",))
     table = photos / "probabilities.csv"
     before = table.read_text()
     try:

@@ -119,7 +119,8 @@ def test_the_full_reality_check_on_photographs(tmp_path):
 
     for c in range(8):
         (tmp_path / "photos" / str(c)).mkdir(parents=True)
-        Image.new("RGB", (9, 9)).save(tmp_path / "photos" / str(c) / "a.png")
+        for name in "ab":
+            Image.new("RGB", (9, 9)).save(tmp_path / "photos" / str(c) / f"{name}.png")
     site = Site(results=str(tmp_path / "results"), data_root=str(tmp_path / "photos"), weights="none")
     request = Experiment(methods=("arcface",), datasets=("folder",), preset="mlrc", set=("data.classes_per_batch=2",))
     (plan,) = build_plans(request, site).plans

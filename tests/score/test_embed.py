@@ -198,7 +198,7 @@ def test_a_test_unit_names_the_training_it_tested(photos, bench, tmp_path):
     }
     spec |= {"hparams": "default", "trials": 0, "tuning_trainings": 0, "pinned": Pinned(), "soft_labels": ""}
     columns = dict.fromkeys(Columns.model_fields, "") | {"trials": 0, "pinned": Pinned(), "dim": 8, "seed": 0}
-    role = dict.fromkeys(Role.model_fields, "") | {"probabilistic": False, "trainings": 0}
+    role = dict.fromkeys(Role.model_fields, "") | {"probabilistic": False, "reference": False, "trainings": 0}
     tested = TestSpec(tests=Tests(), scorers=(), **spec)
     record = TestRecord(
         unit=tested.id,
@@ -338,8 +338,8 @@ def test_weights_of_a_tuning_trial_are_gone(photos, bench, tmp_path):
 def untrained(monkeypatch):
     """The default network for photographs is replaced by one that passes on some pixels."""
 
-    def bare_backbone(name, weights, image_size, device):
-        assert (name, weights, image_size, device) == ("tf_efficientnet_lite0", None, None, "cpu")
+    def bare_backbone(name, weights, device):
+        assert (name, weights, device) == ("tf_efficientnet_lite0", None, "cpu")
 
         def run(load, count):
             return {"embeddings": load(torch.arange(count)).flatten(1)[:, ::7].numpy()}
