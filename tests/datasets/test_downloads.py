@@ -22,6 +22,8 @@ from bench.datasets.downloads import Archive, download
 from bench.datasets.files import DataError
 from bench.datasets.grocery import Grocery
 from bench.datasets.sop import SOP
+from bench.methods.backbones.registry import build_backbone
+from safetensors.torch import save_file
 
 from .mirror import Mirror, serving
 
@@ -472,7 +474,7 @@ def test_what_a_run_without_weights_proposes_works(releases, no_weights, tmp_pat
     assert main(SOP_RUN) == 2
     said = capsys.readouterr().err
     file = tmp_path / "mine.safetensors"
-    file.write_bytes(b"read when a network is built")
+    save_file(build_backbone("bn_inception", 3).body.state_dict(), file)
     for proposed, typed in (
         ("give --weights FILE", ["--weights", str(file)]),
         ("--backbone tf_efficientnet_lite0", ["--backbone", "tf_efficientnet_lite0"]),
