@@ -10,12 +10,14 @@ from bench.engine import worker
 from bench.engine.jobs import TestJob, TrainJob
 from bench.engine.needs import check, needs_of, software, visible
 from bench.errors import UserError
+from bench.methods.backbones.registry import build_backbone
 from bench.planning.experiment import Experiment
 from bench.planning.plan import build_plans
 from bench.site import Site
 from bench.store.folder import RECORD, WEIGHTS
 from bench.store.specs import TUNING
 from PIL import Image
+from safetensors.torch import save_file
 
 from .conftest import write_photographs
 
@@ -39,7 +41,7 @@ def planned(tmp_path_factory):
     root = tmp_path_factory.mktemp("needs")
     write_photographs(root / "data", classes=16, each=2)
     (root / "mine.py").write_text(PLUGIN.format(scale=12.0))
-    (root / "start.pth").write_bytes(b"weights")
+    save_file(build_backbone("convnet", 3).state_dict(), root / "start.pth")
     site = Site(
         results=str(root / "runs"),
         plugins=(str(root / "mine.py"),),
