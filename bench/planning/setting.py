@@ -115,12 +115,13 @@ def _with_references(asked: Asked, settings: Sequence[Setting]) -> Iterator[Sett
         return replace(setting, fixed={**shared, **setting.fixed})
 
     for entry in asked.site.methods if heads else ():
+        wanted = False
         with suppress(UserError):  # a plug-in that does not import and that nobody asked for
-            if entry.name not in asked.methods and entry.load().reference_for_frozen:
-                for dataset in heads:
-                    one = beside(settle(asked, dataset, entry.name))
-                    note = f"{entry.name} on {dataset} is added: what heads on frozen features have to beat"
-                    yield replace(one, added=True, found=replace(one.found, notes=(note, *one.found.notes)))
+            wanted = entry.name not in asked.methods and entry.load().reference_for_frozen
+        for dataset in heads if wanted else ():
+            one = beside(settle(asked, dataset, entry.name))
+            note = f"{entry.name} on {dataset} is added: what heads on frozen features have to beat"
+            yield replace(one, added=True, found=replace(one.found, notes=(note, *one.found.notes)))
     yield from map(beside, settings)
 
 
