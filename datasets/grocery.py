@@ -7,10 +7,11 @@ from pathlib import Path
 from .dataset import register_dataset
 from .downloads import Archive
 from .files import DataError
-from .releases import Listing, PhotoDataset, class_number, read_lines
+from .releases import UNTESTED, Listing, PhotoDataset, class_number, read_lines
 
 COMMIT = "fc80ba90f803d79d0383df52c5a4ac5de99ff6fc"
-PARTS = ("train", "val", "test")
+PARTS = {"train": "gallery", "val": UNTESTED, "test": "query"}
+"""Official lists, and what the images of each are if their class is tested."""
 
 
 @register_dataset
@@ -21,9 +22,8 @@ class Grocery(PhotoDataset):
     the official numbers group the classes: halves by number would train on fruit and test on vegetables.
 
     The photographs of a class were taken in bursts, so that among all others a test image finds its neighbour in time.
-    The official lists put bursts apart. So, by default, images of the test classes are queries if they are in
-    ``test.txt``, and the gallery if they are in ``train.txt``; those in ``val.txt``, 141, are of the bursts of the
-    gallery and not used.
+    The official lists put bursts apart. So images of a test class are queries if they are in ``test.txt``, and the
+    gallery if they are in ``train.txt``; those in ``val.txt`` are of the bursts of the gallery and not tested.
 
     Layout of the folder: ``classes.csv``, and ``train.txt``, ``val.txt`` and ``test.txt`` (path, class and coarse class
     per line), with the images at these paths.
@@ -35,8 +35,7 @@ class Grocery(PhotoDataset):
     official = "Grocery Store"
     source = "https://github.com/marcusklasson/GroceryStoreDataset"
     needs = "classes.csv, train.txt, val.txt and test.txt"
-    counts = (5280, 81)
-    part_classes = (40, 41)
+    counts = (5421, 81)
     licence = "MIT"
     citation = (
         "Klasson, Zhang, Kjellstrom: A Hierarchical Grocery Store Image Dataset with Visual and Semantic Labels,"
@@ -58,9 +57,9 @@ class Grocery(PhotoDataset):
         return True
 
     def list_images(self, folder: Path) -> Listing:
-        """Read path, class and part (``dev``, ``query`` or ``gallery``) of each image from the three lists."""
-        rows: list[tuple[str, str, str]] = []
-        for part in PARTS:
+        """Read path, class and part (``query``, ``gallery`` or untested) of each image from the three lists."""
+        listing = Listing(folder)
+        for part, tested_as in PARTS.items():
             for words in read_lines(folder / f"{part}.txt"):
                 fields = [word.rstrip(",") for word in words]
                 steps = fields[0].split("/")
@@ -69,13 +68,9 @@ class Grocery(PhotoDataset):
                     raise DataError(
                         f"{folder / part}.txt: the line `{line}` is not `{part}/../CLASS/FILE, class, coarse`"
                     )
-                rows.append((fields[0], steps[-2], part))
-        names = sorted({name for _, name, _ in rows})
-        development = set(names[: len(names) // 2])
-        listing = Listing(folder)
-        for path, name, part in rows:
-            if name in development:
-                listing.add(path, name, name, "dev")
-            elif part != "val":
-                listing.add(path, name, name, "query" if part == "test" else "gallery")
+                listing.add(fields[0], steps[-2], steps[-2], tested_as)
         return listing
+
+    def _own_classes(self) -> tuple[list[str], list[str]]:
+        names = sorted(self.listing.names)
+        return names[: len(names) // 2], names[len(names) // 2 :]

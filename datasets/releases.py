@@ -23,7 +23,10 @@ from .splits import development_and_test_classes, train_and_validation_classes
 from .verification import Verification, inspect, verified
 from .view import PhotoAugmentation, View
 
-PARTS = ("dev", "test", "query", "gallery")
+UNTESTED = "untested"
+"""Part of images that may train, and that no test contains even if their class is tested."""
+
+PARTS = ("dev", "test", "query", "gallery", UNTESTED)
 """Parts that a release may assign images to."""
 
 _ADD = f"add(image, key, name, part) takes a part of {', '.join(PARTS)}, or none"
@@ -46,9 +49,9 @@ class Listing:
         ids: Relative paths, the permanent identities of the images.
         classes: Sortable key of the class of each image, such as its number; classes are ordered by it.
         names: Name of each class, by its key.
-        parts: Part of each image: ``dev`` (training and validation), ``test``, ``query`` or ``gallery``. If the release
-            has no parts, it is ``""`` for all images; the first half of the classes is then used as ``dev`` and the
-            second as ``test``.
+        parts: Part of each image: ``dev`` (training and validation), ``test``, ``query``, ``gallery`` or
+            :data:`UNTESTED`. If the release has no parts, it is ``""`` for all images; the first half of the classes is
+            then used as ``dev`` and the second as ``test``.
     """
 
     folder: Path
@@ -267,7 +270,7 @@ class PhotoDataset(Dataset):
             folder: The folder that :meth:`recognises` accepted.
 
         Returns:
-            Path, class and part (``dev``, ``test``, ``query``, ``gallery`` or none) of each image.
+            Path, class and part (``dev``, ``test``, ``query``, ``gallery``, :data:`UNTESTED` or none) of each image.
 
         Raises:
             DataError: If the lists cannot be read or contradict themselves.
@@ -304,8 +307,8 @@ class PhotoDataset(Dataset):
         return present
 
     def split_anew(self, seed: int) -> Self:
-        """The same data set with other training and test classes, unless some are divided into queries and gallery."""
-        if {"query", "gallery"} & {*self.listing.parts}:
+        """The same data set with other training and test classes, unless some alone have queries and gallery."""
+        if {"query", "gallery"} & {*self.listing.parts} and "dev" in self.listing.parts:
             raise ValueError(f"data set {self.name!r} has fixed queries and gallery: its test classes cannot train")
         other = super().split_anew(seed)
         other.__dict__.pop("_trainable", None)
@@ -337,9 +340,11 @@ class PhotoDataset(Dataset):
             raise DataError(f"{self.official}: {sizes[0]} development and {sizes[1]} test classes cannot be split")
         return sorted(dev_keys), sorted(test_keys)
 
-    def _images(self, keys: Sequence[Any]) -> PhotoImages:
+    def _images(self, keys: Sequence[Any], without: str | None = None) -> PhotoImages:
+        """Images of some classes, in the order of the listing, without those of a part."""
         number = {key: i for i, key in enumerate(keys)}
-        rows = [i for i, key in enumerate(self.listing.classes) if key in number]
+        pairs = zip(self.listing.classes, self.listing.parts)
+        rows = [i for i, (key, part) in enumerate(pairs) if key in number and part != without]
         return PhotoImages(
             [self.listing.folder / self.listing.ids[i] for i in rows],
             torch.tensor([number[self.listing.classes[i]] for i in rows]),
@@ -378,9 +383,10 @@ class PhotoDataset(Dataset):
             DataError: If there is no query, or fewer than two gallery images.
         """
         _, keys = self._classes()
-        images = self._images(keys)
+        images = self._images(keys, without=UNTESTED)
         wanted = set(keys)
-        parts = [p for key, p in zip(self.listing.classes, self.listing.parts) if key in wanted]
+        pairs = zip(self.listing.classes, self.listing.parts)
+        parts = [part for key, part in pairs if key in wanted and part != UNTESTED]
         if {"query", "gallery"} & set(parts):
             images.queries, images.gallery = _rows(parts, "query"), _rows(parts, "gallery")
             if len(images.queries) == 0 or len(images.gallery) < 2:

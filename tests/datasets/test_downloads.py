@@ -387,8 +387,7 @@ def test_grocery_is_split_by_name_with_test_images_against_train_images(tmp_path
     for part in ("train", "val", "test"):
         for line in (base / f"{part}.txt").read_text().splitlines():
             make_photo(base / line.split(",")[0])
-    monkeypatch.setattr(Grocery, "counts", (24, 5))  # without the three times two of val.txt
-    monkeypatch.setattr(Grocery, "part_classes", (2, 3))
+    monkeypatch.setattr(Grocery, "counts", (30, 5))
     data = Grocery(tmp_path)
     test, split = data.test(), data.train_val()
     assert [*split.train.class_names, *split.val.class_names] == ["Banana", "Apple"]
@@ -397,6 +396,14 @@ def test_grocery_is_split_by_name_with_test_images_against_train_images(tmp_path
     assert {test.ids[i].split("/")[0] for i in test.queries} == {"test"}
     assert {test.ids[i].split("/")[0] for i in test.gallery} == {"train"}
     assert len(test) == 12
+    drawn = next(split for seed in range(1, 99) if "Banana" in (split := data.split_anew(seed)).test().class_names)
+    test, split = drawn.test(), drawn.train_val()
+    assert {*test.class_names, *split.train.class_names, *split.val.class_names} == {*names}
+    assert {(name.split("/")[0], i in {*test.queries.tolist()}) for i, name in enumerate(test.ids)} == {
+        ("test", True),
+        ("train", False),
+    }
+    assert len(split.train) + len(split.val) == 2 * 6  # with those of val.txt
 
 
 def test_lists_of_grocery_that_are_wrong_are_refused(tmp_path):
@@ -429,7 +436,7 @@ def test_an_archive_of_a_commit_is_read_as_github_packs_it(tmp_path, make_photo,
     ]
     assert main(arguments) == 0
     said = capsys.readouterr().out
-    assert "incomplete: 10 of 5280 images, 4 of 81 classes" in said
+    assert "incomplete: 12 of 5421 images, 4 of 81 classes" in said
     assert "(2 queries, 2 gallery)" in said
 
 
