@@ -234,24 +234,6 @@ def poolings(name: str, in_channels: int, size: tuple[int, int]) -> tuple[str, .
     return (*of_maps, "own", *(("projection",) if has_projection(name) else ()))
 
 
-def sizes_near(name: str, side: int) -> list[int]:
-    """Sizes of images that a network reads, pixels: the nearest below and above a side that it does not read."""
-    with torch.device("meta"):
-        patch: Any = getattr(getattr(_created(name, None), "patch_embed", None), "patch_size", 32)
-    step = int(max(patch)) if isinstance(patch, tuple) else int(patch)
-
-    def fits(size: int) -> bool:
-        try:
-            return bool(poolings(name, 3, (size, size)))
-        except Exception:  # whatever a network of timm raises on an image it was not made for
-            return False
-
-    below = (size for size in range(side // step * step, max(0, side - 4 * step), -step) if size != side)
-    above = range(side // step * step + step, side + 4 * step, step)
-    near = [size for sizes in (below, above) if (size := next(filter(fits, sizes), 0))]
-    return near or list(filter(fits, [reads(name).image_size]))
-
-
 def build(name: str, in_channels: int, freeze_norm: str, pooling: str | None, image_size: int | None) -> Photographs:
     """Build a network for photographs of timm by its full name, with random weights; see :class:`TimmNetwork`."""
     if pooling is None:
