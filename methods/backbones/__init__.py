@@ -7,7 +7,7 @@ timm has weights that come as a package.
 A module of this folder that builds a backbone has ``build(name, in_channels, freeze_norm, pooling, image_size)`` and
 ``load_weights(network, path)``. If the backbone starts from public weights by default, it also has
 ``cached_weights(name)``, and, if they can be had, ``download_weights(name)`` and ``EXTRA``, an extra with them. If it
-has a pooling or an image size of its own, it has ``poolings``, ``sizes_near`` and ``reads``.
+has a pooling or an image size of its own, it has ``poolings`` and ``reads``.
 """
 
 from .registry import FREEZE_NORM, POOLINGS, backbone_module, build_backbone, find_weights, full_name

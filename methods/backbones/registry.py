@@ -124,25 +124,44 @@ def poolings_of(name: str, in_channels: int, size: tuple[int, int]) -> tuple[str
     Raises:
         ValueError: If it reads no such images; the message names the nearest sizes that it reads.
     """
-    module = _module(name)
     try:
-        if hasattr(module, "poolings"):
-            found: tuple[str, ...] = module.poolings(name, in_channels, size)
-            return found
-        if name != "convnet":
-            import torch
-
-            with torch.device("meta"), torch.no_grad():
-                module.build(name, in_channels, "no", None, None).eval()(torch.rand(1, in_channels, *size))
+        return _poolings(name, in_channels, size)
     except NoWeights:
         raise
     except Exception as error:  # whatever a network raises on an image it was not made for
-        square = size[0] == size[1] and hasattr(module, "sizes_near")
-        near = module.sizes_near(name, size[0]) if square else []
+        near = sizes_near(name, in_channels, size[0]) if size[0] == size[1] else []
         instead = f"; it reads {' and '.join(f'{side} x {side}' for side in near)}" if near else ""
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ValueError(f"backbone {name} cannot read images of {size[0]} x {size[1]} ({first}){instead}") from None
+
+
+def _poolings(name: str, in_channels: int, size: tuple[int, int]) -> tuple[str, ...]:
+    module = _module(name)
+    if hasattr(module, "poolings"):
+        found: tuple[str, ...] = module.poolings(name, in_channels, size)
+        return found
+    if name != "convnet":
+        import torch
+
+        with torch.device("meta"), torch.no_grad():
+            module.build(name, in_channels, "no", None, None).eval()(torch.rand(1, in_channels, *size))
     return OF_MAPS
+
+
+def sizes_near(name: str, in_channels: int, side: int) -> list[int]:
+    """Sizes of images that a backbone reads, pixels: the nearest below and above a side, else that of its training."""
+
+    def fits(size: int) -> bool:
+        try:
+            return bool(_poolings(name, in_channels, (size, size)))
+        except Exception:  # as above
+            return False
+
+    # Multiples of the usual patches; the strides of other networks divide 32.
+    sizes = [size for size in range(8, side + 129) if side - size <= 128 and (size % 8 == 0 or size % 14 == 0)]
+    below, above = (size for size in sizes[::-1] if size < side), (size for size in sizes if size > side)
+    near = [size for part in (below, above) if (size := next(filter(fits, part), 0))]
+    return near or list(filter(fits, [images_of(name).image_size]))
 
 
 def backbone_module(name: str) -> str:

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -22,6 +23,9 @@ HUB = "hf-hub:"
 
 FILES = ("model.safetensors", "pytorch_model.bin", "open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 """Names of the weights in a repository, the preferred one first."""
+
+PATCHES = "patch_embed.proj.weight"
+"""Name in timm of the parameter that reads the patches of an image."""
 
 LARGEST_PROJECTION = 1300
 """A head with more outputs is a classifier: the smallest one other than ImageNet's 1,000 classes has 10,450."""
@@ -234,24 +238,6 @@ def poolings(name: str, in_channels: int, size: tuple[int, int]) -> tuple[str, .
     return (*of_maps, "own", *(("projection",) if has_projection(name) else ()))
 
 
-def sizes_near(name: str, side: int) -> list[int]:
-    """Sizes of images that a network reads, pixels: the nearest below and above a side that it does not read."""
-    with torch.device("meta"):
-        patch: Any = getattr(getattr(_created(name, None), "patch_embed", None), "patch_size", 32)
-    step = int(max(patch)) if isinstance(patch, tuple) else int(patch)
-
-    def fits(size: int) -> bool:
-        try:
-            return bool(poolings(name, 3, (size, size)))
-        except Exception:  # whatever a network of timm raises on an image it was not made for
-            return False
-
-    below = (size for size in range(side // step * step, max(0, side - 4 * step), -step) if size != side)
-    above = range(side // step * step + step, side + 4 * step, step)
-    near = [size for sizes in (below, above) if (size := next(filter(fits, sizes), 0))]
-    return near or list(filter(fits, [reads(name).image_size]))
-
-
 def build(name: str, in_channels: int, freeze_norm: str, pooling: str | None, image_size: int | None) -> Photographs:
     """Build a network for photographs of timm by its full name, with random weights; see :class:`TimmNetwork`."""
     if pooling is None:
@@ -296,6 +282,12 @@ def load_weights(network: Photographs, path: Path) -> None:
 
     body: Any = network.body
     if path.suffix == ".npz":  # of JAX
+        if not hasattr(body.model, "load_pretrained"):
+            raise ValueError("timm reads no .npz file for this network: give one of .safetensors or .pth")
+        with np.load(path) as held:
+            for key in held:
+                if key.endswith("embedding/kernel"):
+                    _check_patches(body.model, {PATCHES: torch.from_numpy(held[key]).permute(3, 2, 0, 1)})
         body.model.load_pretrained(str(path))
         return
     input_format = None
@@ -312,13 +304,15 @@ def load_weights(network: Photographs, path: Path) -> None:
 
 
 def _check_patches(model: nn.Module, state: Mapping[str, Any]) -> None:
-    """Refuse patches of another size, which timm would resample: they are those of another network."""
-    key = "patch_embed.proj.weight"
-    ours, theirs = model.state_dict().get(key), state.get(key)
-    if ours is not None and theirs is not None and ours.dim() == theirs.dim() and ours.shape[2:] != theirs.shape[2:]:
-        raise ValueError(
-            f"its patches are {'x'.join(map(str, theirs.shape[2:]))}, not {'x'.join(map(str, ours.shape[2:]))}"
-        )
+    """Refuse patches of another size or colour, which timm would convert: they are those of another network."""
+    ours = model.state_dict().get(PATCHES)
+    if ours is None:
+        return
+    for key, theirs in state.items():
+        patches = key.endswith((PATCHES, "visual.conv1.weight")) and theirs.dim() == ours.dim()
+        if patches and theirs.shape[1:] != ours.shape[1:]:
+            told, wanted = ("x".join(map(str, each.shape[1:])) for each in (theirs, ours))
+            raise ValueError(f"its patches are {told}, not {wanted} (channels x height x width)")
 
 
 def _conversion(name: str) -> Callable[[dict[str, Any], nn.Module], dict[str, Tensor]] | None:

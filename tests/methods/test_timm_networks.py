@@ -79,11 +79,13 @@ def test_a_repository_is_read_from_the_cache_of_the_hub(tmp_path, monkeypatch):
             full_name(f"hf-hub:org/{name}")
 
 
-def test_a_size_that_does_not_fit_names_those_below_and_above():
-    with pytest.raises(ValueError, match=r"cannot read images of 220 x 220 .*; it reads 208 x 208 and 224 x 224$"):
-        poolings_of("test_vit.r160_in1k", 3, (220, 220))
-    for side in (208, 224):
-        assert poolings_of("test_vit.r160_in1k", 3, (side, side)) == ("own",)
+@pytest.mark.parametrize(("name", "below"), [("test_vit.r160_in1k", 208), ("bn_inception", 196)])
+def test_a_size_that_does_not_fit_names_those_below_and_above(name, below):
+    said = rf"cannot read images of 220 x 220 .*; it reads {below} x {below} and 224 x 224$"
+    with pytest.raises(ValueError, match=said):
+        poolings_of(name, 3, (220, 220))
+    for side in (below, 224):
+        assert poolings_of(name, 3, (side, side))
 
 
 @pytest.mark.parametrize(
