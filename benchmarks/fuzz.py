@@ -585,7 +585,7 @@ class Archives(Reader):
 
         root = self.folder / "data"
         try:
-            import_release("folder", path, root, allow_partial=True)
+            import_release("folder", [path], root, allow_partial=True)
         finally:
             shutil.rmtree(root, ignore_errors=True)
             if any(self.folder.iterdir()):

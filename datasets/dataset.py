@@ -21,6 +21,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 Class = TypeVar("Class")
 
+Kind = Literal["photographs", "characters", "toy", ""]
+
 
 def require_tensor(what: str, value: object) -> None:
     """Check that a value is a torch tensor; the ValueError gives its type and how to convert it."""
@@ -271,7 +273,7 @@ class Dataset(ABC):
     recipe: ClassVar[object] = "default"
     required: ClassVar[tuple[str, ...]] = ()
     embedded: ClassVar[bool] = False
-    kind: ClassVar[Literal["photographs", "characters", "toy", ""]] = ""
+    kind: ClassVar[Kind] = ""
     licence: ClassVar[str] = ""
     citation: ClassVar[str] = ""
     input_channels: ClassVar[int]

@@ -57,13 +57,18 @@ class Archive:
     """The archive in which the owners of a data set serve it: address (http or https) and name of the file.
 
     ``size`` in bytes is 0 and ``checksum`` (``md5:HEX`` or ``sha256:HEX``) empty if the owners do not fix them, for
-    instance because the archive is packed on request.
+    instance because the archive is packed on request. Archives with the rest of the data set, if any, are ``further``.
     """
 
     url: str
     file: str
     size: int = 0
     checksum: str = ""
+    further: tuple[Archive, ...] = ()
+
+    def all(self) -> tuple[Archive, ...]:
+        """The archives that the data set consists of, this one first."""
+        return (self, *self.further)
 
 
 class _Interruption(Exception):
@@ -85,7 +90,12 @@ def mirrored(archive: Archive, mirror: str) -> str:
         known = False
     if not known:
         raise DataError(f"--mirror {mirror}: not an http:// or https:// address; `bench data import` reads files here")
-    return mirror if parts.path.lower().endswith(SUFFIXES) else f"{mirror.rstrip('/')}/{archive.file}"
+    if not parts.path.lower().endswith(SUFFIXES):
+        return f"{mirror.rstrip('/')}/{archive.file}"
+    if archive.further:
+        files = " and ".join(each.file for each in archive.all())
+        raise DataError(f"--mirror {mirror}: give the address of the folder that contains {files}")
+    return mirror
 
 
 def check_checksum(text: str) -> None:

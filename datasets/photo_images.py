@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -150,6 +150,10 @@ class PhotoImages(ImageSet):
         side = self.view.cache_side
         return resize(image, [side], self.view) if min(image.shape[1:]) > side else image
 
+    def decoded(self, i: int) -> Tensor:
+        """Whole image at position ``i`` of the set, decoded from its file, uint8 ``[3, H, W]``."""
+        return decode(self.paths[i], self.view.upright)
+
     def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
         """Apply a function to each item of a list in threads; few results wait at a time, so memory stays bounded."""
         if self.threads == 1 or len(items) < 2:
@@ -265,16 +269,16 @@ class PhotoImages(ImageSet):
         """Centre crops of the original files, resized as for evaluation; a fraction is one of the shorter side."""
 
         def crop(place: tuple[int, float]) -> Tensor:
-            return cropped_view(decode(self.paths[place[0]], self.view.upright), place[1], self.view)
+            return cropped_view(self.decoded(place[0]), place[1], self.view)
 
         return self.normalised(torch.stack(list(self.map(crop, list(zip(index.tolist(), fraction.tolist()))))))
 
-    def select(self, index: Tensor) -> PhotoImages:
+    def select(self, index: Tensor) -> Self:
         """Subset of the images, in the given order; both sets read the same cache of decoded training images."""
         labels, ids, class_names = self.selected_names(index)
         paths = [self.paths[i] for i in index.tolist()]
         whole, rows = self.within or (self, torch.arange(len(self)))
-        return PhotoImages(
+        return type(self)(
             paths, labels, ids, class_names, view=self.view, threads=self.threads, within=(whole, rows[index])
         )
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from .dataset import Dataset, TrainVal
+from .dataset import Dataset, Kind, TrainVal
 from .downloads import Archive
 from .files import DataError, check_regular
 from .photo_images import PhotoImages, Progress
@@ -192,7 +192,7 @@ class PhotoDataset(Dataset):
     """
 
     recipe = "folder"
-    kind = "photographs"
+    kind: ClassVar[Kind] = "photographs"
     required = ("official", "source", "needs")
     input_channels = 3
     image_size = (224, 224)

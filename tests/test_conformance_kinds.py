@@ -96,6 +96,20 @@ def test_a_data_set_with_one_training_class_cannot_be_trained_on():
         DATASET_CHECKS["batches"](dots)
 
 
+def test_what_validates_in_a_fold_trains_in_the_others():
+    dots = Dots()
+    whole = dots.train_val
+
+    def last_is_missing(fold, folds):
+        split = whole(fold, folds)
+        fewer = split.train.select((split.train.labels < 5).nonzero()[:, 0])
+        return split if fold == 3 else replace(split, train=fewer)
+
+    dots.train_val = last_is_missing
+    with pytest.raises(ConformanceError, match="fold 0 lacks a class of another: 'class 7'"):
+        DATASET_CHECKS["classes"](dots)
+
+
 @pytest.mark.parametrize(("queries", "gallery", "passes"), [([0, 3], [1, 4], True), ([0], [0, 3], False)])
 def test_a_query_does_not_find_itself(queries, gallery, passes):
     dots = Dots()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict
@@ -54,6 +54,7 @@ def list_data(as_json: Json = False, plugin: Plugins = None) -> None:
     rows: list[DataRow] = []
     for entry in Registry("datasets", tuple(plugin or ())):
         cls = entry.load()
+        archive = getattr(cls, "archive", None)
         rows.append(
             {
                 "name": entry.name,
@@ -63,18 +64,18 @@ def list_data(as_json: Json = False, plugin: Plugins = None) -> None:
                 "needs": getattr(cls, "needs", ""),
                 "source": getattr(cls, "source", ""),
                 "licence": getattr(cls, "licence", ""),
-                "archive": archive.url if (archive := getattr(cls, "archive", None)) else "",
+                "archive": " ".join(each.url for each in archive.all()) if archive else "",
             }
         )
     if as_json:
         print_json(rows)
         return
     for row in rows:
-        typer.echo(f"{row['name']:<15} {row['summary']}")
+        typer.echo(f"{row['name']:<16} {row['summary']}")
         if not row["embedded"]:
-            typer.echo(f"{'':<15} needs {row['needs']}; from {row['source']}")
+            typer.echo(f"{'':<16} needs {row['needs']}; from {row['source']}")
         if row["archive"]:
-            typer.echo(f"{'':<15} `bench data download {row['name']}` gets it")
+            typer.echo(f"{'':<16} `bench data download {row['name']}` gets it")
 
 
 @app.command("verify")
@@ -132,7 +133,7 @@ def _verify(dataset: Dataset, as_json: bool = False) -> None:
 @app.command("import")
 def import_data(
     name: Annotated[str, typer.Argument(help="Data set.", autocompletion=completion.DATASET)],
-    source: Annotated[Path, typer.Argument(help="Archive (.zip, .tar, .tgz) or folder, as downloaded.")],
+    source: Annotated[list[Path], typer.Argument(help="Archive (.zip, .tar, .tgz) or folder, as downloaded.")],
     data_root: DataRoot = None,
     allow_partial: AllowPartial = False,
     max_unpacked: Annotated[
@@ -149,6 +150,7 @@ def import_data(
     \b
     bench data import cub200 CUB_200_2011.tgz
     bench data import cub200 CUB_200_2011.tgz --data-root data
+    bench data import omniglot images_background.zip images_evaluation.zip
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     limit = None if max_unpacked is None else int(max_unpacked * 10**9)
     typer.echo(import_release(name, source, data_root or data_home(), allow_partial, tuple(plugin or ()), limit))
@@ -191,6 +193,8 @@ def download_data(
         raise UserError(f"{cls.official} is not served openly: {cls.advice(data_root)}")
     if checksum is not None and mirror is None:
         raise UserError("--checksum is of a copy on a --mirror; that of the owners' archive is known")
+    if checksum is not None and cls.archive.further:
+        raise UserError(f"--checksum is of one archive, {cls.official} has {len(cls.archive.all())}; leave it out")
     allow_partial = allow_partial or mirror is not None
     if (root / name).exists():
         typer.echo(f"{cls.official} is at {root / name} already; remove it to download it anew")
@@ -250,10 +254,10 @@ def _download(
     archive: Archive,
     mirror: str | None,
     checksum: str | None,
-    take: Callable[[Path], str],
+    take: Callable[[Sequence[Path]], str],
     folder: Path,
 ) -> None:
-    """Download an archive to a folder, import it with ``take``, and remove it."""
+    """Download the archives of a data set to a folder, import them with ``take``, and remove them."""
     from filelock import FileLock, Timeout
     from rich.console import Console
 
@@ -261,40 +265,50 @@ def _download(
     from ..datasets.files import DataError
     from ..progress import download_bar
 
-    path = folder / archive.file
+    archives = archive.all()
+    paths = [folder / each.file for each in archives]
+    wanted = [each.checksum if mirror is None else checksum or "" for each in archives]
     try:
-        url = archive.url if mirror is None else mirrored(archive, mirror)
-        wanted = archive.checksum if mirror is None else checksum or ""
-        if wanted:
-            check_checksum(wanted)
-        _print_source(cls, archive, url, folder)
+        urls = [each.url if mirror is None else mirrored(each, mirror) for each in archives]
+        for hashed in filter(None, wanted):
+            check_checksum(hashed)
+        _print_source(cls, archives, urls, folder)
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / f"{archive.file}.lock", timeout=0):
-            with download_bar(Console(stderr=True)) as progress:
-                size = archive.size if mirror is None else 0
-                download(url, path, size=size, checksum=wanted, progress=progress)
-            _say_if_not_the_owners(archive, path)
+            for each, url, path, hashed in zip(archives, urls, paths, wanted):
+                with download_bar(Console(stderr=True)) as progress:
+                    size = each.size if mirror is None else 0
+                    download(url, path, size=size, checksum=hashed, progress=progress)
+                _say_if_not_the_owners(each, path)
             try:
-                typer.echo(take(path))
+                typer.echo(take(paths))
             except UserError:
-                if not wanted:  # one that is known to be right stays
-                    path.unlink(missing_ok=True)
+                if not all(wanted):  # those that are known to be right stay
+                    _remove(paths)
                 raise
-            path.unlink()
+            _remove(paths)
     except DataError as error:
         raise UserError(str(error)) from None
     except Timeout:
         raise UserError(f"another command downloads {cls.name} to {folder} at this moment; wait for it") from None
 
 
-def _print_source(cls: type[PhotoDataset], archive: Archive, url: str, folder: Path) -> None:
-    size = f", {archive.size / 1e9:.2f} GB" if archive.size and url == archive.url else ""
+def _remove(paths: Sequence[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+def _print_source(cls: type[PhotoDataset], archives: Sequence[Archive], urls: Sequence[str], folder: Path) -> None:
+    served = [
+        f"{url}, {each.size / 1e6:,.0f} MB" if each.size and url == each.url else url
+        for each, url in zip(archives, urls)
+    ]
     typer.echo(cls.summary)
     for what, text in (
         ("source", cls.source),
         ("licence", cls.licence),
         ("cite", cls.citation),
-        ("archive", f"{url}{size}"),
+        *(("archive", text) for text in served),
         ("to", str(folder)),
     ):
         typer.echo(f"  {what:<8}{printable(text)}")
@@ -348,22 +362,23 @@ def _print_splits(splits: Mapping[str, SplitVerification]) -> None:
 
 def import_release(
     name: str,
-    source: Path,
+    sources: Sequence[Path],
     root: Path,
     allow_partial: bool,
     plugins: tuple[Path, ...] = (),
     limit: int | None = None,
 ) -> str:
-    """Unpack or copy a downloaded data set to ``root / name``, check that it is the right release, describe it."""
+    """Unpack or copy what was downloaded to ``root / name``, check that it is the right release, describe it."""
     import tempfile
 
     from ..datasets.archives import take
     from ..datasets.files import DataError
 
-    if not source.exists():
-        raise UserError(f"{source}: no such file or folder")
-    if Path(os.path.realpath(root)).is_relative_to(os.path.realpath(source)):
-        raise UserError(f"--data-root {root} lies inside {source}: it would be copied into itself")
+    for source in sources:
+        if not source.exists():
+            raise UserError(f"{source}: no such file or folder")
+        if Path(os.path.realpath(root)).is_relative_to(os.path.realpath(source)):
+            raise UserError(f"--data-root {root} lies inside {source}: it would be copied into itself")
     Registry("datasets", plugins).get(name)  # the name is known before it is a part of a path
     target = root / name
     if target.exists():
@@ -373,7 +388,8 @@ def import_release(
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=root) as staging:
         inside = Path(staging) / name
         try:
-            take(source, inside, limit)
+            for source in sources:
+                take(source, inside, limit)
         except DataError as error:
             raise UserError(str(error)) from None
         # Checked before it is in place: a wrong download must not look like a data set afterwards.
@@ -381,7 +397,7 @@ def import_release(
         try:
             dataset.train_val(), dataset.test()
         except ValueError as error:
-            raise UserError(f"{source}: {error}") from None
+            raise UserError(f"{sources[0]}: {error}") from None
         images, classes, partial = len(dataset.listing.ids), len(dataset.listing.names), dataset.partial
         inside.rename(target)
     note = f"; incomplete: {partial}" if partial else ""

@@ -154,7 +154,7 @@ class Recipe:
         return {name: getattr(self, name) for name in BATCHES}
 
 
-RECIPES = ("cub200", "default", "features", "folder", "inshop", "ndigit", "scans", "sop")
+RECIPES = ("cub200", "default", "features", "folder", "inshop", "ndigit", "omniglot", "scans", "sop")
 
 
 def get_recipe(name: str) -> Recipe:

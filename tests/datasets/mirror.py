@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass
 class Mirror:
-    """A server of one file, and what it is asked.
+    """A server of one file, or of ``files`` by path, and what it is asked.
 
     Faults: ``cut``, bytes after which a connection breaks; ``cuts``, how often; ``status``, an answer other than 200;
     ``hang``, seconds before the answer; ``ranges``, whether parts can be asked for; ``length``, whether it says how
@@ -19,6 +19,7 @@ class Mirror:
     """
 
     content: bytes = b""
+    files: dict[str, bytes] = field(default_factory=dict)
     tag: str = '"one"'
     kind: str = "application/octet-stream"
     cut: int = 0
@@ -50,14 +51,14 @@ def serving(mirror):
             if mirror.status != 200:
                 self.send_error(mirror.status)
                 return
-            start, body = 0, mirror.content
+            start, body = 0, mirror.files.get(self.path, mirror.content)
+            whole = len(body)
             wanted = self.headers.get("Range")
             if wanted and mirror.ranges and self.headers.get("If-Range") == mirror.tag:
                 start = int(wanted.removeprefix("bytes=").removesuffix("-"))
                 body = body[start:]
             self.send_response(206 if start else 200)
             if start:
-                whole = len(mirror.content)
                 self.send_header("Content-Range", f"bytes {start}-{whole - 1}/{whole}")
             self.send_header("Content-Type", mirror.kind)
             if mirror.length:
