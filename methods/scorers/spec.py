@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
@@ -61,6 +62,9 @@ class Pairs:
 
 Layout = type[Matrix] | type[Pairs]
 
+
+PAIRS_AT_ONCE = 65_536
+"""Pairs that are scored at once: both embeddings of each are copied."""
 
 Rows = Callable[[Tensor], Distribution]
 """Function from rows ``[B]`` to their prepared distributions, in float64."""
@@ -188,7 +192,9 @@ class DistributionScorer:
 
     def pairs(self, left: Tensor, right: Tensor) -> Tensor:
         """Scores ``[P]`` of P pairs of rows of the batch, ``left[i]`` with ``right[i]``."""
-        return self._spec.pairs(self._rows(left), self._rows(right), **self._options)
+        blocks = zip(left.split(PAIRS_AT_ONCE), right.split(PAIRS_AT_ONCE))
+        scores = [self._spec.pairs(self._rows(a), self._rows(b), **self._options) for a, b in blocks]
+        return torch.cat(scores) if scores else torch.zeros(0, dtype=torch.float64)
 
     def bound(self) -> Bound | None:
         """Make the bound of the score for an exact search (:class:`.Bound`); None if the score has none."""
