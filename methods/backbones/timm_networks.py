@@ -209,6 +209,7 @@ class TimmNetwork(nn.Module):
 def _created(name: str, image_size: int | tuple[int, int] | None, **options: Any) -> nn.Module:
     """A model of timm that reads images of a size: of any size if it can, else of this one, else of its own."""
     import timm
+    from timm.layers.attention_pool2d import AttentionPool2d
 
     at = f"local-dir:{_hub_folder(name)}" if name.startswith(HUB) else name
     sizes: list[dict[str, Any]] = [{"dynamic_img_size": True}, *([{"img_size": image_size}] if image_size else []), {}]
@@ -217,7 +218,9 @@ def _created(name: str, image_size: int | tuple[int, int] | None, **options: Any
             model: nn.Module = timm.create_model(at, **options, **size)
         except TypeError:  # it has no such argument
             continue
-        return model
+        if "img_size" not in size or not any(isinstance(layer, AttentionPool2d) for layer in model.modules()):
+            return model
+        break  # this pooling resamples its position embedding as it runs: weights of the own size fit
     model = timm.create_model(at, **options)
     return model
 
