@@ -9,7 +9,7 @@ from ..datasets.pixel_cache import cache_folder
 from ..engine.estimate import estimate
 from ..engine.launch import Launch
 from ..errors import UserError
-from ..planning.plan import Plan
+from ..planning.plan import Plan, PlanKey
 from ..progress import readable
 from ..resources import cores, worker_count
 from ..site import Site
@@ -19,7 +19,10 @@ from ..store.specs import HEAD_START, TEST_QUERIES
 def print_dry_run(plans: tuple[Plan, ...], site: Site, results: Path, launch: Launch) -> None:
     """Print what a run would do, with estimates of its time and disk space."""
     for plan in plans:
-        print_plan(plan)
+        if not plan.beside_own:
+            print_plan(plan)
+    if splits := {plan.class_seed for plan in plans if plan.beside_own}:
+        print(f"all of them, at these settings, on class splits 1 to {max(splits)}, too")
     ranges = plans[0].testing.tests.corruptions.items()
     named = (f"{kind} (severity {a:g}{f' to {b:g}' if b != a else ''})" for kind, (a, b) in ranges)
     queries = plans[0].pinned.settings.get(TEST_QUERIES)
@@ -90,18 +93,21 @@ def print_estimate(plans: tuple[Plan, ...], site: Site, launch: Launch) -> None:
     workers = launch.workers or worker_count(None, device, launch.gpus_per_worker)
     site = site.model_copy(update={"device": device})
     seconds, disk, decode = 0.0, {}, {}
-    for plan in plans:
+    of_study: dict[PlanKey, list[Plan]] = {}
+    for plan in plans:  # the same training on other class splits or with other draws is timed once
+        of_study.setdefault(plan.study_key, []).append(plan)
+    for plan, *others in of_study.values():
         try:
             estimated = estimate(plan, site)
         except DataError as error:
             raise UserError(str(error)) from None
-        of_plan = estimated.total(plan)
-        seconds += of_plan
+        of_plans = sum(map(estimated.total, (plan, *others)))
+        seconds += of_plans
         key = (plan.cell.dataset, repr(plan.template.view))
         disk[key], decode[key] = estimated.cache_bytes, estimated.decode
         print(
             f"{plan.cell.method} on {plan.cell.dataset}: {1000 * estimated.step:.0f} ms per step,"
-            f" {readable(estimated.training)} per training, {readable(of_plan)} in one process"
+            f" {readable(estimated.training)} per training, {readable(of_plans)} in one process"
         )
     total = sum(decode.values()) / max(1, cores()) + seconds / workers
     print(f"about {readable(total)} at most with {workers} workers on {device}, from timed steps; early stopping")

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from bench.commands import dry_run
+from bench.engine.estimate import Estimate
+from bench.engine.launch import Launch
 from bench.errors import UserError
 from bench.planning.experiment import Experiment
 from bench.planning.plan import build_plans
+from bench.progress import readable
 from bench.site import Site
 from bench.store.specs import TUNING, Pinned
 
@@ -46,6 +50,19 @@ def test_a_setting_is_tuned_once_on_the_own_split(tmp_path):
     (alone,) = _plans(tmp_path, "data.class_seed=2", methods=("cosface",), **asked)
     assert alone.trainings == 4 + 2
     assert alone.study_key == plans[0].study_key
+
+
+def test_a_dry_run_times_a_training_once_for_all_splits(tmp_path, monkeypatch, capsys):
+    timed = []
+    seconds = Estimate(1, 0, training=100, features=0, measuring=0, test=10, decode=0, cache_bytes=0)
+    monkeypatch.setattr(dry_run, "estimate", lambda plan, site: timed.append(plan.cell.method) or seconds)
+    plans = _plans(tmp_path, "data.class_splits=3", hparams="tuned", trials=4, methods=("cosface",))
+    dry_run.print_dry_run(plans, Site(results=str(tmp_path)), tmp_path, Launch(workers=1))
+    said = capsys.readouterr().out
+    assert timed == ["cosface"]
+    assert "on class splits 1 to 3, too" in said
+    assert said.count("cosface on ndigit_smoke: 4 trials") == 1
+    assert f"{readable(100 * (4 + 4 * 2) + 10 * 4 * 2)} in one process" in said
 
 
 def test_frozen_runs_stay_on_the_own_split(tmp_path):
