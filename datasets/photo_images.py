@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -29,6 +30,10 @@ Purpose = Literal["training", "evaluation"]
 
 Progress = Callable[[str, int, int], None]
 """Called with the name of a task, the number of images done and their total."""
+
+
+_OPENING = threading.Lock()
+"""Held while a cache is opened, which decodes all images if there is none."""
 
 
 class PhotoImages(ImageSet):
@@ -191,9 +196,10 @@ class PhotoImages(ImageSet):
 
     def _cache(self, purpose: Purpose) -> PixelCache:
         """Cache of decoded images, which is made if it is not there."""
-        if purpose not in self._caches:
-            self.prepare(purpose)
-            self._caches[purpose] = PixelCache(self._cache_path(purpose))
+        with _OPENING:  # one thread decodes, the others wait
+            if purpose not in self._caches:
+                self.prepare(purpose)
+                self._caches[purpose] = PixelCache(self._cache_path(purpose))
         return self._caches[purpose]
 
     def _image(self, i: int, purpose: Purpose) -> Tensor:

@@ -100,7 +100,7 @@ class PixelCache:
             heights, widths = (np.array([s[k] for s in shapes], dtype=np.int64) for k in (0, 1))
             offsets = np.concatenate([[0], np.cumsum(heights * widths * 3)[:-1]]).astype(np.int64)
             os.replace(unfinished, path.with_suffix(".pixels"))
-            unfinished = unfinished.with_suffix(".index")
+            unfinished = Path(f"{name}.index")
             with unfinished.open("wb") as file:
                 crc32 = np.array(checksums, dtype=np.uint32)
                 np.savez(file, offsets=offsets, heights=heights, widths=widths, crc32=crc32, name=np.array(path.name))

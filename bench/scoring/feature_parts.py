@@ -61,6 +61,8 @@ def embed_features(wanted: Wanted, encoder: Encoder, site: Site, progress: Progr
         folder = wanted.out.with_name(f".{wanted.out.name}.{content_id(content)}")
         folder.mkdir(parents=True, exist_ok=True)
         images.prepare("evaluation", progress)
+        if wanted.views:
+            images.prepare("training", progress)
         parts = Parts(encoder, folder, len(images), progress)
         columns = {"embeddings": parts.column("embeddings", images.evaluation)}
         of_views = [

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
 from bench.datasets import DataError
 from bench.datasets.decode import decode
 from bench.datasets.photo_images import PhotoImages
+from bench.datasets.pixel_cache import PixelCache
 from bench.datasets.view import PhotoAugmentation, View, colour_jitter, crop_boxes, cropped_view, evaluation_view
 from PIL import Image
 from scipy.stats import ks_2samp
@@ -159,6 +163,38 @@ def test_an_edited_file_is_decoded_anew(files, make_photo):
 
     os.utime(files[0], ns=(1, 1))
     assert not torch.equal(_images(files).evaluation(torch.tensor([0])), before)
+
+
+def test_threads_that_need_a_cache_decode_once(files, monkeypatch, tmp_path):
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "fresh"))
+    images, built = _images(files), []
+    build = PixelCache.build
+    monkeypatch.setattr(PixelCache, "build", lambda path, decoded: built.append(path) or build(path, decoded))
+    together = threading.Barrier(4)
+
+    def view(place):
+        together.wait()
+        return images.training(torch.tensor([place]), PhotoAugmentation(), torch.Generator().manual_seed(0))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(view, range(4)))
+    assert len(built) == 1
+
+
+def test_two_processes_may_write_the_same_cache(monkeypatch, tmp_path):
+    """Each writes files of its own: when the second one has ended, those of the first are not missing."""
+    path, pixels, savez, seen = tmp_path / "training-1", [torch.zeros(3, 2, 2, dtype=torch.uint8)], np.savez, []
+
+    def savez_while_another_writes(*args, **arrays):
+        savez(*args, **arrays)
+        if not seen:
+            seen.append(path)
+            PixelCache.build(path, pixels)
+
+    monkeypatch.setattr(np, "savez", savez_while_another_writes)
+    PixelCache.build(path, pixels)
+    assert PixelCache.is_whole(path)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["training-1.index.npz", "training-1.pixels"]
 
 
 def test_a_cache_that_cannot_be_written_says_what_to_do(files, monkeypatch, tmp_path):
