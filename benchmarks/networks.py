@@ -93,9 +93,10 @@ def tried(name: str, folder: Path) -> Tried:
 def _sizes(name: str, side: int) -> list[int]:
     """A side that a network reads, or those near it that it does."""
     try:
-        return [side] if poolings_of(name, 3, (side, side)) else []
+        poolings_of(name, 3, (side, side))
     except ValueError:
         return sizes_near(name, 3, side)
+    return [side]
 
 
 def _bench(folder: Path, *arguments: str) -> None:

@@ -14,7 +14,7 @@ again once everything is there, ``bench status``, ``bench status --check`` and `
 
     uv run python benchmarks/scale.py --features sop [--methods cosface pfe]
 
-Or features of many images: a data set of the size of SOP, or a million images, is generated, and every phase of a
+Or features of many images: a data set of the size of SOP, a million images or 200,000 classes, is generated, and every phase of a
 tuned experiment on it is timed alone, with one thread: the import, the dry run, an epoch and its validation, a test by
 group, the report. The sum for 50 trials and five seeds of 20 epochs, which early stopping would shorten, follows. To
 compare two commits, run this file with the Python of either checkout (``uv run --project CHECKOUT python ..``).
@@ -367,6 +367,7 @@ class Size(NamedTuple):
 SIZES = {
     "small": Size((2400, 2400), (400, 400), 32, "float32"),
     "sop": Size((59_551, 60_502), (11_318, 11_316), 384, "float32"),
+    "classes": Size((800_000, 2400), (200_000, 400), 64, "float16", 1000, 0.05, crops=False),
     "million": Size((500_000, 500_000), (50_000, 50_000), 1024, "float16", 10_000, 0.05, crops=False),
 }
 """Data sets by name; an epoch before a test is a part of one if it would take many minutes."""

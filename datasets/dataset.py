@@ -22,6 +22,7 @@ Result = TypeVar("Result")
 Class = TypeVar("Class")
 
 Kind = Literal["photographs", "characters", "toy", ""]
+"""What the images of a data set are, for the order of reports; empty if it does not say."""
 
 
 def require_tensor(what: str, value: object) -> None:

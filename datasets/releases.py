@@ -384,9 +384,8 @@ class PhotoDataset(Dataset):
         """
         _, keys = self._classes()
         images = self._images(keys, without=UNTESTED)
-        wanted = set(keys)
-        pairs = zip(self.listing.classes, self.listing.parts)
-        parts = [part for key, part in pairs if key in wanted and part != UNTESTED]
+        part_of = dict(zip(self.listing.ids, self.listing.parts))
+        parts = [part_of[name] for name in images.ids]
         if {"query", "gallery"} & set(parts):
             images.queries, images.gallery = _rows(parts, "query"), _rows(parts, "gallery")
             if len(images.queries) == 0 or len(images.gallery) < 2:

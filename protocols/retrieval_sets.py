@@ -63,7 +63,7 @@ def first_positive_ranks(
     asked = rows if queries is None else queries
     searched = rows if gallery is None else gallery
     ranks = torch.full((len(asked),), math.nan, dtype=torch.float64)
-    if not len(searched):
+    if not len(searched) or not len(asked):
         return ranks
     find = getattr(scorer, "bound", None)
     bound = None if find is None else find()

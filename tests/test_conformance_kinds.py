@@ -96,7 +96,7 @@ def test_a_data_set_with_one_training_class_cannot_be_trained_on():
         DATASET_CHECKS["batches"](dots)
 
 
-def test_what_validates_in_a_fold_trains_in_the_others():
+def test_development_classes_are_the_same_in_every_fold():
     dots = Dots()
     whole = dots.train_val
 
@@ -106,7 +106,7 @@ def test_what_validates_in_a_fold_trains_in_the_others():
         return split if fold == 3 else replace(split, train=fewer)
 
     dots.train_val = last_is_missing
-    with pytest.raises(ConformanceError, match="fold 0 lacks a class of another: 'class 7'"):
+    with pytest.raises(ConformanceError, match="fold 3 has a development class that another fold has not: 'class 7'"):
         DATASET_CHECKS["classes"](dots)
 
 

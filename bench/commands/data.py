@@ -397,7 +397,7 @@ def import_release(
         try:
             dataset.train_val(), dataset.test()
         except ValueError as error:
-            raise UserError(f"{sources[0]}: {error}") from None
+            raise UserError(f"{', '.join(map(str, sources))}: {error}") from None
         images, classes, partial = len(dataset.listing.ids), len(dataset.listing.names), dataset.partial
         inside.rename(target)
     note = f"; incomplete: {partial}" if partial else ""

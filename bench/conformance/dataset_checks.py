@@ -11,6 +11,8 @@ from torch import Tensor
 from .failure import require
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..datasets.dataset import Dataset, ImageSet
 
 
@@ -47,15 +49,14 @@ def data_metadata(dataset: Dataset) -> None:
 
 
 def disjoint_classes(dataset: Dataset) -> None:
-    """Require that training, validation and test classes are disjoint, and what validates in a fold trains in others.
+    """Require that training, validation and test classes are disjoint in every fold, the first two always the same.
 
-    Classes that are made of others for training alone, such as turned characters, may differ between folds.
+    Only classes that are made of images of other training classes, such as turned characters, may differ.
     """
     test = set(dataset.test().class_names)
-    held_out: list[set[str]] = []
-    development: list[set[str]] = []
-    for fold in range(FOLDS):
-        split = dataset.train_val(fold, FOLDS)
+    splits = [dataset.train_val(fold, FOLDS) for fold in range(FOLDS)]
+    common = set.intersection(*({*split.train.class_names, *split.val.class_names} for split in splits))
+    for fold, split in enumerate(splits):
         train, val = set(split.train.class_names), set(split.val.class_names)
         require(bool(train and val), f"fold {fold} has {len(train)} training and {len(val)} validation classes")
         for first, second, what in (
@@ -64,11 +65,28 @@ def disjoint_classes(dataset: Dataset) -> None:
         ):
             shared = first & second
             require(not shared, f"fold {fold}: class {min(shared, default='')!r} is among {what} classes")
-        held_out.append(val)
-        development.append(train | val)
-    every = set.union(*held_out)
-    for fold, classes in enumerate(development):
-        require(every <= classes, f"fold {fold} lacks a class of another: {min(every - classes, default='')!r}")
+        both = _files(split.train) & _files(split.val)
+        require(not both, f"fold {fold}: {min(both, default='')} trains and validates")
+        odd = (train | val) - common
+        require(
+            not odd or _made_of_others(split.train, odd),
+            f"fold {fold} has a development class that another fold has not: {min(odd, default='')!r}",
+        )
+
+
+def _made_of_others(images: ImageSet, classes: set[str]) -> bool:
+    """Check if all images of some classes are files that other classes of the set have, too."""
+    if not classes <= {*images.class_names}:
+        return False
+    odd = torch.tensor([images.class_names[label] in classes for label in images.labels.tolist()])
+    made, others = (_files(images.select(rows.nonzero().squeeze(1))) for rows in (odd, ~odd))
+    return bool(made) and made <= others
+
+
+def _files(images: ImageSet) -> set[Path]:
+    from ..datasets.photo_images import PhotoImages
+
+    return {*images.paths} if isinstance(images, PhotoImages) else set()
 
 
 def drawn_classes(dataset: Dataset) -> None:

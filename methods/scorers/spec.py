@@ -193,8 +193,7 @@ class DistributionScorer:
     def pairs(self, left: Tensor, right: Tensor) -> Tensor:
         """Scores ``[P]`` of P pairs of rows of the batch, ``left[i]`` with ``right[i]``."""
         blocks = zip(left.split(PAIRS_AT_ONCE), right.split(PAIRS_AT_ONCE))
-        scores = [self._spec.pairs(self._rows(a), self._rows(b), **self._options) for a, b in blocks]
-        return torch.cat(scores) if scores else torch.zeros(0, dtype=torch.float64)
+        return torch.cat([self._spec.pairs(self._rows(a), self._rows(b), **self._options) for a, b in blocks])
 
     def bound(self) -> Bound | None:
         """Make the bound of the score for an exact search (:class:`.Bound`); None if the score has none."""

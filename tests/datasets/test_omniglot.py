@@ -11,9 +11,10 @@ import pytest
 import torch
 from bench.cli import main
 from bench.conformance import DATASET_CHECKS
+from bench.conformance.failure import ConformanceError
 from bench.datasets import downloads
 from bench.datasets.files import DataError
-from bench.datasets.omniglot import Omniglot, OmniglotRotated
+from bench.datasets.omniglot import Omniglot, OmniglotRotated, TurnedImages
 from bench.datasets.view import PhotoAugmentation, View
 from bench.engine.training import run_training
 from bench.planning.experiment import Experiment
@@ -90,6 +91,18 @@ def test_classes_are_characters_split_by_alphabet(release):
 @pytest.mark.parametrize("check", DATASET_CHECKS)
 def test_it_conforms(name, check, release):
     DATASET_CHECKS[check](name(release, view=View(image_size=32, resize=32)))
+
+
+def test_a_turned_character_that_trains_while_it_validates_is_refused(release, monkeypatch):
+    def leaking(self, fold, folds):
+        _, val = Omniglot._train_and_val(self, fold, folds)
+        turned = TurnedImages.of(self._trainable[1])
+        trains = [turned.class_names[label] not in val.class_names for label in turned.labels.tolist()]
+        return turned.select(torch.tensor(trains).nonzero()[:, 0]), val
+
+    monkeypatch.setattr(OmniglotRotated, "_train_and_val", leaking)
+    with pytest.raises(ConformanceError, match=r"fold 0: .*\.png trains and validates"):
+        DATASET_CHECKS["classes"](OmniglotRotated(release, view=View(image_size=32, resize=32)))
 
 
 def test_an_alphabet_in_the_other_half_is_refused(release):

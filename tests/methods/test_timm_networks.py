@@ -79,6 +79,12 @@ def test_a_repository_is_read_from_the_cache_of_the_hub(tmp_path, monkeypatch):
             full_name(f"hf-hub:org/{name}")
 
 
+def test_an_attention_pool_keeps_the_positions_of_its_weights():
+    with torch.device("meta"):
+        head = build_backbone("resnet50_clip.openai", 3, pooling="own", image_size=64).body.model.head
+    assert head.pos_embed.shape == (1 + 7 * 7, 2048)
+
+
 @pytest.mark.parametrize(("name", "below"), [("test_vit.r160_in1k", 208), ("bn_inception", 196)])
 def test_a_size_that_does_not_fit_names_those_below_and_above(name, below):
     said = rf"cannot read images of 220 x 220 .*; it reads {below} x {below} and 224 x 224$"

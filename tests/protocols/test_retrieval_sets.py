@@ -44,6 +44,12 @@ def test_the_rank_of_the_first_positive_equals_a_loop(seed, count, levels, apart
         assert value == next(place for place, i in enumerate(order, 1) if i in positives)
 
 
+def test_no_queries_have_no_ranks():
+    scores, none = ScoreMatrix(torch.eye(3)), torch.zeros(0, dtype=torch.long)
+    for queries, gallery in ((none, torch.arange(3)), (none, none)):
+        assert first_positive_ranks(scores, torch.tensor([0, 0, 1]), queries=queries, gallery=gallery).shape == (0,)
+
+
 @pytest.mark.parametrize("kind", ["cosine", "l2", "mls"])
 def test_images_that_are_equal_are_tied_wherever_they_are_stored(kind):
     """Products of equal vectors may round unequally; scorers say how much."""
