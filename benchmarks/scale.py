@@ -14,9 +14,10 @@ again once everything is there, ``bench status``, ``bench status --check`` and `
 
     uv run python benchmarks/scale.py --features sop [--methods cosface pfe]
 
-Or features of many images: a data set of the size of SOP, a million images or 200,000 classes, is generated, and every phase of a
-tuned experiment on it is timed alone, with one thread: the import, the dry run, an epoch and its validation, a test by
-group, the report. The sum for 50 trials and five seeds of 20 epochs, which early stopping would shorten, follows. To
+Or features of many images: a data set of the size of SOP, a million images or 200,000 classes, is generated, and every
+phase of a tuned experiment on it is timed alone, with one thread: the import, the dry run, an epoch and its validation,
+a test by group, the report. The sum for 50 trials and five seeds of 20 epochs, which early stopping would shorten,
+follows. To
 compare two commits, run this file with the Python of either checkout (``uv run --project CHECKOUT python ..``).
 ``--gallery N`` searches for 2,000 queries in a gallery of N embeddings, five of a class, exactly and by approximate
 indices of faiss: processor seconds and what they cost in MAP@R.
