@@ -1,32 +1,40 @@
-"""Results over class splits: means whose unit is the split, and differences from the plain method of the budget."""
+"""Results over class splits: means whose unit is the split, and comparisons with the plain method of the budget."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from ..protocols.rows import OWN
-from ..protocols.statistics import Summary, paired_difference, summarise_splits
+from ..protocols.statistics import Summary, holm, p_over_splits, paired_difference, summarise_splits
 from ..store.folder import Store
 from ..store.records import TestRecord
 from .contender import CONTENDER, Contender, by_budget, distinct_labels
 from .frame import Results
 from .seeds import NO_DIFFERENCE, ComparedColumn, SeedGroup, SeedStatistics, defined_values, seed_groups
-from .systems import plain_of
-from .table import GAP, Column, Document, Table, cells_table, frame_of, grouped, headings, held, interval
-from .verdicts import METRIC, verdicts
+from .systems import MEASURES, plain_of, systems
+from .table import GAP, Column, Document, Table, cells_table, frame_of, grouped, headings, held, interval, number
+from .verdicts import METRIC, QUESTIONS, Question, verdicts
 
 MEASURED = (ComparedColumn("map_at_r", reranked=True), ComparedColumn("recall_at_1", reranked=True))
-"""Metrics of which a contender has a mean."""
+"""Metrics of which a contender has a mean, and a difference from the plain method."""
 
-COMPARED = (*MEASURED, ComparedColumn("augrc", variant="recall_at_1"))
-"""Metrics of which it has a difference from the plain method, each with its default confidence."""
+SYSTEMS = {
+    (question, split): f"{QUESTIONS[question]}, {'clean' if split == 'test' else 'crops'}"
+    for question in QUESTIONS
+    for split in ("test", "test_crop")
+}
+"""Headings of the comparisons of systems, by question and test images; the first is the one that is adjusted."""
 
-BRIEF = ("method", "splits", "seeds", *(column.title for column in MEASURED))
+BRIEF = ("method", "splits", "seeds", *(column.title for column in MEASURED), *SYSTEMS.values())
 """Headings of the columns that a narrow terminal shows."""
+
+AUGRC = ComparedColumn("augrc", variant="recall_at_1")
+"""Metric of systems."""
 
 FREE = "free confidence"
 """What the own confidence is compared with: the free one that validation chose on each split."""
@@ -38,6 +46,13 @@ ABOUT = (
 )
 """Legend of the tables."""
 
+ABOUT_SYSTEMS = (
+    "AUGRC of Recall@1 of the plain method with the free confidence that validation chose on each split, minus that of"
+    " the method with its own confidence: above 0, the method is the better system. Intervals as for the means. p:"
+    f" t-test of the same heuristic for {next(iter(SYSTEMS.values()))}; Holm: adjusted over the methods of the table."
+)
+"""Legend of the tables of systems."""
+
 BySplit = Mapping[int, SeedGroup]
 """Values over seeds of one contender by the number of the class split."""
 
@@ -46,6 +61,7 @@ BySplit = Mapping[int, SeedGroup]
 class OverSplits:
     """One value of a contender by class split, or a difference: own confidence or method minus what it is ``against``.
 
+    A comparison of systems has the ``question`` that the confidences answer, and is plain minus method.
     ``test_over_train`` is the number of test classes over that of training classes; nan if it is not known.
     """
 
@@ -56,6 +72,13 @@ class OverSplits:
     seeds: int
     test_over_train: float
     reason: str = ""
+    question: Question | Literal[""] = ""
+    p_holm: float = float("nan")
+
+    @property
+    def p(self) -> float:
+        """P-value of a difference that is 0; nan with fewer than two splits."""
+        return p_over_splits([*self.values.values()], self.test_over_train)
 
     @property
     def summary(self) -> Summary:
@@ -94,6 +117,7 @@ def over_splits(store: Store, results: Results) -> list[OverSplits]:
                 found += _of_contender(each, every[each], ratio)
                 if plain not in (None, each) and plain.common == each.common:
                     found += _differences(each, every[each], plain, every[plain], ratio)
+            found += _systems({each: every[each] for each in contenders}, found)
     return found
 
 
@@ -119,7 +143,7 @@ def _differences(
     contender: Contender, splits: BySplit, plain: Contender, others: BySplit, ratio: float
 ) -> Iterator[OverSplits]:
     """Differences from the plain method over common splits, of the mean over common seeds within each."""
-    for column in COMPARED:
+    for column in MEASURED:
         own, other = (
             {number: defined_values(group.column(column)) for number, group in side.items()}
             for side in (splits, others)
@@ -131,6 +155,26 @@ def _differences(
             seeds = max((difference.n for difference in found.values()), default=0)
             reason = "" if values else f"no split and seed in common with {plain.label}"
             yield OverSplits(contender, column, plain.label, values, seeds, ratio, reason)
+
+
+def _systems(every: Mapping[Contender, BySplit], means: Iterable[OverSplits]) -> list[OverSplits]:
+    """Comparisons of systems over splits, by question and images, for the methods of a budget."""
+    of = {each.contender: each for each in means}
+    gains: dict[tuple[Contender, str, Question, str], dict[int, float]] = {}
+    for place in sorted({place for splits in every.values() for place in splits}):
+        for each in systems(splits[place] for splits in every.values() if place in splits):
+            difference = each.differences[MEASURES[0].title]
+            if each.plain and difference.n:
+                contender = each.contender._replace(pinned=each.contender.pinned.on_split(0))
+                key = contender, each.plain.label, each.question, each.split
+                gains.setdefault(key, {})[place] = difference.mean
+    found = [
+        replace(of[contender], column=replace(AUGRC, split=split), against=plain, question=question, values=values)
+        for (contender, plain, question, split), values in gains.items()
+    ]
+    first = [each for each in found if (each.question, each.column.split) == next(iter(SYSTEMS))]
+    adjusted = dict(zip(map(id, first), holm(np.array([each.p for each in first]))))
+    return [replace(each, p_holm=float(adjusted.get(id(each), np.nan))) for each in found]
 
 
 def _test_over_train(store: Store, records: Iterable[TestRecord]) -> float:
@@ -151,13 +195,15 @@ def _test_over_train(store: Store, records: Iterable[TestRecord]) -> float:
 def _numbers(each: OverSplits) -> dict[str, object]:
     found = each.summary
     ends = {"ci95_low": found.ci_low, "ci95_high": found.ci_high}
-    return {"mean": found.mean, "sd": found.sd, **ends, "splits": found.n, "seeds": each.seeds}
+    sure = {"p": each.p, "p_holm": each.p_holm} if each.question else {}
+    return {"mean": found.mean, "sd": found.sd, **ends, **sure, "splits": found.n, "seeds": each.seeds}
 
 
 NUMBERS: tuple[Column[OverSplits], ...] = (
     CONTENDER,
     Column("", fields=lambda each: {"metric": each.column.metric, "split": each.column.split}),
     Column("", fields=held("against")),
+    Column("", fields=held("question")),
     Column("", fields=_numbers),
     Column("", fields=held("test_over_train")),
     Column("", fields=held("reason")),
@@ -166,26 +212,56 @@ NUMBERS: tuple[Column[OverSplits], ...] = (
 
 
 def split_document(found: Sequence[OverSplits]) -> Document:
-    """Tables of means and differences over class splits, one per data set."""
-    parts = grouped(found, lambda each: each.contender.dataset)
-    tables = tuple(_table(dataset, rows) for dataset, rows in parts.items())
-    return Document("splits", "Class splits", ABOUT, tables, frame_of(NUMBERS, found))
+    """Tables of means, differences and systems over class splits, one of each per data set."""
+    tables: list[Table] = []
+    for dataset, rows in grouped(found, lambda each: each.contender.dataset).items():
+        tables.append(_table(dataset, [row for row in rows if not row.question]))
+        if compared := [row for row in rows if row.question]:
+            tables.append(_table_of_systems(dataset, compared))
+    return Document("splits", "Class splits", ABOUT, tuple(tables), frame_of(NUMBERS, found))
 
 
 def _table(dataset: str, rows: Sequence[OverSplits]) -> Table:
-    by_contender = grouped(rows, lambda row: row.contender)
-    names = distinct_labels(list(by_contender))
     titles = list(dict.fromkeys(map(_title, rows)))
-    lines = []
-    for contender, own in by_contender.items():
-        texts = {_title(row): row.text for row in own}
-        counts = str(max(len(row.values) for row in own)), str(max(row.seeds for row in own))
-        lines.append((names[contender], *counts, *(texts.get(title, GAP) for title in titles)))
+    names = distinct_labels([*dict.fromkeys(row.contender for row in rows)])
     notes = list(dict.fromkeys(f"{names[row.contender]}: {row.reason}." for row in rows if row.reason))
+    by_contender = grouped(rows, lambda row: row.contender)
     unknown = [names[each] for each, own in by_contender.items() if own[0].test_over_train != own[0].test_over_train]
     notes += [f"No interval, as no embeddings are kept: {', '.join(unknown)}."] if unknown else []
-    columns = headings("method", "splits", "seeds", *titles)
-    return cells_table(f"{dataset}, over class splits", columns, lines, notes=tuple(notes), caption=ABOUT)
+    return _lines(f"{dataset}, over class splits", rows, titles, _title, ABOUT, notes)
+
+
+def _table_of_systems(dataset: str, rows: Sequence[OverSplits]) -> Table:
+    def title(row: OverSplits) -> str:
+        return SYSTEMS[row.question, row.column.split] if row.question else ""
+
+    plain = ", ".join(dict.fromkeys(row.against for row in rows))
+    titles = [each for each in SYSTEMS.values() if each in set(map(title, rows))]
+    name = f"{dataset}, systems over class splits: AUGRC of {plain} minus the method's"
+    return _lines(name, rows, titles, title, ABOUT_SYSTEMS)
+
+
+def _lines(
+    name: str,
+    rows: Sequence[OverSplits],
+    titles: Sequence[str],
+    title_of: Callable[[OverSplits], str],
+    caption: str,
+    notes: Sequence[str] = (),
+) -> Table:
+    """A table with a line per contender and a column per title; one of systems has p-values, too."""
+    by_contender = grouped(rows, lambda row: row.contender)
+    names = distinct_labels(list(by_contender))
+    sure = ("p", "p, Holm") if rows[0].question else ()
+    lines = []
+    for contender, own in by_contender.items():
+        texts = {title_of(row): row.text for row in own}
+        counts = str(max(len(row.values) for row in own)), str(max(row.seeds for row in own))
+        first = next((row for row in own if title_of(row) == titles[0]), own[0])
+        p = (number(first.p, 3), number(first.p_holm, 3)) if sure else ()
+        lines.append((names[contender], *counts, *(texts.get(title, GAP) for title in titles), *p))
+    columns = headings("method", "splits", "seeds", *titles, *sure)
+    return cells_table(name, columns, lines, notes=tuple(notes), caption=caption)
 
 
 def _title(row: OverSplits) -> str:

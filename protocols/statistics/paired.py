@@ -63,6 +63,26 @@ def summarise_splits(values: Sequence[float], test_over_train: float) -> Summary
     return Summary(plain.mean, plain.sd, plain.mean - half, plain.mean + half, plain.n)
 
 
+def p_over_splits(values: Sequence[float], test_over_train: float) -> float:
+    """P-value of the t-test that a difference over J class splits is 0, with the variance of :func:`summarise_splits`.
+
+    nan with fewer than two values; 1 if all are 0.
+
+    Example:
+        >>> round(p_over_splits([1.0, 2.0, 3.0], 4 / 3), 3)
+        0.261
+    """
+    found = summarise(values)
+    if found.n < 2 or test_over_train != test_over_train:
+        return float("nan")
+    error = found.sd * math.sqrt(1 / found.n + test_over_train)
+    if not error:
+        return float(not found.mean)
+    from scipy import special  # late: half a second to import
+
+    return float(2 * special.stdtr(found.n - 1, -abs(found.mean) / error))
+
+
 def paired_difference(a: Mapping[int, float], b: Mapping[int, float]) -> Summary:
     """Mean, standard deviation and 95 % t-interval of ``a - b``, values by seed, over the seeds that both methods have.
 

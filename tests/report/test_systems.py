@@ -9,6 +9,9 @@ from bench.protocols.rows import OWN
 from bench.report.page.answer import headline_of
 from bench.report.page.words import Anchors
 from bench.report.render import files_of
+from bench.report.seeds import ComparedColumn
+from bench.report.splits import OverSplits, split_document
+from bench.report.splits import _systems as over_splits_of
 from bench.report.systems import CONSTANT, choose, system_document, systems
 from bench.store.records import COLUMNS
 from bench.store.specs import Pinned
@@ -17,6 +20,7 @@ from scipy import stats
 from tests.report.shown import groups
 
 QUERIES = 400
+BEFORE = "before_gallery"
 SPLITS = ("test", "test_crop", "val", "val_crop")
 
 
@@ -237,3 +241,52 @@ def test_files_and_the_first_screen_say_the_same():
     (table,) = headline.tables
     assert cell.href in [row.anchor for row in table.rows]
     assert headline_of([], Anchors(), {}) is None
+
+
+RATIO = 4 / 3
+
+
+def test_over_class_splits_the_unit_is_the_split_and_the_rival_is_chosen_on_each():
+    """The first confidence of the plain method is the better one on two splits, the second on the third."""
+    skills = {1: (1.5, 0.3), 2: (1.4, 0.2), 3: (0.1, 1.0)}
+    frames, roles = [], []
+    for number, (norm, cosine) in skills.items():
+        pinned = Pinned().on_split(number)
+        for name, skill in (
+            ("cosface", {"norm": norm, "max_cosine": cosine, "margin": 1.5}),
+            ("spread", {OWN: 1.0, "norm": 0.1}),
+            ("other", {OWN: 2.5, "norm": 0.1}),
+        ):
+            frame, role = _method(name, skill, seeds=2, pinned=pinned)
+            for part in (frame, role):
+                part["unit"] += f" {number}"
+            frames.append(frame)
+            roles.append(role)
+    every = {}
+    for group in groups(pd.concat(frames, ignore_index=True), pd.concat(roles, ignore_index=True)):
+        own = group.contender._replace(pinned=Pinned())
+        every.setdefault(own, {})[group.contender.pinned.class_seed] = group
+    column = ComparedColumn("map_at_r")
+    means = [OverSplits(each, column, "", {}, seeds=2, test_over_train=RATIO) for each in every]
+    found = over_splits_of(every, means)
+    tables = {frame["method"].iloc[0] + str(frame["pinned"].iloc[0].class_seed): frame for frame in frames}
+    p = []
+    for name in ("spread", "other"):
+        each = next(x for x in found if (x.contender.method, x.question, x.column.split) == (name, BEFORE, "test"))
+        expected = []
+        for number, (norm, cosine) in skills.items():
+            rival = "norm" if norm > cosine else "max_cosine"
+            plain = _by_seed(tables[f"cosface{number}"], "augrc", rival)
+            expected.append((plain - _by_seed(tables[f"{name}{number}"], "augrc", OWN)).mean())
+        assert [*each.values.values()] == pytest.approx(expected)
+        assert each.against == "cosface"
+        error = np.std(expected, ddof=1) * np.sqrt(1 / 3 + RATIO)
+        assert each.p == pytest.approx(2 * stats.t.sf(abs(np.mean(expected)) / error, 2))
+        p.append((each.p, each.p_holm))
+    low, high = sorted(p)
+    assert low[1] == pytest.approx(2 * low[0])
+    assert high[1] == pytest.approx(max(high[0], low[1]))
+    assert all(np.isnan(x.p_holm) for x in found if (x.question, x.column.split) != (BEFORE, "test"))
+    document = split_document([*means, *found])
+    assert "before the gallery, clean" in files_of(document)["splits.md"]
+    assert set(document.numbers["question"]) == {"", BEFORE, "at_query_time"}
