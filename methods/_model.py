@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ._base import PARTS, Method, UnfitBase, no_grad_parameters
+from .backbones.stages import Cut
 from .distributions.normal import PointMass
 from .heads import MeanHead
 
@@ -102,6 +103,10 @@ class EmbeddingModel(nn.Module):
         seed: Function that sets the random state; called with ``mean``, ``spread`` and ``objective`` before each of
             these parts is made, so that a part starts the same whatever other parts a method has.
         freeze_backbone: Whether the backbone is not trained, whatever the method says.
+        train_from: Stage of the backbone from which on it is trained (:class:`.Cut`); empty for all of it.
+
+    Attributes:
+        reads_maps: Whether its inputs are what enters that stage, instead of images.
     """
 
     def __init__(
@@ -113,9 +118,12 @@ class EmbeddingModel(nn.Module):
         base_objective: nn.Module | None = None,
         seed: Callable[[str], None] = lambda part: None,
         freeze_backbone: bool = False,
+        train_from: str = "",
     ) -> None:
         super().__init__()
         self.method = method
+        self.cut = Cut(backbone, train_from) if train_from else None
+        self.reads_maps = False
         self._freeze_backbone = freeze_backbone
         self.backbone = backbone
         self.precision = torch.float32
@@ -138,6 +146,7 @@ class EmbeddingModel(nn.Module):
             "objective": self.objective,
         }
         frozen = [part for name in PARTS if name not in self.trained_parts and (part := parts[name]) is not None]
+        frozen += [] if self.cut is None else self.cut.frozen
         return frozen + ([self.base_objective] if self.base_objective is not None else [])
 
     def train(self, mode: bool = True) -> EmbeddingModel:
@@ -159,13 +168,13 @@ class EmbeddingModel(nn.Module):
         return "backbone" not in self.trained_parts
 
     def features(self, images: Tensor) -> Tensor:
-        """Pooled features ``[B, F]`` of images ``[B, C, H, W]``.
+        """Pooled features ``[B, F]`` of images ``[B, C, H, W]``, or of maps if the attribute ``reads_maps`` is set.
 
         In training mode the backbone runs under autocast if the attribute ``precision`` is a dtype other than float32.
         """
         lower = self.training and self.precision != torch.float32
         with torch.autocast(images.device.type, self.precision if lower else None, enabled=lower):
-            features: Tensor = self.backbone(images)
+            features: Tensor = self.cut.features(images) if self.cut and self.reads_maps else self.backbone(images)
         return features
 
     def embed_features(self, features: Tensor) -> Embedding:

@@ -13,7 +13,7 @@ from ..planning.plan import Plan, PlanKey
 from ..progress import readable
 from ..resources import cores, worker_count
 from ..site import Site
-from ..store.specs import HEAD_START, TEST_QUERIES
+from ..store.specs import HEAD_START, TEST_QUERIES, TRAIN_FROM
 
 
 def print_dry_run(plans: tuple[Plan, ...], site: Site, results: Path, launch: Launch) -> None:
@@ -84,7 +84,8 @@ def _of_unit(plan: Plan) -> dict[str, object]:
     names = ("pooling", "calibrate", "freeze_norm")
     start = plan.template.head_start
     shown = {"optim.grad_clip": plan.template.optim.grad_clip} | {f"data.{k}": getattr(batches, k) for k in names}
-    return shown | ({HEAD_START: start} if start else {})
+    stage = plan.template.train_from
+    return shown | ({HEAD_START: start} if start else {}) | ({TRAIN_FROM: stage} if stage else {})
 
 
 def print_estimate(plans: tuple[Plan, ...], site: Site, launch: Launch) -> None:
@@ -92,7 +93,7 @@ def print_estimate(plans: tuple[Plan, ...], site: Site, launch: Launch) -> None:
     device = launch.device_here
     workers = launch.workers or worker_count(None, device, launch.gpus_per_worker)
     site = site.model_copy(update={"device": device})
-    seconds, disk, decode = 0.0, {}, {}
+    seconds, disk, decode, maps = 0.0, {}, {}, {}
     of_study: dict[PlanKey, list[Plan]] = {}
     for plan in plans:  # the same training on other class splits or with other draws is timed once
         of_study.setdefault(plan.study_key, []).append(plan)
@@ -105,6 +106,9 @@ def print_estimate(plans: tuple[Plan, ...], site: Site, launch: Launch) -> None:
         seconds += of_plans
         key = (plan.cell.dataset, repr(plan.template.view))
         disk[key], decode[key] = estimated.cache_bytes, estimated.decode
+        # The trainings of every class split read maps of their own images.
+        splits = len({each.class_seed for each in (plan, *others)})
+        maps[plan.template.features] = estimated.maps_bytes * splits
         print(
             f"{plan.cell.method} on {plan.cell.dataset}: {1000 * estimated.step:.0f} ms per step,"
             f" {readable(estimated.training)} per training, {readable(of_plans)} in one process"
@@ -114,3 +118,5 @@ def print_estimate(plans: tuple[Plan, ...], site: Site, launch: Launch) -> None:
     print("shortens it, results that are there already are not done again")
     if sum(disk.values()):
         print(f"decoded images: {sum(disk.values()) / 2**30:.1f} GiB in {cache_folder()} (BENCH_CACHE moves it)")
+    if sum(maps.values()):
+        print(f"what enters the trained layers: {sum(maps.values()) / 2**30:.2f} GiB in the results folder (.features)")

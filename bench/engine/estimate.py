@@ -31,7 +31,8 @@ class Estimate:
     ``features`` are for computing the backbone features that are cached for training on a frozen backbone, once for
     each base or, if it stays at its starting weights, once; then those for tests, too. ``measuring`` is the confidence
     of one trial's model on crops; 0 if the study does not tune for it. ``decode`` and ``cache_bytes`` are for
-    photographs that are not in the cache yet.
+    photographs that are not in the cache yet. ``maps_bytes`` are for what enters the first trained stage of a
+    backbone, if some layers stay as they are.
     """
 
     step: float
@@ -42,6 +43,7 @@ class Estimate:
     test: float
     decode: float
     cache_bytes: int
+    maps_bytes: int = 0
 
     def total(self, plan: Plan) -> float:
         """Seconds that one process needs for all trainings and tests of a plan, without decoding of images.
@@ -49,7 +51,7 @@ class Estimate:
         Features of a frozen backbone are computed for the base of every seed and for the one that all trials share;
         those of a backbone at its starting weights once.
         """
-        bases = 1 if plan.template.frozen else plan.seeds + (plan.trials > 0)
+        bases = 1 if plan.template.caches_views else plan.seeds + (plan.trials > 0)
         each = plan.trainings * self.training / plan.models + bases * self.features + plan.seeds * self.test
         return plan.models * (each + plan.trials * self.measuring)
 
@@ -96,20 +98,28 @@ def _estimate(plan: Plan, site: Site) -> Estimate:
     images = few.evaluation(torch.arange(min(len(few), 32))).to(site.device)
     model = build_model(spec, site, data.train.num_classes, images.shape[1])
     photographs = isinstance(few, PhotoImages)
-    one_step = _step_seconds(model, spec, images, data.train.labels[rows], site.device, 1 if photographs else 3)
 
-    def embed() -> None:
+    def seconds_of_one(inputs: Tensor) -> float:
         model.eval()
         with torch.no_grad():
-            model(images)
+            return _median_seconds(lambda: model(inputs), 1) / len(inputs)
 
-    one_image = _median_seconds(embed, 1) / len(images)
+    one_image, inputs = seconds_of_one(images), images
+    if model.cut is not None:
+        with torch.no_grad():
+            inputs = model.cut.maps(images)
+        model.reads_maps = True
+    one_step = _step_seconds(model, spec, inputs, data.train.labels[rows], site.device, 1 if photographs else 3)
     steps, epochs = steps_per_epoch(spec, len(data.train)), spec.optim.epochs
     pass_of = at_once(images, CHUNK)
     validating = -(-len(data.val) // pass_of) * pass_of * one_image
-    features_once = 0.0
+    features_once, maps_bytes = 0.0, 0
     if spec.frozen and not spec.caches_features:
         training = epochs * (steps * one_step + validating)
+    elif model.cut is not None:
+        kept = sizes.feature_views * (len(data.train) + len(data.val)) + len(data.val)
+        features_once, maps_bytes = kept * one_image, kept * 2 * inputs[0].numel()  # float16
+        training = epochs * (steps * one_step + len(data.val) * seconds_of_one(inputs))
     elif model.backbone_frozen:
         features_once = sizes.feature_views * (len(data.train) + len(data.val)) * one_image + validating
         training = epochs * steps * one_step
@@ -122,7 +132,7 @@ def _estimate(plan: Plan, site: Site) -> Estimate:
     if spec.caches_features:
         features_once, test = features_once + test, 0.0
     measuring = 0.0 if plan.tune_for == "retrieval" else validating
-    return Estimate(one_step, one_image, training, features_once, measuring, test, decode, cache_bytes)
+    return Estimate(one_step, one_image, training, features_once, measuring, test, decode, cache_bytes, maps_bytes)
 
 
 def _reading(
@@ -153,7 +163,7 @@ def _step_seconds(
     optimisation = Optimisation(model, spec.optim, device)
     batch, labels = images[torch.arange(len(labels)) % len(images)], labels.to(device)
     with torch.no_grad():
-        features = model.backbone(batch)
+        features = model.features(batch)
 
     def step() -> None:
         model.train()

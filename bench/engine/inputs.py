@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save
@@ -24,8 +25,10 @@ from torch.distributions import Distribution
 from ..datasets.augmentation import TrainingAugmentation
 from ..datasets.dataset import Dataset, ImageSet, TrainVal
 from ..datasets.feature_images import FeatureImages
+from ..errors import UnitFailed
 from ..methods._model import Embedding, EmbeddingModel
 from ..methods.backbones.features import GivenFeatures
+from ..methods.backbones.stages import Cut
 from ..methods.principal import principal_directions
 from ..seeds import content_id, seed_for
 from ..site import Site
@@ -134,7 +137,7 @@ class _Views:
 
             def work(part: Tensor, size: int, batch: Tensor = batch) -> Tensor:
                 moved = (batch if len(part) == len(batch) else batch[part]).to(self.site.device)
-                return features_of(backbone, moved, len(part)).float().cpu()
+                return features_of(backbone, moved, len(part)).cpu()
 
             step = f"features of view {view}: {int(rows[0])} of {len(images)}"
             parts += in_chunks(len(rows), 256, work, self.running, step)
@@ -255,6 +258,40 @@ class FrozenBackbone(_Views):
         return backbone
 
 
+class _Entering(nn.Module):
+    """What enters the stage of a backbone from which on it is trained, in float16."""
+
+    def __init__(self, backbone: nn.Module, stage: str) -> None:
+        super().__init__()
+        self.backbone, self.cut = backbone, Cut(backbone, stage)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Maps ``[B, C', h, w]`` of images ``[B, C, H, W]``."""
+        maps = self.cut.maps(images).half().contiguous()  # in a file, channels come first
+        if not bool(torch.isfinite(maps).all()):
+            raise UnitFailed(f"what enters {self.cut.stage} is beyond the range of float16, 65,504")
+        return maps
+
+
+class FrozenLayers(FrozenBackbone):
+    """The layers before the stage from which on a backbone is trained, with cached maps of one data set and fold."""
+
+    def _bare(self) -> nn.Module:
+        return _Entering(super()._bare(), self.spec.train_from).eval()
+
+    def maps(self) -> Features:
+        """The maps, which stay in mapped files; what is missing is made."""
+        evaluation = load_file(self._evaluation_and_scale())["evaluation"]
+        views = [load_file(self.make_view(view)) for view in range(self.spec.batches.feature_views)]
+        of_train, of_val = (tuple(view[split] for view in views) for split in ("train", "val"))
+        return Features(of_train, of_val, evaluation)
+
+
+def frozen_layers(spec: TrainSpec, site: Site, dataset: Dataset, data: TrainVal, running: Running) -> FrozenBackbone:
+    """What makes the cached views of a training: a whole backbone, or the layers before a stage."""
+    return (FrozenLayers if spec.train_from else FrozenBackbone)(spec, site, dataset, data, running)
+
+
 def set_scale(backbone: nn.Module, scale: Tensor) -> None:
     """Set the constant ``[]`` by which a backbone divides its features; one without such a constant is left alone."""
     own = getattr(backbone, "feature_scale", None)
@@ -318,6 +355,33 @@ class AugmentedImages:
     def validation_loss(self, model: EmbeddingModel, labels: Tensor) -> float | None:
         """Return None: a loss with one weight vector per training class is not defined on validation classes."""
         return None
+
+
+class CachedMaps(AugmentedImages):
+    """Inputs of a stage that trains the last layers of a backbone: what enters them, of V views per image."""
+
+    def __init__(self, maps: Features, data: TrainVal, augmentation: Any, device: str, running: Running) -> None:
+        super().__init__(data, augmentation, device, running)
+        self.maps, self.ahead = maps, False
+
+    def batch(self, rows: Tensor, gen: torch.Generator) -> Tensor:
+        """Maps ``[B, C', h, w]`` of training images, each of a random one of the V cached augmented views."""
+        view = torch.randint(len(self.maps.train), (len(rows),), generator=gen)
+        return self._moved(self.maps.of_training(view, rows))
+
+    def validation(self, model: EmbeddingModel) -> Distribution:
+        """Embed the N validation images; returns one distribution of batch shape ``[N]``."""
+        maps = self.maps.evaluation
+
+        def load(rows: Tensor) -> Tensor:
+            return self._moved(maps[rows])
+
+        running, step = self.running, "validation"
+        return embed(model, load, len(maps), self.device, running=running, step=step, confident=False)[0]
+
+    def _moved(self, maps: Tensor) -> Tensor:
+        moved = maps.to(self.device).float()
+        return moved.contiguous(memory_format=torch.channels_last) if moved.dim() == 4 else moved
 
 
 class CachedFeatures:

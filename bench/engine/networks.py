@@ -64,7 +64,9 @@ def build_model(spec: TrainSpec, site: Site, num_classes: int, channels: int) ->
     if spec.base is not None:
         base = site.method(spec.base.method, spec.base.params)
         base_objective = base.objective(num_classes, spec.dim)
-    model = EmbeddingModel(method, backbone, num_classes, spec.dim, base_objective, seeded, bool(spec.frozen))
+    model = EmbeddingModel(
+        method, backbone, num_classes, spec.dim, base_objective, seeded, bool(spec.frozen), spec.train_from
+    )
     model.to(site.device)
     return model.to(memory_format=torch.channels_last)
 
@@ -146,7 +148,7 @@ def backbone_features(
     """
 
     def work(rows: Tensor, size: int) -> Tensor:
-        return features_of(backbone, load(rows).to(device), size).float().cpu()
+        return features_of(backbone, load(rows).to(device), size).cpu()
 
     return torch.cat(in_chunks(count, chunk, work, running or Running(), step))
 

@@ -289,7 +289,7 @@ class Scheduler:
             return TrainJob(spec=spec, site=self.site)
 
         self._done_here.add(unit)
-        if spec.caches_features and missing() is not None:
+        if spec.caches_views and missing() is not None:
             key = ("features", spec.features, spec.batches.feature_views)
             await self._once(key, partial(self._make_features, plan, spec))
         trained_here = await self._units.run((cell, "train", unit), missing, 1, on_epoch)

@@ -36,7 +36,9 @@ from .environment import environment
 from .inputs import (
     AugmentedImages,
     CachedFeatures,
+    CachedMaps,
     FrozenBackbone,
+    FrozenLayers,
     Inputs,
     TrainedBase,
     fitted_rows,
@@ -141,6 +143,10 @@ class Trainer:
             # The loss of a method that would train the backbone need not be defined for other classes.
             return CachedFeatures(features, device, running, "backbone" not in self.model.method.trained_parts)
         augmentation = dataset.augmentation_type(**spec.augmentation)
+        if spec.train_from:
+            maps = FrozenLayers(spec, self.site, dataset, self.data, running).maps()
+            self.model.reads_maps = True
+            return CachedMaps(maps, self.data, augmentation, device, running)
         if folder is None or not self.model.backbone_frozen:
             return AugmentedImages(self.data, augmentation, device, running)
         features = TrainedBase(spec, self.site, dataset, self.data, running).load(self.model.backbone, folder)
@@ -179,7 +185,8 @@ class Trainer:
         calibrate = getattr(self.model.backbone, "calibrate", None)
         if spec.batches.calibrate and calibrate is not None and spec.base is None and not spec.frozen:
             gen = generator("calibrate", spec.dataset, spec.draw_of("initialisation"))
-            calibrate(self.inputs.batch(torch.randperm(len(labels), generator=gen)[:128], gen))
+            batch = self.inputs.batch(torch.randperm(len(labels), generator=gen)[:128], gen)
+            calibrate(batch, self.model.cut.features if self.model.cut else None)
         if self.model.method.warm_start:
             self._warm_start()
 
@@ -400,6 +407,7 @@ class Trainer:
         if asked is None:
             return None
         self.model.load_state_dict(self.progress.best_state)
+        self.model.reads_maps = False
         dataset, scorer = self.spec.dataset, self.spec.selection.scorer
         return crop_auroc(self.model, self.data.val, dataset, asked, scorer, self.site.device, self.running)
 

@@ -81,11 +81,11 @@ def run_job(job: Job, emit: Callable[[Event], None]) -> Done:
         check(job.needs, site, running.alive)
         return Done()
     if isinstance(job, FeaturesJob):
-        from .inputs import FrozenBackbone
+        from .inputs import frozen_layers
 
         dataset = site.dataset(job.spec.dataset, job.spec.view)
         data = dataset.train_val(job.spec.fold, job.spec.folds)
-        FrozenBackbone(job.spec, site, dataset, data, running).make_view(job.view)
+        frozen_layers(job.spec, site, dataset, data, running).make_view(job.view)
         return Done()
     visible(job.inputs, site.hidden_for)
     if isinstance(job, TrainJob):

@@ -16,7 +16,7 @@ from ..methods.backbones.registry import FILE, FREEZE_NORM, GIVEN, OWN, POOLINGS
 from ..protocols._base import Preset
 from ..protocols.recipes._base import Optimizer, Precision, Recipe, Schedule
 from ..seeds import content_id
-from ..store.specs import Parameters
+from ..store.specs import TRAIN_FROM, Parameters
 from .asked import Asked
 from .experiment import Values
 
@@ -120,6 +120,14 @@ def check(
             f"--frozen: backbone {backbone} of data set {name!r} would stay at random weights;"
             f" give --weights {FILE}, or --backbone with one that has ImageNet weights"
         )
+    if stage := values.get(TRAIN_FROM):
+        if weights is None:
+            raise UserError(
+                f"--set {TRAIN_FROM}={stage}: what precedes it would stay at random weights; give --weights"
+            )
+        if values["optim.compile"]:
+            raise UserError(f"--set {TRAIN_FROM}: part of a backbone cannot be compiled; leave optim.compile out")
+        _check_stage(backbone, stage, data.input_channels, view.get("image_size"), pooling)
     notes = [*_of_batches(name, values, fitting, sizes), *_of_features(data, preset), *data.remarks()]
     if not method.by_steps and not method.on_base and weights is None and not given:
         notes.append(f"{method.name} on {name}: {backbone} {_FLOOR}")
@@ -310,6 +318,21 @@ def _check_weights(backbone: str, path: str, channels: int, image_size: int | No
         build_backbone(backbone, channels, Path(path), image_size=image_size)
     except NoWeights as error:
         raise UserError(f"--weights: {first_line(error)}") from None
+
+
+@cache
+def _check_stage(backbone: str, stage: str, channels: int, image_size: int | None, pooling: str) -> None:
+    """Refuse a stage before which a backbone cannot be cut."""
+    import torch
+
+    from ..methods.backbones.registry import build_backbone
+    from ..methods.backbones.stages import Cut, NoStage
+
+    try:
+        with torch.device("meta"):
+            Cut(build_backbone(backbone, channels, pooling=pooling, image_size=image_size), stage)
+    except NoStage as error:
+        raise UserError(f"--set {TRAIN_FROM}: backbone {backbone}: {error}") from None
 
 
 @cache

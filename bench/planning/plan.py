@@ -23,6 +23,7 @@ from ..store.specs import (
     CLASS_SEED,
     HEAD_START,
     TEST_QUERIES,
+    TRAIN_FROM,
     TUNING,
     Axis,
     BaseReference,
@@ -365,6 +366,7 @@ def _template(setting: Setting) -> TrainSpec:
         crop_confidence=None if setting.tune_for == "retrieval" else usual.get(CROP, Tests().corruptions[CROP]),
         frozen=asked.experiment.frozen,
         head_start=values.get(HEAD_START),
+        train_from=values.get(TRAIN_FROM, "") if "backbone" in setting.method.trained_parts else "",
     )
 
 

@@ -15,7 +15,7 @@ from ..datasets.view import View
 from ..errors import UnknownName, UserError, shortened
 from ..protocols._base import Preset
 from ..protocols.recipes._base import BATCHES, Optim, Range, Recipe, Stage
-from ..store.specs import HEAD_START, Cell, HeadStart, Parameters, TuneFor, place
+from ..store.specs import HEAD_START, TRAIN_FROM, Cell, HeadStart, Parameters, TuneFor, place
 from .asked import Asked, on_features
 from .checks import Found, check, named_backbone
 from .experiment import Data, Values
@@ -148,6 +148,8 @@ def _check_all_used(asked: Asked, settings: Sequence[Setting]) -> None:
             f"--set {HEAD_START}: of a mean head that --frozen trains; name such a method (a two-stage one has its"
             " base's)"
         )
+    if TRAIN_FROM in unused:
+        raise UserError(f"--set {TRAIN_FROM}: nothing here trains a backbone (--frozen trains none)")
     if unused:
         classes = [site.methods.method(name) for name in asked.methods]
         known = known_keys(classes, [site.recipe(name) for name in asked.datasets])
@@ -226,8 +228,9 @@ def _settle(asked: Asked, dataset: str, name: str, head: str = "", base: str = "
     recipe, method = site.recipe(dataset), site.methods.method(name)
     named = name in asked.methods
     requested = named and not head
-    # What is fixed for a method is not fixed for a base that only serves it, unless it concerns the data.
-    texts = {k: v for k, v in experiment.set.items() if named or k.split(".")[0] in ("data", "augment")}
+    # What is fixed for a method is not fixed for a base that only serves it, unless it concerns data or backbone.
+    of_base = ("data", "augment")
+    texts = {k: v for k, v in experiment.set.items() if named or k.split(".")[0] in of_base or k == TRAIN_FROM}
     fixed = from_user(texts, method, recipe, experiment.frozen)
     unfixed, stage = _usual(asked, dataset, method, fixed)
     published = None
@@ -379,8 +382,9 @@ def _start(method: type[Method], frozen: bool) -> Parameters:
 
 def from_user(texts: Mapping[str, str], method: type[Method], recipe: Recipe, frozen: bool) -> Values:
     """Values fixed by the user that apply to one method on one data set; others are left out."""
+    trains_backbone = not frozen and (method.on_base or "backbone" in method.trains)
     defaults = layer(
-        model=_start(method, frozen),
+        model={**_start(method, frozen), **({"train_from": ""} if trains_backbone else {})},
         method=dict.fromkeys(method.Params.model_fields, ""),  # pydantic converts and checks these
         optim=recipe.end_to_end.values() if method.by_steps else {},
         data={**_view(recipe), **recipe.batches()},
@@ -520,7 +524,7 @@ def uses_objective_rate(method: Method, base: Method | None = None) -> bool:
 
 def known_keys(methods: list[type[Method]], recipes: list[Recipe]) -> set[str]:
     """Keys that ``--set`` accepts for some methods and data sets, such as ``method.margin``."""
-    known = {f"optim.{key}" for key in OPTIM_KEYS} | {*layer(data=Data.model_fields)} | {HEAD_START}
+    known = {f"optim.{key}" for key in OPTIM_KEYS} | {*layer(data=Data.model_fields)} | {HEAD_START, TRAIN_FROM}
     for recipe in recipes:
         known |= {*layer(augment=recipe.augmentation, data={**recipe.batches(), **_view(recipe)})}
     for method in methods:

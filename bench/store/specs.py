@@ -178,6 +178,9 @@ HeadStart = Literal["random", "pca"]
 HEAD_START = "model.head_start"
 """Setting that chooses one of them."""
 
+TRAIN_FROM = "model.train_from"
+"""Setting that names the stage of the backbone from which on it is trained."""
+
 AXES: tuple[Axis, ...] = get_args(Axis)
 """Sources of randomness of a training, in the order of tables."""
 
@@ -296,6 +299,8 @@ class TrainSpec(_Versioned):
         frozen: Whether the backbone stays at its starting weights whatever the method.
         head_start: Weights from which the mean head on such a backbone starts: ``random`` ones, or the principal axes
             of the training features (``pca``). None, and not part of the id, for all other trainings.
+        train_from: Stage of the backbone from which on it is trained; what precedes stays at its starting weights.
+            Empty, and not part of the id, if all of it is trained or none.
     """
 
     protocol: str
@@ -320,6 +325,7 @@ class TrainSpec(_Versioned):
     draws: dict[Axis, str] = Field(default_factory=dict)
     frozen: bool = False
     head_start: HeadStart | None = Field(None, exclude_if=lambda start: start is None)
+    train_from: str = Field("", exclude_if=lambda stage: not stage)
 
     @property
     def features(self) -> str:
@@ -327,12 +333,18 @@ class TrainSpec(_Versioned):
         of_backbone = (self.backbone, self.weights, self.batches.pooling, self.batches.calibrate)
         of_images = (self.dataset, self.folds, self.fold, self.partial, self.files, self.view, self.augmentation)
         versions = [self.versions.get(name) for name in ("engine", "dataset", "backbone")]
-        return content_id([*versions, *of_backbone, *of_images])
+        of_stage = [self.train_from] if self.train_from else []
+        return content_id([*versions, *of_backbone, *of_images, *of_stage])
 
     @property
     def caches_features(self) -> bool:
         """Whether features are made by a backbone that stays at its starting weights; given ones are there already."""
         return self.frozen and self.backbone != GIVEN
+
+    @property
+    def caches_views(self) -> bool:
+        """Whether it trains on what frozen layers at their starting weights make of some views of every image."""
+        return self.caches_features or bool(self.train_from)
 
     @property
     def photographs(self) -> Parameters:

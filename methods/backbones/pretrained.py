@@ -131,8 +131,10 @@ class Photographs(nn.Module):
         self.shift.copy_((-mean / std).view(3, 1, 1))
 
     @torch.no_grad()
-    def calibrate(self, images: Tensor) -> None:
+    def calibrate(self, inputs: Tensor, features_of: Callable[[Tensor], Tensor] | None = None) -> None:
         """Set the constant by which features are divided, so that their root mean square over these images is 1.
+
+        The inputs are images, or what ``features_of`` makes features of.
 
         Heads and learning rates are made for features of that size. A network without batch norm may give features of
         any size: those of SqueezeNet with Caffe weights are about 200, with which a confidence head fails.
@@ -141,8 +143,10 @@ class Photographs(nn.Module):
         self.eval()
         self.feature_scale.fill_(1.0)
         # Few at a time: activations of 128 photographs are gigabytes.
-        parts = images.tensor_split(max(1, len(images) // 16))
-        self.feature_scale.copy_(torch.cat(list(map(self, parts))).square().mean().sqrt().clamp_min(1e-6))
+        parts = inputs.tensor_split(max(1, len(inputs) // 16))
+        self.feature_scale.copy_(
+            torch.cat(list(map(features_of or self, parts))).square().mean().sqrt().clamp_min(1e-6)
+        )
         self.train(was_training)
 
     def train(self, mode: bool = True) -> Photographs:
@@ -156,9 +160,14 @@ class Photographs(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Pooled features ``[B, F]`` of RGB images ``[B, 3, H, W]`` in [0, 1]."""
-        if images.shape[1] == 3:
-            images = images[:, self.channels] * self.scale + self.shift
-        maps: Tensor = self.body(images)
+        return self.pool(self.body(self.prepared(images)))
+
+    def prepared(self, images: Tensor) -> Tensor:
+        """RGB images in [0, 1] in the input format of the body."""
+        return images[:, self.channels] * self.scale + self.shift if images.shape[1] == 3 else images
+
+    def pool(self, maps: Tensor) -> Tensor:
+        """Pooled features ``[B, F]`` of what the body gives, divided by their scale."""
         features = maps if maps.dim() == 2 else pooled(maps, self.pooling)
         return features / self.feature_scale
 

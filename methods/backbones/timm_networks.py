@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from .pretrained import InputFormat, Photographs, fit_weights, read_checkpoint
 from .registry import MODULES, NoWeights, Reads
@@ -186,10 +186,7 @@ class TimmNetwork(nn.Module):
         features = self.model.forward_features(images)
         if self.pooling in ("own", "projection"):
             return self.own(features)
-        if not self.gives_maps(features):
-            raise ValueError(f"backbone {self.name} has no feature maps to pool by {self.pooling}, but its own pooling")
-        maps: Tensor = features
-        return maps
+        return _checked(features, self._maps_width, f"{self.name} has no feature maps to pool by {self.pooling}")
 
     def own(self, features: Any) -> Tensor:
         """Features ``[B, F]`` by the network's own pooling, from what its ``forward_features`` gives."""
@@ -198,12 +195,26 @@ class TimmNetwork(nn.Module):
 
     def gives_maps(self, features: Any) -> bool:
         """Check if these are feature maps ``[B, F, h, w]`` that no layer but a pooling follows."""
-        width = self.num_features
-        return isinstance(features, Tensor) and features.dim() == 4 and features.shape[1] == width == self._maps_width
+        return _are_maps(features, self._maps_width)
 
     @property
     def _maps_width(self) -> int:
-        return int(self.model.num_features)
+        """Channels of its feature maps; 0 if a layer follows that changes their number."""
+        width = int(self.model.num_features)
+        return width if width == self.num_features else 0
+
+
+def _are_maps(features: Any, width: int) -> bool:
+    return isinstance(features, Tensor) and features.dim() == 4 and features.shape[1] == width
+
+
+@fx.wrap  # a tracer has no shapes to check
+def _checked(features: Any, width: int, message: str) -> Tensor:
+    """Feature maps, which these features must be."""
+    if not _are_maps(features, width):
+        raise ValueError(f"backbone {message}, but its own pooling")
+    maps: Tensor = features
+    return maps
 
 
 def _created(name: str, image_size: int | tuple[int, int] | None, **options: Any) -> nn.Module:

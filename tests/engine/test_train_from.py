@@ -1,0 +1,150 @@
+"""Training of the last layers of a backbone on cached maps (`--set model.train_from`)."""
+
+import pytest
+import torch
+from bench.engine.inputs import AugmentedImages
+from bench.engine.jobs import FeaturesJob
+from bench.engine.networks import load_model
+from bench.engine.training import Trainer, run_training
+from bench.engine.worker import run_job
+from bench.errors import UnitFailed, UserError
+from bench.methods.backbones.registry import build_backbone
+from bench.planning.experiment import Experiment
+from bench.planning.plan import build_plans
+from bench.site import Site
+from safetensors.torch import save_file
+
+STAGE = "features.8"
+SHORT = ("optim.epochs=2", "data.feature_views=2", "data.epoch_repeats=0.2", f"model.train_from={STAGE}")
+
+
+def _plans(site, *methods, **changes):
+    asked = {"hparams": "default", "seeds": 1, "set": SHORT, **changes}
+    return build_plans(Experiment(methods=methods, datasets=("ndigit_smoke",), **asked), site).plans
+
+
+def _specs(site, *methods, **changes):
+    """Trainings of the first seed, by method."""
+    found, done = {}, {}
+    for plan in _plans(site, *methods, **changes):
+        specs = plan.train_specs({}, 0, done[plan.base.key] if plan.base else None)
+        done[plan.key], found[plan.cell.method] = specs, specs[0]
+    return found
+
+
+@pytest.fixture
+def site(tmp_path, weights):
+    return Site(results=str(tmp_path / "runs"), weights=str(weights))
+
+
+def _caches(site):
+    return sorted(path.name.split("-")[0] for path in site.store.root.glob(".features/*/*"))
+
+
+class _Images(AugmentedImages):
+    """The images of the cached views, drawn as the maps are."""
+
+    def __init__(self, of):
+        super().__init__(of.data, of.augmentation, "cpu", of.running)
+
+    def batch(self, rows, gen):
+        views = torch.randint(2, (len(rows),), generator=gen)
+        drawn = [self.data.train.view_of(rows[n : n + 1], self.augmentation, int(view)) for n, view in enumerate(views)]
+        return torch.cat(drawn)
+
+
+@pytest.mark.parametrize(("exact", "limit"), [(False, 0.15), (True, 1e-4)], ids=["float16", "float32"])
+def test_it_is_a_training_end_to_end_with_these_layers_frozen(site, monkeypatch, exact, limit):
+    """The limit is that of the difference between the weights of both, over how far training moved them.
+
+    It is large in float16, in which other positions of a map may have the maximum that is pooled.
+    """
+    if exact:
+        monkeypatch.setattr(torch.Tensor, "half", lambda self: self)
+    # Adam would turn gradients that are 0 but for rounding into whole steps.
+    spec = _specs(site, "cosface", set=(*SHORT, "optim.optimizer=sgd"))["cosface"]
+    cached, frozen = Trainer(spec, site), Trainer(spec, site)
+    frozen.inputs = _Images(frozen.inputs)
+    frozen.model.reads_maps = False  # the whole network runs, and what precedes the stage has no gradients
+    for trainer in (cached, frozen):
+        trainer.resume_or_start()
+    start = {key: value.clone() for key, value in frozen.model.state_dict().items()}
+    losses = [[trainer.train_epoch(epoch) for epoch in range(2)] for trainer in (cached, frozen)]
+    assert losses[0] == pytest.approx(losses[1], rel=min(limit, 2e-3))
+    found, wanted = (trainer.model.state_dict() for trainer in (cached, frozen))
+    for key, value in wanted.items():
+        before = key.startswith("backbone.features.") and int(key.split(".")[2]) < 8
+        moved = (value - start[key]).double().norm()
+        assert (moved == 0) == before, key
+        assert (found[key] - value).double().norm() <= limit * moved, key
+    # Validation of the cached maps, and of the images.
+    rows = [trainer.validate(0, 1.0) for trainer in (cached, frozen)]
+    assert rows[0].val_map_at_r == pytest.approx(rows[1].val_map_at_r, abs=min(limit, 0.02))
+
+
+def test_methods_and_seeds_share_the_maps_and_a_head_uses_the_trained_base(site):
+    specs = _specs(site, "cosface", "pfe", "dul_cls")
+    records = {name: run_training(spec, site, lambda epoch: None) for name, spec in specs.items()}
+    assert _caches(site) == ["evaluation", "view0", "view1"]
+    assert (specs["cosface"].train_from, specs["pfe"].train_from) == (STAGE, "")
+    model, _ = load_model(records["cosface"].cell, records["cosface"].unit, site)
+    assert not model.reads_maps  # tests read images
+    raw = model(torch.rand(2, 1, 18, 50)).raw
+    assert raw.shape == (2, 64)
+
+
+def test_the_base_of_a_head_alone_is_trained_from_there_too(site):
+    assert {name: spec.train_from for name, spec in _specs(site, "pfe").items()} == {"cosface": STAGE, "pfe": ""}
+    assert {plan.pinned.settings["model.train_from"] for plan in _plans(site, "pfe")} == {STAGE}
+
+
+def test_a_killed_cache_goes_on_and_a_run_trains_from_it(site):
+    spec = _specs(site, "cosface")["cosface"]
+    run_job(FeaturesJob(spec=spec, view=1, site=site), lambda event: None)
+    assert _caches(site) == ["evaluation", "view1"]
+    damaged = next(site.store.root.glob(".features/*/view1-*"))
+    written = damaged.read_bytes()
+    damaged.write_bytes(written[:-2] + b"\1\1")
+    run_job(FeaturesJob(spec=spec, view=1, site=site), lambda event: None)
+    run_training(spec, site, lambda epoch: None)
+    assert _caches(site).count("view1") >= 1
+    assert next(site.store.root.glob(".features/*/view0-*")).stat().st_size < 2 * 2 * 1200 * 64 * 12 * 12
+
+
+def test_other_stages_have_maps_and_ids_of_their_own_and_none_leaves_ids_as_they_were(site):
+    one = _specs(site, "cosface")["cosface"]
+    other = _specs(site, "cosface", set=(*SHORT[:-1], "model.train_from=features.4"))["cosface"]
+    whole = _specs(site, "cosface", set=SHORT[:-1])["cosface"]
+    assert len({one.features, other.features, whole.features}) == 3
+    assert len({one.id, other.id, whole.id}) == 3
+    assert "train_from" not in whole.model_dump(mode="json")
+
+
+def test_maps_beyond_float16_are_a_failure_of_the_training(tmp_path):
+    network = build_backbone("convnet", 1)
+    with torch.no_grad():
+        network.features[6].weight.fill_(1e9)
+    save_file(network.state_dict(), tmp_path / "large.safetensors")
+    site = Site(results=str(tmp_path / "runs"), weights=str(tmp_path / "large.safetensors"))
+    with pytest.raises(UnitFailed, match=r"enters features\.8 is beyond the range of float16"):
+        Trainer(_specs(site, "cosface")["cosface"], site)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"set": ("model.train_from=features.99",)}, r"no stage 'features.99'; near: features\."),
+        ({"set": ("model.train_from=features.8",), "frozen": True}, "nothing here trains a backbone"),
+        ({"set": ("model.train_from=features.8", "optim.compile=true")}, "cannot be compiled"),
+        ({"set": ("model.train_form=features.8",)}, "did you mean 'model.train_from'"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(site, changes, said):
+    with pytest.raises(UserError, match=said) as caught:
+        _plans(site, "cosface", **changes)
+    assert "\n" not in str(caught.value)
+
+
+def test_layers_at_random_weights_are_not_kept(site):
+    with pytest.raises(UserError, match="would stay at random weights; give --weights"):
+        _plans(site.model_copy(update={"weights": None}), "cosface")
