@@ -1,31 +1,43 @@
-"""Pack the records of the study (docs/study.md), and make its tables from what the repository has of them.
+"""Pack the records of the study (docs/study.md), and recompute its tables from what the repository has of them.
 
     python benchmarks/study.py pack RESULTS.. --whole study.tar.xz --out results/reference
-    python benchmarks/study.py tables results/reference/splits.csv.xz > tables.md
+    python benchmarks/study.py tables RESULTS > tables.md
 
-``pack`` writes all records to ``--whole`` and prints its SHA-256. To ``--out`` it writes an archive per data set with
-the studies and with the trainings and tests of the own class split, and ``splits.csv.xz``: of every test on another
-class split, what systems are compared by, to 5 digits.
+``pack`` writes all records to ``--whole`` and prints its SHA-256. To ``--out`` it writes an archive per data set, with
+the studies, all trainings, and brief records of the tests: the values that verdicts and tables of methods need.
 
-``tables`` recomputes the comparison of systems from that file alone, by code of its own: no part of ``bench`` is used.
+``tables`` recomputes the comparison of systems over class splits from records or archives by code of its own, without
+``bench``.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import math
 import sys
+import tarfile
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-METRICS = {"recall_at_1": "", "map_at_r": "", "augrc": "recall_at_1", "confidence_auroc": "", "spearman_crop": ""}
-"""Metrics of the file, with their variants."""
+LEFT_OUT = ("filter_out_", "edc_", "e_aurc", "coverage_at_risk", "spearman_confidences")
+"""Starts of the names of metrics that brief records leave out."""
 
-COLUMNS = ["dataset", "method", "base", "backbone", "class_split", "seed", "split", "scorer", "metric", "confidence"]
+OF_RISK = ("aurc", "augrc", "risk_at_coverage")
+"""Metrics that they have of Recall@1 alone."""
+
+NOT_OF_SPLITS = (*OF_RISK[::2], "open_set_", "ece_", "brier_")
+"""Starts of the names of metrics that those of class splits leave out, too."""
+
+CONTROLS = ("random", "oracle")
+"""Confidences that serve for comparison."""
+
 IMAGE = ("norm", "max_cosine", "max_probability", "neg_entropy")
 """Free confidences before a gallery is seen; at query time they are all others but the method's own."""
 
@@ -34,54 +46,74 @@ DEFAULT = {"before_gallery": "norm", "at_query_time": "margin"}
 FEW_ERRORS = 100
 """Wrong validation answers below which the default is taken."""
 
-ENSEMBLES = ("deep_ensemble",)
-"""Methods of several networks, which are not compared."""
-
 PLAIN = {"cub200": "arcface", "cars196": "arcface"}
 """Plain methods by data set; ``cosface`` for all others."""
 
 
+def wanted(row: dict[str, Any], of_split: bool) -> bool:
+    """Whether a brief record has a value; that of a test on another class split has fewer."""
+    metric, variant = row["metric"], row["variant"]
+    if metric.startswith((*LEFT_OUT, *NOT_OF_SPLITS) if of_split else LEFT_OUT) or row["confidence"] in CONTROLS:
+        return False
+    return metric not in OF_RISK or variant in ("recall_at_1", "recall_at_1,coverage=0.8")
+
+
 def pack(results: list[Path], whole: Path, out: Path) -> None:
-    """Write all records to an archive, and what the repository has of them to a folder."""
-    from bench.report.frame import collect
-    from bench.report.splits import over_splits
+    """Write all records to an archive, and those that the repository has to archives in a folder."""
     from bench.store.files import write_archive
-    from bench.store.folder import Store
+    from bench.store.folder import RECORD, Store
 
     stores = [Store(path) for path in results]
     texts = {place: text for store in stores for place, text in store.texts().items()}
     write_archive(whole, texts)
     print(f"{whole}: {len(texts)} files, SHA-256 {hashlib.sha256(whole.read_bytes()).hexdigest()}")
-    parts = []
+    kept = dict(texts)
     for store in stores:
-        found = collect(store)
-        roles = {record.unit: record for record in found.splits}
-        ratios = {each.contender.method: each.test_over_train for each in over_splits(store, found)}
-        frame = type(found).of(found.splits).frame
-        frame = frame[[METRICS.get(metric) == variant for metric, variant in zip(frame["metric"], frame["variant"])]]
-        frame = frame[~frame["split"].str.startswith("train") & ~frame["confidence"].isin(("random", "oracle"))]
-        records = [roles[unit] for unit in frame["unit"]]
-        parts.append(
-            frame.assign(
-                class_split=[record.columns.pinned.class_seed for record in records],
-                own_scorer=[record.role.primary_scorer for record in records],
-                test_over_train=frame["method"].map(ratios).round(6),
-                value=[float(f"{value:.5g}") for value in frame["value"]],
-            )
-        )
-        for dataset in frame["dataset"].unique():
-            own = {
-                place: text
-                for place, text in store.texts().items()
-                if f"/{dataset}/" in f"/{place}" or place.startswith("experiments/")
-                if b'class_seed"' not in text
-            }
-            write_archive(out / f"{dataset}.tar.xz", own)
-            print(f"{out / dataset}.tar.xz: {len(own)} files")
-    columns = [*COLUMNS, "value", "n_queries", "own_scorer", "test_over_train"]
-    table = pd.concat(parts)[columns].sort_values(COLUMNS)
-    table.to_csv(out / "splits.csv.xz", index=False)
-    print(f"{out / 'splits.csv.xz'}: {len(table)} values")
+        for record in store.tests():
+            place = (store.unit_dir(record.cell, "test", record.unit) / RECORD).relative_to(store.root).as_posix()
+            of_split = bool(record.columns.pinned.class_seed)
+            changes = {"test_classes": record.test_classes or classes_of(store, record)}
+            changes |= {"curves": {}} if of_split else {}
+            kept[place] = record.brief(partial(wanted, of_split=of_split), **changes).to_json()
+    for dataset in sorted({place.split("/")[1] for place in kept if place.count("/") > 2}):
+        own = {place: text for place, text in kept.items() if place.split("/")[1:2] == [dataset]}
+        made_by = {place: text for place, text in kept.items() if place.startswith("experiments/")}
+        write_archive(out / f"{dataset}.tar.xz", own | made_by)
+        print(f"{out / dataset}.tar.xz: {len(own)} files, {(out / f'{dataset}.tar.xz').stat().st_size / 1e6:.2f} MB")
+
+
+def classes_of(store: Any, record: Any) -> int:
+    """Number of classes of the test images, from the embeddings of a test that was made before records had it."""
+    from safetensors import safe_open
+
+    with safe_open(store.unit_dir(record.cell, "test", record.unit) / min(record.files), "np") as file:
+        return len(np.unique(file.get_tensor("labels")))
+
+
+def frame_of(results: Path) -> tuple[pd.DataFrame, dict[str, float]]:
+    """Values of all tests on class splits that are not a data set's own, and test over training classes by data set."""
+    texts = []
+    for path in [results] if results.is_file() else [*results.glob("*.tar.xz"), *results.rglob("record.json")]:
+        if path.name == "record.json":
+            texts.append(path.read_bytes())
+            continue
+        with tarfile.open(path) as archive:
+            files = (archive.extractfile(member) for member in archive if member.name.endswith("record.json"))
+            texts += [file.read() for file in files if file]
+    records = [json.loads(text) for text in texts]
+    trained = {record["unit"]: record["num_classes"] for record in records if record["kind"] == "train"}
+    rows: list[dict[str, Any]] = []
+    ratios = {}
+    for record in records:
+        columns = record.get("columns", {})
+        number = columns.get("pinned", {}).get("settings", {}).get("data.class_seed")
+        if record["kind"] == "test" and number and not columns["ensemble"]:
+            shared = {key: columns[key] for key in ("dataset", "method", "seed")} | {"class_split": number}
+            shared["own_scorer"] = record["role"]["primary_scorer"]
+            rows += [row | shared for row in record["rows"] if row["confidence"] not in CONTROLS]
+            if "test_classes" in record:
+                ratios[columns["dataset"]] = record["test_classes"] / trained[record["spec"]["train"][0]]
+    return pd.DataFrame(rows).dropna(subset=["value"]), ratios
 
 
 class Tested:
@@ -93,11 +125,9 @@ class Tested:
         means = held_out.groupby("scorer")["value"].mean()
         self.scorer = max(scorers, key=lambda name: means.get(name, -1.0)) if len(scorers) > 1 else min(scorers)
         self.queries = held_out.groupby("split")["n_queries"].mean()
-        self.rows = (
-            rows[rows["scorer"] == self.scorer]
-            .set_index(["split", "metric", "confidence", "seed"])["value"]
-            .sort_index()
-        )
+        meant = rows["variant"] == np.where(rows["metric"] == "augrc", "recall_at_1", "")
+        own = rows[meant & (rows["scorer"] == self.scorer)]
+        self.rows = own.set_index(["split", "metric", "confidence", "seed"])["value"].sort_index()
 
     def free(self, question: str) -> tuple[str, ...]:
         """Names of the free confidences that a question allows."""
@@ -148,14 +178,14 @@ def holm(p: pd.Series) -> pd.Series:
     return stepped.reindex(p.index)
 
 
-def tables(path: Path) -> None:
+def tables(results: Path) -> None:
     """Print, for each data set, question and kind of images, the comparison of every method with the plain one."""
-    frame = pd.read_csv(path, keep_default_na=False, na_values={"value": [""], "n_queries": [""]})
+    frame, ratios = frame_of(results)
     for dataset, of_dataset in frame.groupby("dataset"):
-        ratio = float(of_dataset["test_over_train"].max())
+        ratio = ratios.get(str(dataset), math.nan)
         tested = {key: Tested(rows) for key, rows in of_dataset.groupby(["method", "class_split"])}
         plain = PLAIN.get(str(dataset), "cosface")
-        methods = sorted({method for method, _ in tested} - {plain, *ENSEMBLES})
+        methods = sorted({method for method, _ in tested} - {plain})
         splits = sorted({number for _, number in tested})
         print(f"## {dataset}: {len(splits)} class splits, plain method {plain}\n")
         for metric in ("map_at_r", "recall_at_1"):
@@ -194,17 +224,17 @@ def main() -> None:
     """Run a command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    packing = commands.add_parser("pack", help="write archives and the table of class splits")
+    packing = commands.add_parser("pack", help="write archives")
     packing.add_argument("results", nargs="+", type=Path)
     packing.add_argument("--whole", type=Path, required=True)
     packing.add_argument("--out", type=Path, required=True)
     making = commands.add_parser("tables", help="print the tables of systems")
-    making.add_argument("csv", type=Path)
+    making.add_argument("results", type=Path, help="a results folder, one with archives, or an archive")
     given = parser.parse_args()
     if given.command == "pack":
         pack(given.results, given.whole, given.out)
     else:
-        tables(given.csv)
+        tables(given.results)
 
 
 if __name__ == "__main__":

@@ -150,6 +150,7 @@ def run_tests(
             curves={kind: _mean_curve([_curve(kind, model, images) for model in models]) for kind in images.corrupted},
             environment=environment(site, started, running),
             finished=time.time(),
+            test_classes=images.images.num_classes,
         )
         site.store.write(record)
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
 from ..protocols.rows import OWN
 from ..protocols.statistics import Summary, holm, p_over_splits, paired_difference, summarise_splits
@@ -178,17 +177,11 @@ def _systems(every: Mapping[Contender, BySplit], means: Iterable[OverSplits]) ->
 
 
 def _test_over_train(store: Store, records: Iterable[TestRecord]) -> float:
-    """Test over training classes of the first test with kept embeddings; nan if there is none."""
+    """Test over training classes of the first test whose training is here; nan if there is none."""
     for record in records:
         trained = store.trained(record.trained_cell, record.spec.train[0])
-        if trained is None or not record.files:
-            continue
-        path = store.unit_dir(record.cell, "test", record.unit) / min(record.files)
-        try:
-            with safe_open(path, "np") as file:
-                return len(np.unique(file.get_tensor("labels"))) / trained.num_classes
-        except (OSError, SafetensorError):
-            continue
+        if trained is not None and record.test_classes is not None:
+            return record.test_classes / trained.num_classes
     return float("nan")
 
 
@@ -227,7 +220,7 @@ def _table(dataset: str, rows: Sequence[OverSplits]) -> Table:
     notes = list(dict.fromkeys(f"{names[row.contender]}: {row.reason}." for row in rows if row.reason))
     by_contender = grouped(rows, lambda row: row.contender)
     unknown = [names[each] for each, own in by_contender.items() if own[0].test_over_train != own[0].test_over_train]
-    notes += [f"No interval, as no embeddings are kept: {', '.join(unknown)}."] if unknown else []
+    notes += [f"No interval, as the numbers of classes are not known: {', '.join(unknown)}."] if unknown else []
     return _lines(f"{dataset}, over class splits", rows, titles, _title, ABOUT, notes)
 
 

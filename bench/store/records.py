@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -310,6 +311,8 @@ class TestRecord(_Unit):
         rows: Measured values; a value that does not exist (the correlation of a constant, say) is None.
         curves: Curves of confidence against severity, by name of the corruption.
         finished: Time of the end, seconds since 1970; of two tests of a setting and seed, tables use the later one.
+        test_classes: Number of classes of the test images; None, and not written, in older records.
+        brief_of: Checksum of the whole record, if this one has some of its values only; else empty and not written.
     """
 
     __test__ = False  # not a class of tests, whatever pytest makes of its name
@@ -326,6 +329,13 @@ class TestRecord(_Unit):
     curves: dict[str, Curve]
     environment: Environment
     finished: float
+    test_classes: int | None = Field(None, exclude_if=lambda count: count is None)
+    brief_of: str = Field("", exclude_if=lambda checksum: not checksum)
+
+    def brief(self, wanted: Callable[[SplitRow], bool], **changes: Any) -> Self:
+        """A copy with some of the values, which names the whole record by its checksum."""
+        whole = json.loads(self.to_json())["checksum"]
+        return self.model_copy(update={"rows": tuple(filter(wanted, self.rows)), "brief_of": whole, **changes})
 
     @property
     def trained_cell(self) -> Cell:

@@ -104,7 +104,7 @@ class Rising(Fake):
 
 def _trained(spec, weights, value):
     return TrainRecord(
-        unit=spec.id, cell=spec.cell, spec=spec, files={WEIGHTS: sha256(weights)}, num_classes=1, channels=1,
+        unit=spec.id, cell=spec.cell, spec=spec, files={WEIGHTS: sha256(weights)}, num_classes=3, channels=1,
         manifests={}, history=(), best_epoch=1, selection_value=value, val_map_at_r=value, environment=ENVIRONMENT,
         val_confidence_auroc=None if spec.crop_confidence is None else 1 - value,
     )  # fmt: skip
@@ -124,7 +124,7 @@ def _tested(spec, cell, store, finished=1.0):
     return TestRecord(
         unit=spec.id, cell=cell, spec=spec, files={}, columns=columns, role=role, setting={}, manifests={},
         corruptions={}, rows=({"split": "test", **row("map_at_r", value, n_queries=1)},), curves={},
-        environment=ENVIRONMENT, finished=finished,
+        environment=ENVIRONMENT, finished=finished, test_classes=4,
     )  # fmt: skip
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from statistics import fmean, stdev
 
 import pytest
 from bench.protocols.statistics import Summary, summarise_splits
-from bench.report import splits
 from bench.report.frame import collect
 from bench.report.splits import over_splits, split_document
 from bench.report.variance import variance_document
 from bench.report.write import Judged
+from bench.store.check import damages, inconsistencies
+from bench.store.files import write_archive
 from bench.store.folder import Store
+from bench.store.records import TestRecord
 from bench.store.specs import Pinned
 
 from tests.engine.test_sharing import Fake, _drive
@@ -24,8 +27,7 @@ RATIO = 4 / 3
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-    """Three splits of a plain method and a head, two seeds each; made up values, and kept embeddings assumed."""
-    monkeypatch.setattr(splits, "_test_over_train", lambda store, records: RATIO)
+    """Three splits of a plain method and a head, two seeds each; 4 made up test classes and 3 training classes."""
     asked = {"methods": ("cosface", "pfe"), "hparams": "default", "seeds": 2, "set": ("data.class_splits=3",)}
     _drive(tmp_path, [Fake()], monkeypatch, **asked)
     return Store(tmp_path)
@@ -99,13 +101,15 @@ def test_files_name_the_unit_and_the_interval(store):
         assert "official" not in text
 
 
-def test_without_kept_embeddings_there_is_no_interval(store, monkeypatch):
-    monkeypatch.undo()
-    found = over_splits(store, collect(store))
+def test_without_the_numbers_of_classes_there_is_no_interval(store):
+    results = collect(store)
+    older = tuple(record.model_copy(update={"test_classes": None}) for record in results.splits)
+    found = over_splits(store, replace(results, splits=older))
     one = found[0].summary
     assert math.isnan(one.ci_low)
     assert one.mean == one.mean
-    assert "No interval, as no embeddings are kept: cosface, pfe (cosface)." in markdown(split_document(found))
+    said = "No interval, as the numbers of classes are not known: cosface, pfe (cosface)."
+    assert said in markdown(split_document(found))
 
 
 def test_seeds_and_splits_are_side_by_side(store):
@@ -130,3 +134,22 @@ def test_tuning_is_beside_seeds_and_splits(tmp_path, monkeypatch):
 def test_one_split_has_a_mean_alone():
     assert summarise_splits([0.5], RATIO).mean == 0.5
     assert isinstance(summarise_splits([0.5, 0.6], float("nan")), Summary)
+
+
+def test_an_archive_of_brief_records_gives_the_same_table(store, tmp_path):
+    texts = store.texts()
+    for record in store.tests():
+        place = (store.unit_dir(record.cell, "test", record.unit) / "record.json").relative_to(store.root).as_posix()
+        extra = record.rows[0] | {"metric": "r_precision"}
+        brief = record.model_copy(update={"rows": (*record.rows, extra)}).brief(lambda row: row["metric"] == "map_at_r")
+        assert brief.rows == record.rows
+        assert brief.brief_of not in ("", json.loads(texts[place])["checksum"])  # of the record with both values
+        assert TestRecord.from_json(brief.to_json()) == brief
+        texts[place] = brief.to_json()
+    kept = tmp_path / "brief.tar.xz"
+    write_archive(kept, texts)
+    assert damages(kept) == []
+    assert inconsistencies(Store(kept)) == []
+    found, wanted = (split_document(over_splits(each, collect(each))).numbers for each in (Store(kept), store))
+    assert found.equals(wanted)
+    assert not found.empty
