@@ -3,6 +3,8 @@
     python benchmarks/study.py pack RESULTS.. --whole study.tar.xz --out results/reference
     python benchmarks/study.py tables RESULTS > tables.md
 
+Results of several sessions are packed together: RESULTS may be archives, too.
+
 ``pack`` writes all records to ``--whole`` and prints its SHA-256. To ``--out`` it writes an archive per data set, with
 the studies, all trainings, and brief records of the tests: the values that verdicts and tables of methods need.
 
@@ -26,13 +28,13 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-LEFT_OUT = ("filter_out_", "edc_", "e_aurc", "coverage_at_risk", "spearman_confidences")
-"""Starts of the names of metrics that brief records leave out."""
+LEFT_OUT = ("filter_out_", "edc_", "e_aurc", "coverage_at_risk")
+"""Starts of the names of metrics that brief records leave out; filter-out rates with the default confidence stay."""
 
 OF_RISK = ("aurc", "augrc", "risk_at_coverage")
 """Metrics that they have of Recall@1 alone."""
 
-NOT_OF_SPLITS = (*OF_RISK[::2], "open_set_", "ece_", "brier_")
+NOT_OF_SPLITS = (*OF_RISK[::2], "spearman_confidences", "open_set_", "ece_", "brier_")
 """Starts of the names of metrics that those of class splits leave out, too."""
 
 CONTROLS = ("random", "oracle")
@@ -50,12 +52,21 @@ PLAIN = {"cub200": "arcface", "cars196": "arcface"}
 """Plain methods by data set; ``cosface`` for all others."""
 
 
-def wanted(row: dict[str, Any], of_split: bool) -> bool:
+def wanted(row: dict[str, Any], of_split: bool, default: str) -> bool:
     """Whether a brief record has a value; that of a test on another class split has fewer."""
     metric, variant = row["metric"], row["variant"]
+    if metric.startswith("filter_out_") and row["confidence"] == default:
+        return not of_split
     if metric.startswith((*LEFT_OUT, *NOT_OF_SPLITS) if of_split else LEFT_OUT) or row["confidence"] in CONTROLS:
         return False
     return metric not in OF_RISK or variant in ("recall_at_1", "recall_at_1,coverage=0.8")
+
+
+def brief(record: Any, classes: int | None = None) -> Any:
+    """A test's record with what verdicts and tables of methods need."""
+    of_split = bool(record.columns.pinned.class_seed)
+    changes = ({"curves": {}} if of_split else {}) | ({"test_classes": classes} if classes else {})
+    return record.brief(partial(wanted, of_split=of_split, default=record.role.default_confidence), **changes)
 
 
 def pack(results: list[Path], whole: Path, out: Path) -> None:
@@ -70,11 +81,10 @@ def pack(results: list[Path], whole: Path, out: Path) -> None:
     kept = dict(texts)
     for store in stores:
         for record in store.tests():
+            if record.brief_of:  # packed before
+                continue
             place = (store.unit_dir(record.cell, "test", record.unit) / RECORD).relative_to(store.root).as_posix()
-            of_split = bool(record.columns.pinned.class_seed)
-            changes = {"test_classes": record.test_classes or classes_of(store, record)}
-            changes |= {"curves": {}} if of_split else {}
-            kept[place] = record.brief(partial(wanted, of_split=of_split), **changes).to_json()
+            kept[place] = brief(record, record.test_classes or classes_of(store, record)).to_json()
     for dataset in sorted({place.split("/")[1] for place in kept if place.count("/") > 2}):
         own = {place: text for place, text in kept.items() if place.split("/")[1:2] == [dataset]}
         made_by = {place: text for place, text in kept.items() if place.startswith("experiments/")}
@@ -178,9 +188,14 @@ def holm(p: pd.Series) -> pd.Series:
     return stepped.reindex(p.index)
 
 
-def tables(results: Path) -> None:
+Comparisons = dict[str, tuple[float, ...]]
+"""Mean, ends of the interval, p-value, number of splits and of those with a better system, by method."""
+
+
+def tables(results: Path, figure: Path | None) -> None:
     """Print, for each data set, question and kind of images, the comparison of every method with the plain one."""
     frame, ratios = frame_of(results)
+    found: dict[str, Comparisons] = {}
     for dataset, of_dataset in frame.groupby("dataset"):
         ratio = ratios.get(str(dataset), math.nan)
         tested = {key: Tested(rows) for key, rows in of_dataset.groupby(["method", "class_split"])}
@@ -193,7 +208,7 @@ def tables(results: Path) -> None:
             print()
         for question in OWN:
             for images in ("test", "test_crop"):
-                rows = {}
+                rows: Comparisons = {}
                 for method in methods:
                     values = []
                     for number in splits:
@@ -205,6 +220,7 @@ def tables(results: Path) -> None:
                         values.append(float((rival.risk(images, free) - own.risk(images, name)).mean()))
                     if values:
                         rows[method] = (*summary(values, ratio), len(values), sum(value > 0 for value in values))
+                found[f"{dataset}, {question.replace('_', ' ')}, {'clean' if images == 'test' else 'crops'}"] = rows
                 print(f"### {question}, {images}\n")
                 print("| method | AUGRC, plain - method, points | p | p, Holm | splits | better on |")
                 print("|---|---|---|---|---|---|")
@@ -213,6 +229,32 @@ def tables(results: Path) -> None:
                     ends = f"{100 * mean:+.2f} [{100 * low:+.2f}, {100 * high:+.2f}]"
                     print(f"| `{name}` | {ends} | {p:.3g} | {adjusted[name]:.3g} | {n} | {better} |")
                 print()
+
+    if figure is not None:
+        draw(found, figure)
+
+
+def draw(found: dict[str, Comparisons], path: Path) -> None:
+    """Draw the differences with their intervals, a panel per data set, question and kind of images."""
+    import matplotlib as mpl
+    import matplotlib.pyplot as plt
+
+    mpl.rcParams["svg.hashsalt"] = "study"
+    columns = 2
+    height = 0.8 + 0.22 * max(map(len, found.values()))
+    lines = -(-len(found) // columns)
+    panels, axes = plt.subplots(lines, columns, figsize=(9, height * lines), squeeze=False, layout="constrained")
+    for axis, (title, rows) in zip(axes.flat, found.items()):
+        ordered = sorted(rows.items(), key=lambda item: item[1][0])
+        for place, (_, (mean, low, high, *_)) in enumerate(ordered):
+            colour = "#0072B2" if low > 0 else "#D55E00" if high < 0 else "#666666"
+            axis.plot([100 * low, 100 * high], [place, place], color=colour, linewidth=1.5)
+            axis.plot(100 * mean, place, "o", color=colour, markersize=4)
+        axis.axvline(0, color="black", linewidth=0.8)
+        axis.set_yticks(range(len(ordered)), [name for name, _ in ordered], fontsize=8)
+        axis.set_title(title, fontsize=9)
+        axis.set_xlabel("AUGRC, plain minus method, points: right of 0 the method is better", fontsize=8)
+    panels.savefig(path, metadata={"Date": None})
 
 
 def _mean(tested: dict[tuple[str, int], Tested], name: str, splits: list[int], metric: str) -> str:
@@ -230,11 +272,12 @@ def main() -> None:
     packing.add_argument("--out", type=Path, required=True)
     making = commands.add_parser("tables", help="print the tables of systems")
     making.add_argument("results", type=Path, help="a results folder, one with archives, or an archive")
+    making.add_argument("--figure", type=Path, help="draw them to this file")
     given = parser.parse_args()
     if given.command == "pack":
         pack(given.results, given.whole, given.out)
     else:
-        tables(given.results)
+        tables(given.results, given.figure)
 
 
 if __name__ == "__main__":
