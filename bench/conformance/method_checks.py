@@ -14,6 +14,9 @@ from .failure import require
 
 CLASSES, PER_CLASS, DIM, SIDE, MEMBERS = 6, 4, 16, 20, 3
 
+SAME = 1e-5
+"""Range of confidences, as a share of the largest one, that is called constant; float32 has 1e-7, our methods 1e-2."""
+
 
 def _batch(seed: int = 0) -> tuple[Tensor, Tensor]:
     """Images ``[B, 1, 20, 20]`` of a few classes that differ by a fixed pattern, and labels."""
@@ -220,8 +223,6 @@ def learns(cls: Any) -> None:
     if not model.method.by_steps:
         _require_fit(model)
         return
-    trained = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.Adam(trained, lr=3e-3)
 
     def measure() -> float:
         with torch.no_grad():
@@ -232,12 +233,19 @@ def learns(cls: Any) -> None:
         return float(torch.stack(values).mean())
 
     before = measure()
-    for _ in range(25):
+    _train(model, steps=25, lr=3e-3)
+    after = measure()
+    require(after < before, f"the loss went from {before:.4g} to {after:.4g} in 25 steps on one batch")
+
+
+def _train(model: Any, steps: int, lr: float) -> None:
+    """Train on one fixed batch."""
+    images, labels = _batch()
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=lr)
+    for _ in range(steps):
         optimizer.zero_grad()
         model.objective(model(images).distribution, labels).backward()
         optimizer.step()
-    after = measure()
-    require(after < before, f"the loss went from {before:.4g} to {after:.4g} in 25 steps on one batch")
 
 
 def _require_fit(model: Any) -> None:
@@ -258,7 +266,8 @@ def _require_fit(model: Any) -> None:
 def confidence(cls: Any) -> None:
     """Require that the confidences of a method are finite, one value per image.
 
-    A probabilistic method must have a confidence of its own, which is not the same for all images.
+    A probabilistic method must have a confidence of its own, which is not the same for all images, not even after 50
+    steps of training.
     """
     model = build(cls).eval()
     images, labels = _batch()
@@ -269,6 +278,22 @@ def confidence(cls: Any) -> None:
     require(("method" in found) == model.method.probabilistic, "a distribution of one's own needs confidence()")
     if "method" in found:
         require(float(found["method"].std()) > 0, "the confidence is the same for every image")
+        if model.method.by_steps and not cls.ensemble:
+            _require_live(model.train(), images)
+
+
+def _require_live(model: Any, images: Tensor) -> None:
+    """Train fast: a spread that the loss drives to the end of its range gets there, as in a whole training."""
+    torch.manual_seed(1)
+    _train(model, steps=50, lr=1e-2)
+    with torch.no_grad():
+        values = model.eval().confidences(model(images))["method"]
+    constant = float(values.max() - values.min()) <= SAME * float(values.abs().max())
+    require(
+        not constant,
+        f"after 50 steps of training, the confidence is the same for every image ({values[0].item():.4g}): the loss"
+        " drives the spread to one end of its range; widen the range, or weigh what pulls there less",
+    )
 
 
 def scores(cls: Any) -> None:

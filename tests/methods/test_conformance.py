@@ -108,6 +108,26 @@ def test_a_spread_that_underflows_or_overflows_is_found(variance):
         check("finite", _spread(variance))
 
 
+class _Sampled(CosineClassifier):
+    """A softmax of samples, which pulls the variance to its floor, and a likelihood that is too weak to hold it."""
+
+    def forward(self, distribution, labels):
+        centres = F.normalize(self.weight, dim=-1)[labels]
+        return super().forward(distribution, labels) - 1e-3 * distribution.log_prob(centres).mean()
+
+
+def test_a_confidence_that_training_makes_constant_is_found():
+    class Floored(_spread(lambda s: 0.01 + 0.5 * s.sigmoid())):
+        """Confidences that vary at first."""
+
+        def objective(self, num_classes, dim, base=None):
+            return _Sampled(num_classes, dim, 16.0)
+
+    check("learns", Floored)
+    with pytest.raises(ConformanceError, match=r"after 50 steps of training, .* the same for every image \(-0\.01\)"):
+        check("confidence", Floored)
+
+
 def test_a_spread_that_is_refused_in_words_is_as_good_as_a_value():
     def refuses(spread):
         if not bool((spread.abs() < 50).all()):
