@@ -253,7 +253,7 @@ def draw(found: dict[str, Comparisons], path: Path) -> None:
         axis.axvline(0, color="black", linewidth=0.8)
         axis.set_yticks(range(len(ordered)), [name for name, _ in ordered], fontsize=8)
         axis.set_title(title, fontsize=9)
-        axis.set_xlabel("AUGRC, plain minus method, points: right of 0 the method is better", fontsize=8)
+        axis.set_xlabel("AUGRC, plain minus method, points", fontsize=8)
     panels.savefig(path, metadata={"Date": None})
 
 
