@@ -298,7 +298,9 @@ class Scheduler:
             if not trained_here:
                 raise _TrialSettled
             raise UnitFailed(f"the record of train {unit} is missing after its training")
-        for note in filter(None, (record.note, record.environment.memory_note)):
+        # A trial may be as bad as it likes.
+        of_loss = record.loss_note if weights else ""
+        for note in filter(None, (record.note, of_loss, record.environment.memory_note)):
             self.display.log(f"{spec.method} on {spec.dataset}: train {unit}: {note}")
         if trained_here:
             self.outcome.trained += 1

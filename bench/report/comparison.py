@@ -23,6 +23,7 @@ from .contender import (
 )
 from .ranks import Rank, ranks, unranked_text
 from .reference import MARK, Against, against_reference, sentences
+from .remarks import Remark, lines, remarks
 from .seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics
 from .splits import OverSplits
 from .table import EVERYWHERE, Cell, Column, Document, frame_of, held, label, table_of
@@ -45,7 +46,7 @@ class ComparisonRow:
     ``trainings`` are those spent on tuning, of the base included; ``confidence`` is the method's default one. ``rank``
     is by MAP@R over paired seeds, ``unequal`` how its budget differs from that of most of its rivals. ``budget`` is the
     text of that at which it is ranked and marked; empty if the data set has one only. ``against`` compares a head on
-    frozen features with the network as it is, by each metric of retrieval.
+    frozen features with the network as it is, by each metric of retrieval. ``remarks`` are what is wrong with it.
     """
 
     contender: Contender
@@ -57,6 +58,7 @@ class ComparisonRow:
     rank: Rank
     unequal: str
     against: tuple[Against, ...] = ()
+    remarks: tuple[Remark, ...] = ()
     budget: str = ""
 
     @property
@@ -104,7 +106,9 @@ def compare_within(groups: Sequence[SeedGroup]) -> list[ComparisonRow]:
     unequal = unequal_budgets([group.contender for group in groups], [group.seeds for group in groups])
     rows = [
         ComparisonRow(group.contender, group.seeds, group.trainings, group.confidence, *judged)
-        for group, judged in zip(groups, zip(values, marks, ranked, unequal, against_reference(groups)))
+        for group, judged in zip(
+            groups, zip(values, marks, ranked, unequal, against_reference(groups), map(remarks, groups))
+        )
     ]
     return sorted(rows, key=_order)
 
@@ -135,6 +139,11 @@ class Part(NamedTuple):
         """Sentences about the heads that are not shown to be better than the network as it is."""
         found = sentences(self.dataset, ((row.label, row.against) for row in self.rows))
         return [f"{MARK} {each}" for each in found]
+
+    @property
+    def remarks(self) -> list[str]:
+        """Lines on what is wrong with its rows."""
+        return lines((row.label, row.remarks) for row in self.rows)
 
     @property
     def unequal(self) -> str:
@@ -316,7 +325,7 @@ def comparison_document(
         left_to = f"{len(others)}, in table `splits`" if others else ""
         said = {"No rank": part.unranked, "* Unequal budget": part.unequal, "No finished test": lost}
         said["Class splits left out"] = left_to
-        notes = (*part.against, *(f"{name}: {text}." for name, text in said.items() if text))
+        notes = (*part.against, *part.remarks, *(f"{name}: {text}." for name, text in said.items() if text))
         tables.append(table_of(COLUMNS, part.rows, part.title, notes=notes, caption=CAPTION))
     numbers = frame_of(COLUMNS, (row for own in rows.values() for row in own), **TYPES)
     always = ("method", "rank", "ties")

@@ -199,7 +199,11 @@ def _print_confidences(scored: Mapping[str, Scored], frame: pd.DataFrame, consol
     print_table(table_of(columns, lines.to_dict("records"), title), console)
     for name, each in scored.items():
         primary = lines[(lines["method"] == name) & (lines["confidence"] == each.primary)]
-        if len(primary):
+        values = each.confidences.get(each.primary)
+        if values is not None and bool((values == values[0]).all()):
+            constant = f"constant for all {len(values):,} images, it says nothing"
+            _say(f"{name}, confidence {each.primary!r}: {constant}.", console)
+        elif len(primary):
             _say(_sentence(name, primary.iloc[0], frame), console)
 
 

@@ -246,10 +246,39 @@ class SeedGroup:
     def column(self, column: ComparedColumn, confidence: str | None = None) -> dict[int, float]:
         """Values of a column of the comparison table, by seed."""
         name = (confidence or self.confidence) if column.of_confidence else ""
-        return self.per_seed(column.metric, column.split, self.variant(column), name)
+        found = self.per_seed(column.metric, column.split, self.variant(column), name)
+        return dict.fromkeys(found, float("nan")) if self.constant(name) else found
+
+    def constant(self, confidence: str) -> str:
+        """``constant for all N images`` if a confidence, alone or as part of a combination, is; else empty.
+
+        Records have no values of confidences. Of a constant one, every AUROC on test images is 0.5 and no rank
+        correlation exists.
+        """
+        return self._constant.get(confidence.partition("+")[0], "")
+
+    @cached_property
+    def _constant(self) -> dict[str, str]:
+        aurocs: dict[str, list[float]] = {}
+        correlated = set()
+        for (metric, split, _, name), values in self._values.items():
+            known = [value for _, _, value in values if value == value]
+            if metric == "confidence_auroc" and split in tested_splits([split]):
+                aurocs.setdefault(name, []).extend(known)
+            elif metric.startswith("spearman_") and known:
+                correlated.add(name)
+        names = {name for name, values in aurocs.items() if set(values) == {0.5}} - correlated
+        if not names:
+            return {}
+        judged = self.rows[self.rows["metric"] == "confidence_auroc"].get("n_queries", pd.Series(dtype=float))
+        queries = pd.to_numeric(judged, errors="coerce").max()
+        count = f"{int(queries):,} " if queries > 0 else ""
+        return dict.fromkeys(names, f"constant for all {count}images")
 
     def gaps(self, column: ComparedColumn, seeds: Collection[int]) -> str:
         """Seeds at which a column of the comparison table has no value, as text; empty if it has all."""
+        if column.of_confidence and (constant := self.constant(self.confidence)):
+            return f"confidence {constant}"
         tested, defined = set(self.rows["seed"]), defined_values(self.column(column))
         missing = {"no": set(seeds) - tested, "no value at": set(seeds) & tested - set(defined)}
         return ", ".join(f"{what} {seeds_text(those)}" for what, those in missing.items() if those)

@@ -154,7 +154,9 @@ def _system(
     difference = found.differences[decides.title]
     p = p_of_win(difference, p_of(theirs[decides.title], ours[decides.title]), detected)
     outcome, reason = _decide(found)
-    if outcome and (unknown := no_ranking(group)):
+    if constant := group.constant(own.name):
+        outcome, reason, p = None, f"its confidence is {constant}", float("nan")
+    elif outcome and (unknown := no_ranking(group)):
         outcome, reason = None, unknown
     return replace(found, outcome=outcome, reason=reason, p=p)
 

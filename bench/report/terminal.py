@@ -91,11 +91,11 @@ def _shown(title: str, text: Callable[[ComparisonRow], str]) -> Column[Compariso
 
 def _notes(part: Part, fit: bool) -> list[str]:
     if len(part.rows) < 2:
-        return []
+        return part.remarks
     ranked = any(row.rank.interval is not None for row in part.rows)
     meaning = "by MAP@R, 95 % interval over paired seeds" if fit else "in comparison.md, this terminal is too narrow"
     notes = {"rank": meaning if ranked else "", "no rank": part.unranked, "unequal budget": part.unequal}
-    return [f"{name}: {text}" for name, text in notes.items() if text]
+    return [*part.remarks, *(f"{name}: {text}" for name, text in notes.items() if text)]
 
 
 def _title(part: Part, common: Mapping[str, str], backbone: str, pinned: str) -> str:
@@ -135,9 +135,11 @@ def print_confidences(by_dataset: ByDataset, console: Console) -> None:
 
 
 def _aurocs(group: SeedGroup, split: str) -> list[str]:
-    shown = (group.confidence, *RETRIEVAL_CONFIDENCES, f"{group.confidence}{COMBINED}")
-    means = (SeedStatistics.of(group.per_seed(METRIC, split, confidence=name)).mean for name in shown)
-    return [percent(mean, 1) for mean in means]
+    def text(name: str) -> str:
+        mean = SeedStatistics.of(group.per_seed(METRIC, split, confidence=name)).mean
+        return "constant" if group.constant(name) else percent(mean, 1)
+
+    return [text(name) for name in (group.confidence, *RETRIEVAL_CONFIDENCES, f"{group.confidence}{COMBINED}")]
 
 
 def print_verdicts(answers: Iterable[Verdict], console: Console) -> None:

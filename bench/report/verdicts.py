@@ -237,7 +237,7 @@ def verdicts(groups: Iterable[SeedGroup], *, every_ranking: bool = False) -> lis
     The answers are those of the ranking that a system takes (:func:`ranking_of`), or of every one under which image
     confidences were tested. A contender without a retrieval confidence on test images, as in old records, is left out.
     There is one verdict before the gallery and three at query time, or one of each if the method has no confidence of
-    its own.
+    its own. A confidence that is constant has the reason alone.
     """
     found: list[Verdict] = []
     for own in divided(groups, ["dataset"]).values():
@@ -417,9 +417,12 @@ def _verdict(
     group: SeedGroup, split: str, question: Question, challenger: str, rivals: Rivals, same: str, leads: bool
 ) -> Verdict:
     own, free = aurocs(group, split, challenger), aurocs(group, split, rivals.chosen)
-    difference = paired_difference(own, free) if set(own) & set(free) else None
+    constant = group.constant(challenger)
+    difference = paired_difference(own, free) if set(own) & set(free) and not constant else None
     outcome, reason = _decide(challenger, own, rivals, difference)
-    if outcome and (unknown := no_ranking(group)):
+    if constant:
+        reason = constant
+    elif outcome and (unknown := no_ranking(group)):
         outcome, reason = None, unknown
     if outcome == "better" and same:
         reason = f"orders images as {same}"
@@ -455,8 +458,6 @@ def _decide(
         return None, "no AUROC on test"
     if difference.n < 2:
         return "undecided", "one seed"
-    if all(value == 0.5 for value in own.values()):
-        return outcome_of(difference), "AUROC 0.5 at every seed"
     outcome = outcome_of(difference)
     if outcome == "better" and outcome_of(difference_of(own, dict.fromkeys(own, 0.5))) != "better":
         return "undecided", "not above chance"

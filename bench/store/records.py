@@ -236,6 +236,14 @@ class TrainRecord(_Unit):
     note: str = ""
     environment: Environment
 
+    @property
+    def loss_note(self) -> str:
+        """Text about a training whose loss was lowest in its first epoch; empty if it fell, or there was one epoch."""
+        first, *later = [epoch.loss for epoch in self.history if epoch.loss is not None] or [0.0]
+        if not later or min(later) < first:
+            return ""
+        return f"the loss never fell: {first:.4g} in the first epoch, {min(later):.4g} at best later"
+
 
 class Columns(_Value):
     """Columns of the table of results that are the same for all rows of a test; they identify it."""

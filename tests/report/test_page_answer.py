@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from bench.report.frame import Results
 from bench.report.page import answer as answers
+from bench.report.page import sources
 from bench.report.page.answer import answer_of
 from bench.report.page.page import page_html
 from bench.report.page.words import Words, named
 from bench.report.write import Judged
 from bench.store.folder import Store
+from bench.store.records import Epoch, TrainRecord
 from bench.store.specs import Pinned
 
 from tests.report.shown import facts_of
@@ -260,3 +263,28 @@ def test_budgets_and_parts_of_the_data_are_named():
     notes = " ".join(_answer(LEADING, POINT, *part).notes)
     assert "Settings: default settings, nothing tuned (d, e)." in notes
     assert "Only a part of the images: e." in notes
+
+
+def test_a_constant_confidence_is_said_first_and_is_no_case(tmp_path):
+    dead = Made("dead", (0.9, 0.91, 0.92), (0.5, 0.5, 0.5))
+    answer = _answer(dead, LEADING)
+    (said,) = answer.warnings
+    assert re.fullmatch("On d: Own confidence constant for all (.* )?images, so there is no verdict on it: dead.", said)
+    assert {each.judged + each.same for each in answer.cases} == {1}
+    page = Tree(page_html(Judged(Store(tmp_path), Results.of((*dead.records(), *LEADING.records()))), ()))
+    assert said in page.by_id("answer")
+    assert "the method has a confidence that is constant" in page.by_id("verdict-d")
+
+
+def test_a_training_whose_loss_never_fell_is_named():
+    def training(*losses):
+        history = tuple(Epoch(epoch=i, loss=loss, val_map_at_r=0.1) for i, loss in enumerate(losses))
+        return TrainRecord.model_construct(history=history)
+
+    falls = [training(), training(2.0), training(None, 2.0), training(None, 2.0, 2.5, 1.9)]
+    assert {each.loss_note for each in falls} == {""}
+    (test,) = POINT.records()[:1]
+    assert sources.losses([sources.Tested(test, tuple(falls))]) == []
+    assert sources.losses([sources.Tested(test, (training(None, 2.0, 2.5, 2.25),))]) == [
+        "On d, point, seed 0: the loss never fell: 2 in the first epoch, 2.25 at best later."
+    ]

@@ -290,3 +290,14 @@ def test_over_class_splits_the_unit_is_the_split_and_the_rival_is_chosen_on_each
     document = split_document([*means, *found])
     assert "before the gallery, clean" in files_of(document)["splits.md"]
     assert set(document.numbers["question"]) == {"", BEFORE, "at_query_time"}
+
+
+def test_a_constant_confidence_has_no_outcome():
+    frame, roles = _method("dead", {OWN: 1.0, "norm": 0.5})
+    frame.loc[(frame["confidence"] == OWN) & (frame["metric"] == "confidence_auroc"), "value"] = 0.5
+    found = [each for each in _found(PLAIN, (frame, roles)) if each.contender.method == "dead"]
+    assert found
+    assert {(each.outcome, each.reason) for each in found} == {
+        (None, f"its confidence is constant for all {QUERIES} images")
+    }
+    assert not any(each.counts for each in found)

@@ -8,6 +8,7 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
+from bench.report import comparison as compared
 from bench.report.comparison import Mark
 from bench.report.frame import confidences
 from bench.report.terminal import print_comparison
@@ -18,6 +19,7 @@ from rich.console import Console
 from tests.report.shown import (
     comparison,
     comparison_frame,
+    paired_methods,
     paired_with_base,
     print_confidences,
     print_regrets,
@@ -317,3 +319,45 @@ def test_data_sets_without_a_known_posterior_have_no_regrets():
     out = io.StringIO()
     print_regrets(*_judged(), Console(file=out))
     assert out.getvalue() == ""
+
+
+AUROC = {"metric": "confidence_auroc", "split": "test", "scorer": "cosine", "n_queries": 1200}
+AURC = {"metric": "aurc", "split": "test_crop", "scorer": "cosine", "variant": "recall_at_1"}
+
+
+def _wrong(**aurocs):
+    """Two methods with AUROCs of their own confidences, and a network that does not tell pairs apart."""
+    lines = [("point", "", seed, "norm", AURC, 0.3) for seed in (0, 1, 2)]
+    for name, values in aurocs.items():
+        for seed, value in enumerate(values):
+            lines += [(name, "", seed, "method", AUROC, value), (name, "", seed, "method", AURC, 0.4)]
+    pairs = {"metric": "verification_auc", "split": "test"}
+    lines += [("point", "", seed, "", pairs, 0.495 + 0.005 * seed) for seed in (0, 1, 2)]
+    return _frame(lines)
+
+
+def test_what_went_wrong_is_said_below_the_comparison_in_a_line_for_each_kind():
+    data = _wrong(dead=[0.5] * 3, flat=[0.5] * 3, turned=[0.30, 0.31, 0.32], fine=[0.7, 0.8, 0.9], some=[0.4, 0.5, 0.6])
+    rows = comparison(*data)
+    (part,) = compared.parts(rows)
+    assert sorted(part.remarks) == [
+        "At chance, pairs are not told apart (verification AUC near 50): point (50.0).",
+        "Own confidence constant for all 1,200 images, so there is no verdict on it: dead, flat.",
+        "Own confidence reversed on clean images (AUROC below 50): turned (31.0 [28.5, 33.5]).",
+    ]
+    console = Console(file=io.StringIO(), width=200)
+    print_comparison(rows, console)
+    for line in part.remarks:
+        assert line in console.file.getvalue()
+        assert line in to_markdown(rows)
+
+
+def test_a_constant_confidence_is_compared_with_nothing_and_the_pair_says_so():
+    pairs = paired_methods(*_wrong(dead=[0.5] * 3, fine=[0.7, 0.8, 0.9]))
+    aurc = pairs[pairs["metric"] == "aurc"].set_index(["first", "other"])
+    assert aurc.loc[("fine", "point"), "verdict"] == "better"
+    for pair in (("dead", "fine"), ("dead", "point")):
+        assert (aurc.loc[pair, "verdict"], aurc.loc[pair, "left_out"]) == (
+            "no pairs",
+            "dead: confidence constant for all 1,200 images",
+        )

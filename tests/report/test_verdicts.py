@@ -229,9 +229,19 @@ def test_a_seed_whose_answers_are_all_right_is_left_out():
     assert (row["verdict"], row["reason"]) == ("", "no AUROC on test")
 
 
-def test_a_constant_confidence_is_judged_and_named():
-    row = _table(*_results(_levels(own=0.5))).loc["test", "before_gallery", OWN]
-    assert (row["verdict"], row["reason"]) == ("not worth it", "AUROC 0.5 at every seed")
+def test_a_constant_confidence_is_named_and_gets_no_verdict():
+    frame, roles = _results(_levels() | {(split, OWN): [0.5] * 3 for split in ("test", "val")})
+    frame["n_queries"] = np.where(frame["split"] == "test", 1200, 300)
+    table = _table(frame, roles)
+    assert set(table["verdict"]) == {""}
+    assert set(table["reason"]) == {"constant for all 1,200 images"}  # with the margin it is the margin
+    assert table["difference_mean"].isna().all()
+    assert table["p_holm"].isna().all()
+    # At chance, but some correlation exists or a seed differs: no constant.
+    varied = frame.head(1).assign(metric="spearman_crop", confidence=OWN, value=0.1)
+    same = (frame["seed"] > 0) | (frame["confidence"] != OWN)
+    for other in (pd.concat([frame, varied]), frame.assign(value=frame["value"].where(same, 0.51))):
+        assert _table(other, roles).loc["test", "before_gallery", OWN]["verdict"] == "not worth it"
 
 
 def test_a_method_without_a_confidence_of_its_own_shows_the_free_ones():

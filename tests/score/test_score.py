@@ -11,6 +11,7 @@ import bench
 import numpy as np
 import pytest
 import torch
+from bench.cli import main
 from bench.methods.distributions import DiagonalNormal, IsotropicNormal, VonMisesFisher
 from bench.methods.scorers import DistributionScorer
 from bench.protocols.quality import spearman
@@ -249,6 +250,15 @@ def test_norms_that_differ_by_rounding_are_no_confidence(arrays):
     for rounded in (unit, torch.from_numpy(unit).half(), 64 * unit):
         frame = bench.score(rounded, arrays["labels"], confidence=arrays["confidence"])
         assert _value(frame, "confidence_auroc", confidence="norm") == 0.5
+
+
+def test_a_constant_confidence_says_nothing(arrays, tmp_path, capsys):
+    n = len(arrays["labels"])
+    np.savez(tmp_path / "dead.npz", embeddings=arrays["embeddings"], labels=arrays["labels"], confidence=np.ones(n))
+    assert main(["score", str(tmp_path / "dead.npz")]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"confidence 'given': constant for all {n:,} images, it says nothing." in said
+    assert "least confident half" not in said
 
 
 def test_unnormalised_embeddings_are_scored_as_they_are(arrays):

@@ -12,6 +12,7 @@ from ...protocols.rows import COMBINED, FITTED, OWN
 from ..comparison import ComparisonRow
 from ..contender import distinct_labels
 from ..reference import sentences
+from ..remarks import lines
 from ..systems import COLUMNS, JUDGED, System, difference_text
 from ..table import GAP, Cell, Column, Table, cells_table, frame_of, grouped, headings, label, table_of
 from ..verdicts import IMAGES, QUESTIONS, Question, Verdict, adjusted
@@ -94,10 +95,10 @@ class Point(NamedTuple):
 class Answer:
     """Answer to the title of the page: one sentence, points about the questions, what counts, and what is missing.
 
-    ``unbeaten`` are sentences about heads that are not shown to be better than the network as it is.
+    ``warnings`` are about heads that are not shown to be better than the network as it is, and about what went wrong.
     """
 
-    unbeaten: tuple[str, ...]
+    warnings: list[str]
     lead: str
     points: tuple[Point, ...]
     notes: tuple[str, ...]
@@ -112,13 +113,15 @@ def answer_of(data_sets: Sequence[Words]) -> Answer:
     retrieval, how = _about_retrieval(data_sets)
     points = (*_about_confidences(data_sets, cases), Point("Retrieval", retrieval))
     notes = filter(None, (CASE if cases else "", how, *_about_settings(data_sets)))
-    unbeaten = tuple(each for words in data_sets for each in _unbeaten(words))
-    return Answer(unbeaten, _lead(cases), points, tuple(notes), tuple(_missing(data_sets, cases)), cases)
+    warnings = [each for words in data_sets for each in _warnings(words)]
+    return Answer(warnings, _lead(cases), points, tuple(notes), tuple(_missing(data_sets, cases)), cases)
 
 
-def _unbeaten(words: Words) -> list[str]:
+def _warnings(words: Words) -> list[str]:
     facts = words.facts
-    return sentences(facts.title, ((facts.labels[row.contender], row.against) for row in facts.rows))
+    named = [(facts.labels[row.contender], row) for row in facts.rows]
+    unbeaten = sentences(facts.title, ((name, row.against) for name, row in named))
+    return unbeaten + [f"On {facts.title}: {each}" for each in lines((name, row.remarks) for name, row in named)]
 
 
 def _cases(data_sets: Sequence[Words], images: str, question: Question, form: str, names: tuple[str, ...]) -> Cases:

@@ -34,6 +34,16 @@ def tested(store: Store, tests: Sequence[TestRecord]) -> list[Tested]:
     ]
 
 
+def losses(found: Sequence[Tested]) -> list[str]:
+    """Sentences about trainings whose loss never fell."""
+    return [
+        f"On {each.test.columns.dataset}, {each.test.columns.method}, seed {each.test.columns.seed}: {note}."
+        for each in found
+        for note in dict.fromkeys(train.loss_note for train in each.trainings)
+        if note
+    ]
+
+
 def about_protocols(tests: Sequence[TestRecord]) -> list[tuple[str, str]]:
     """Names, versions and presets of the protocols of tests, each with a summary."""
     found = sorted({(test.spec.protocol, test.spec.protocol_version, test.spec.preset) for test in tests})

@@ -20,7 +20,7 @@ from ..contender import Budget, Contender, budget_texts, distinct_labels, is_unt
 from ..pairing import pairs_needed
 from ..seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics, defined_values
 from ..table import interval, percent
-from ..verdicts import IMAGES, METRIC, QUESTIONS, Question, Verdict, aurocs, images_of, outcome_of
+from ..verdicts import CONSTANT, IMAGES, METRIC, QUESTIONS, Question, Verdict, aurocs, images_of, outcome_of
 from ..write import Judged
 
 RETRIEVAL = next(column for column in COMPARED if column.metric == "map_at_r")
@@ -292,7 +292,9 @@ def advice(answers: Sequence[Verdict]) -> Advice:
     free = answers[0].texts.free.removeprefix(rivals.chosen).split()[0].removesuffix("-")
     judged = [each for each in answers if each.difference is not None]
     if not judged:
-        return Advice(rivals.chosen, "", free, reason=answers[0].reason)
+        reason = answers[0].reason
+        constant = reason.startswith(CONSTANT)
+        return Advice(rivals.chosen, "", free, reason=f"a confidence that is {reason}" if constant else reason)
     shown = max(judged, key=lambda each: _known(each.validation_mean, -math.inf))
     state, name, difference = state_of(shown), named(shown.challenger), shown.texts.difference
     if state == "better":
