@@ -1,9 +1,9 @@
 """Pack the records of the study (docs/study.md), and recompute its tables from what the repository has of them.
 
-    python benchmarks/study.py pack RESULTS.. --whole study.tar.xz --out results/reference
-    python benchmarks/study.py tables RESULTS > tables.md
+    python benchmarks/study.py pack RESULTS.. --whole study.tar.xz --out results/study
+    python benchmarks/study.py tables results/study --figure docs/figures/study_grocery.svg > tables.md
 
-Results of several sessions are packed together: RESULTS may be archives, too.
+Results of several sessions are packed together: RESULTS may be archives, too, the former ones first.
 
 ``pack`` writes all records to ``--whole`` and prints its SHA-256. To ``--out`` it writes an archive per data set, with
 the studies, all trainings, and brief records of the tests: the values that verdicts and tables of methods need.
@@ -121,8 +121,10 @@ def frame_of(results: Path) -> tuple[pd.DataFrame, dict[str, float]]:
             shared = {key: columns[key] for key in ("dataset", "method", "seed")} | {"class_split": number}
             shared["own_scorer"] = record["role"]["primary_scorer"]
             rows += [row | shared for row in record["rows"] if row["confidence"] not in CONTROLS]
-            if "test_classes" in record:
-                ratios[columns["dataset"]] = record["test_classes"] / trained[record["spec"]["train"][0]]
+            if "test_classes" in record and (classes := trained.get(record["spec"]["train"][0])):
+                ratios[columns["dataset"]] = record["test_classes"] / classes
+    if not rows:
+        raise SystemExit(f"{results}: no test on another class split")
     return pd.DataFrame(rows).dropna(subset=["value"]), ratios
 
 
@@ -229,7 +231,6 @@ def tables(results: Path, figure: Path | None) -> None:
                     ends = f"{100 * mean:+.2f} [{100 * low:+.2f}, {100 * high:+.2f}]"
                     print(f"| `{name}` | {ends} | {p:.3g} | {adjusted[name]:.3g} | {n} | {better} |")
                 print()
-
     if figure is not None:
         draw(found, figure)
 
@@ -239,7 +240,7 @@ def draw(found: dict[str, Comparisons], path: Path) -> None:
     import matplotlib as mpl
     import matplotlib.pyplot as plt
 
-    mpl.rcParams["svg.hashsalt"] = "study"
+    mpl.rcParams |= {"svg.hashsalt": "study", "svg.fonttype": "none"}
     columns = 2
     height = 0.8 + 0.22 * max(map(len, found.values()))
     lines = -(-len(found) // columns)

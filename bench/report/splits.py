@@ -17,19 +17,24 @@ from .frame import Results
 from .seeds import NO_DIFFERENCE, ComparedColumn, SeedGroup, SeedStatistics, defined_values, seed_groups
 from .systems import MEASURES, plain_of, systems
 from .table import GAP, Column, Document, Table, cells_table, frame_of, grouped, headings, held, interval, number
-from .verdicts import METRIC, QUESTIONS, Question, verdicts
+from .verdicts import IMAGES, METRIC, QUESTIONS, Question, images_of, verdicts
 
 MEASURED = (ComparedColumn("map_at_r", reranked=True), ComparedColumn("recall_at_1", reranked=True))
 """Metrics of which a contender has a mean, and a difference from the plain method."""
 
-SYSTEMS = {
-    (question, split): f"{QUESTIONS[question]}, {'clean' if split == 'test' else 'crops'}"
-    for question in QUESTIONS
-    for split in ("test", "test_crop")
-}
-"""Headings of the comparisons of systems, by question and test images; the first is the one that is adjusted."""
 
-BRIEF = ("method", "splits", "seeds", *(column.title for column in MEASURED), *SYSTEMS.values())
+def _systems_title(question: Question, split: str) -> str:
+    """Heading of a comparison of systems, by question and test images."""
+    return f"{QUESTIONS[question]}, {images_of(split)}"
+
+
+FIRST: tuple[Question, str] = ("before_gallery", "test")
+"""Question and test images of the comparison whose p-value is shown and adjusted."""
+
+BRIEF = (
+    *("method", "splits", "seeds", *(column.title for column in MEASURED)),
+    *(_systems_title(question, split) for question in QUESTIONS for split in IMAGES),
+)
 """Headings of the columns that a narrow terminal shows."""
 
 AUGRC = ComparedColumn("augrc", variant="recall_at_1")
@@ -48,7 +53,7 @@ ABOUT = (
 ABOUT_SYSTEMS = (
     "AUGRC of Recall@1 of the plain method with the free confidence that validation chose on each split, minus that of"
     " the method with its own confidence: above 0, the method is the better system. Intervals as for the means. p:"
-    f" t-test of the same heuristic for {next(iter(SYSTEMS.values()))}; Holm: adjusted over the methods of the table."
+    f" t-test of the same heuristic for {_systems_title(*FIRST)}; Holm: adjusted over the methods of the table."
 )
 """Legend of the tables of systems."""
 
@@ -171,7 +176,7 @@ def _systems(every: Mapping[Contender, BySplit], means: Iterable[OverSplits]) ->
         replace(of[contender], column=replace(AUGRC, split=split), against=plain, question=question, values=values)
         for (contender, plain, question, split), values in gains.items()
     ]
-    first = [each for each in found if (each.question, each.column.split) == next(iter(SYSTEMS))]
+    first = [each for each in found if (each.question, each.column.split) == FIRST]
     adjusted = dict(zip(map(id, first), holm(np.array([each.p for each in first]))))
     return [replace(each, p_holm=float(adjusted.get(id(each), np.nan))) for each in found]
 
@@ -226,12 +231,12 @@ def _table(dataset: str, rows: Sequence[OverSplits]) -> Table:
 
 def _table_of_systems(dataset: str, rows: Sequence[OverSplits]) -> Table:
     def title(row: OverSplits) -> str:
-        return SYSTEMS[row.question, row.column.split] if row.question else ""
+        return _systems_title(row.question, row.column.split) if row.question else ""
 
     plain = ", ".join(dict.fromkeys(row.against for row in rows))
-    titles = [each for each in SYSTEMS.values() if each in set(map(title, rows))]
+    titles = [title(row) for question in QUESTIONS for row in rows if row.question == question]
     name = f"{dataset}, systems over class splits: AUGRC of {plain} minus the method's"
-    return _lines(name, rows, titles, title, ABOUT_SYSTEMS)
+    return _lines(name, rows, list(dict.fromkeys(titles)), title, ABOUT_SYSTEMS)
 
 
 def _lines(
@@ -250,8 +255,8 @@ def _lines(
     for contender, own in by_contender.items():
         texts = {title_of(row): row.text for row in own}
         counts = str(max(len(row.values) for row in own)), str(max(row.seeds for row in own))
-        first = next((row for row in own if title_of(row) == titles[0]), own[0])
-        p = (number(first.p, 3), number(first.p_holm, 3)) if sure else ()
+        first = next((row for row in own if (row.question, row.column.split) == FIRST), None)
+        p = ((number(first.p, 3), number(first.p_holm, 3)) if first else (GAP, GAP)) if sure else ()
         lines.append((names[contender], *counts, *(texts.get(title, GAP) for title in titles), *p))
     columns = headings("method", "splits", "seeds", *titles, *sure)
     return cells_table(name, columns, lines, notes=tuple(notes), caption=caption)

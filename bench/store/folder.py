@@ -277,7 +277,7 @@ class Store:
         marker = self.marker_of_records()
         if marker is None:
             raise UserError(f"{self.root} has no finished training or test yet; `bench run` makes some")
-        paths = [*self._paths("*/*/*", "*-*/*.json"), *self.root.glob(f"{EXPERIMENTS}/*.toml")]
+        paths = [*self._paths("*/*/*", "*-*/*.json"), *self._paths(EXPERIMENTS, "*.toml")]
         found = {path.relative_to(self.root).as_posix(): self.text(path) for path in paths}
         return {place: text for place, text in found.items() if PLACE.fullmatch(place)} | {MARKER: marker.to_json()}
 

@@ -137,6 +137,8 @@ def test_one_split_has_a_mean_alone():
 
 
 def test_an_archive_of_brief_records_gives_the_same_table(store, tmp_path):
+    (store.root / "experiments").mkdir(exist_ok=True)
+    (store.root / "experiments" / "0123abcd.toml").write_text("")
     texts = store.texts()
     for record in store.tests():
         place = (store.unit_dir(record.cell, "test", record.unit) / "record.json").relative_to(store.root).as_posix()
@@ -148,6 +150,7 @@ def test_an_archive_of_brief_records_gives_the_same_table(store, tmp_path):
         texts[place] = brief.to_json()
     kept = tmp_path / "brief.tar.xz"
     write_archive(kept, texts)
+    assert Store(kept).texts() == texts
     assert damages(kept) == []
     assert inconsistencies(Store(kept)) == []
     found, wanted = (split_document(over_splits(each, collect(each))).numbers for each in (Store(kept), store))

@@ -257,7 +257,7 @@ def test_over_class_splits_the_unit_is_the_split_and_the_rival_is_chosen_on_each
             ("spread", {OWN: 1.0, "norm": 0.1}),
             ("other", {OWN: 2.5, "norm": 0.1}),
         ):
-            frame, role = _method(name, skill, seeds=2, pinned=pinned)
+            frame, role = _method(name, skill, seeds=2, pinned=pinned, splits=(*SPLITS, "test_blur"))
             for part in (frame, role):
                 part["unit"] += f" {number}"
             frames.append(frame)
@@ -288,7 +288,9 @@ def test_over_class_splits_the_unit_is_the_split_and_the_rival_is_chosen_on_each
     assert high[1] == pytest.approx(max(high[0], low[1]))
     assert all(np.isnan(x.p_holm) for x in found if (x.question, x.column.split) != (BEFORE, "test"))
     document = split_document([*means, *found])
-    assert "before the gallery, clean" in files_of(document)["splits.md"]
+    text = files_of(document)["splits.md"]
+    for images in ("clean images", "centre crops", "blur"):
+        assert f"| before the gallery, {images} |" in text
     assert set(document.numbers["question"]) == {"", BEFORE, "at_query_time"}
 
 
