@@ -27,22 +27,42 @@ app = typer.Typer(
     help=(
         "When is a probabilistic image embedding worth it? Trains probabilistic and deterministic metric-learning "
         "methods under one protocol and one tuning budget, and tests retrieval, verification and confidence.\n\n"
-        "Start with:  bench run --method dul_cls --dataset ndigit --seeds 5"
+        "Without a command, `bench` shows the commands of a first hour."
     ),
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
 
+FIRST_HOUR = """\
+bench: when is a probabilistic image embedding worth it?
+
+  compare two methods on real handwriting: 5 seeds, tables, a verdict; minutes on two cores
+      bench run --method cosface,dul_cls --dataset ndigit --seeds 5 --trials 10
+  read the results on one page
+      bench report
+  are the confidences of your own embeddings worth anything? your photographs, a folder per class?
+      bench score mine.npz
+      bench score photos
+  try a method of your own
+      bench new method mine
+      bench test --method mine --plugin mine.py
+
+`bench --help` lists all commands, `bench list methods` and `bench list datasets` what can be compared."""
+"""What ``bench`` prints without a command."""
+
+
 @app.callback(invoke_without_command=True)
 def root(
+    ctx: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     """Handle the options of ``bench`` itself: ``--version`` prints the version and exits."""
     if version:
         typer.echo(__version__)
         raise typer.Exit
+    if ctx.invoked_subcommand is None:
+        typer.echo(FIRST_HOUR)
 
 
 app.command("run", cls=run.RunCommand)(run.run)

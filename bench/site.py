@@ -33,6 +33,7 @@ class Site(BaseModel):
             not on this machine, or None for those that are.
         device: ``cpu`` or ``cuda``; ``auto`` for ``cuda`` if the machine of the worker has a GPU.
         threads: Threads that decode and crop photographs in one process.
+        outlines: Whether photographs that are not here are planned with by the numbers of their complete release.
         hidden_for: Longest time, seconds, for which the file system may hide files that another machine has written.
     """
 
@@ -46,6 +47,7 @@ class Site(BaseModel):
     device: str = "cpu"
     allow_partial: bool = False
     threads: int = 1
+    outlines: bool = False
     hidden_for: float = 0.0
 
     @cached_property
@@ -108,6 +110,11 @@ class Site(BaseModel):
         """
         return {}
 
+    @cached_property
+    def lacking(self) -> dict[str, str]:
+        """Data sets that were planned with by their numbers, and how to get each."""
+        return {}
+
     def dataset(self, name: str, view: Parameters | None = None) -> Dataset:
         """A data set, built once per process, class split and way of reading its photographs."""
         from .datasets.files import DataError
@@ -133,6 +140,7 @@ class Site(BaseModel):
         return self.opened[key]
 
     def _photographs(self, cls: type[Dataset], root: Path | None, view: Parameters) -> Dataset:
+        from .datasets.files import MissingRelease
         from .datasets.releases import PhotoDataset
         from .datasets.view import View
 
@@ -145,4 +153,10 @@ class Site(BaseModel):
             raise UserError(
                 f"data set {cls.name!r}: the view of its recipe has {', '.join(view)}; View has {known}"
             ) from None
-        return cls(root, view=how, allow_partial=self.allow_partial, threads=self.threads)
+        try:
+            return cls(root, view=how, allow_partial=self.allow_partial, threads=self.threads)
+        except MissingRelease as error:
+            if not self.outlines or not cls.counts[0]:
+                raise
+            self.lacking[cls.name] = str(error)
+            return cls.outline(how)

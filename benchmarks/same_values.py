@@ -145,7 +145,7 @@ class Checkout:
     def reference(self) -> dict[str, str]:
         """Tables and sentences of the reference results."""
         out = self.folder / "reference"
-        self.bench(f"report --results results/reference --html --out {out}")
+        self.bench(f"report --results results/reference --out {out}")
         tables = {name: table(out / f"{name}.csv", without=("unit",)) for name in TABLES}
         page = next(
             path for path in (out / "report.html", self.tree / "results/reference/report.html") if path.exists()

@@ -11,6 +11,10 @@ class DataError(ValueError):
     """Error about the files of a data set; its message is one line that says what to do."""
 
 
+class MissingRelease(DataError):
+    """The release of a data set is not where it is looked for."""
+
+
 def check_regular(path: Path) -> None:
     """Refuse what is not a regular file, without opening it: to open a pipe waits for ever, a device may never end."""
     try:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .dataset import Dataset, Kind, TrainVal
 from .downloads import Archive
-from .files import DataError, check_regular
+from .files import DataError, MissingRelease, check_regular
 from .photo_images import PhotoImages, Progress
 from .splits import development_and_test_classes, train_and_validation_classes
 from .verification import Verification, inspect, verified
@@ -223,16 +223,36 @@ class PhotoDataset(Dataset):
         self.view, self.threads = view or View(), threads
         self.partial = ""
         if root is None:
-            raise DataError(
+            raise MissingRelease(
                 f"{self.name} needs --data-root DIR, the folder that contains {self.official}; {self.advice()}"
             )
         if not root.is_dir():
-            raise DataError(f"--data-root {root}: no such folder; {self.advice(root)}")
+            raise MissingRelease(f"--data-root {root}: no such folder; {self.advice(root)}")
         folder = next((f for f in folders_below(root) if self.recognises(f)), None)
         if folder is None:
-            raise DataError(f"no {self.official} under {root} ({self.needs} not found); {self.advice(root)}")
+            raise MissingRelease(f"no {self.official} under {root} ({self.needs} not found); {self.advice(root)}")
         self.listing = self.list_images(folder)
         self.listing = self._checked(self.listing, allow_partial)
+
+    @classmethod
+    def outline(cls, view: View) -> Self:
+        """The complete release without any file, to plan with: its numbers of images and classes, spread evenly.
+
+        Raises:
+            DataError: If these numbers are not known.
+        """
+        images, classes = cls.counts
+        if not images:
+            raise DataError(f"{cls.name}: a plan needs its images; {cls.advice()}")
+        self = cls.__new__(cls)
+        Dataset.__init__(self, None)
+        self.view, self.threads, self.partial = view, 1, ""
+        self.listing = Listing(Path())
+        for number in range(images):
+            key = number % classes
+            part = "" if cls.part_classes == (0, 0) else "dev" if key < cls.part_classes[0] else "test"
+            self.listing.add(f"{number}.jpg", key, str(key), part)
+        return self
 
     @classmethod
     def advice(cls, root: Path | None = None) -> str:

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
+from bench.cli import app, main
 from bench.commands.run import RunCommand, run
 
 BENCH = Path(sys.executable).with_name("bench")
@@ -118,3 +120,26 @@ def test_the_options_of_run_are_in_sections_of_plain_text(columns, terminal):
 def test_every_option_of_run_is_in_one_section():
     named = [name for names in (*RunCommand.sections.values(), *RunCommand.rare.values()) for name in names]
     assert sorted(named) == sorted(set(run.__annotations__) - {"ctx", "help_all", "return"})
+
+
+def test_without_a_command_the_first_hour_is_shown(capsys):
+    assert main([]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    commands = [line.split() for line in out.splitlines() if line.startswith("      bench ")]
+    assert len(commands) == 6
+    known = typer.main.get_command(app).commands
+    for _, name, *arguments in commands:
+        options = {option for parameter in known[name].params for option in parameter.opts}
+        assert {word for word in arguments if word.startswith("--")} <= options
+
+
+def test_kinds_are_listed_by_their_singular_too(capsys):
+    assert main(["list", "methods"]) == 0
+    plural = capsys.readouterr().out
+    assert main(["list", "method"]) == 0
+    assert capsys.readouterr().out == plural
+    assert main(["list", "metods"]) == 2
+    assert "did you mean 'methods'?" in capsys.readouterr().err
+    assert main(["list"]) == 2
+    assert "name what to list: methods, datasets" in capsys.readouterr().err

@@ -66,7 +66,10 @@ Description = Mapping[str, object]
 
 
 def list_entries(
-    kind: Annotated[Listed, typer.Argument(help="What to list.")],
+    kind: Annotated[
+        str,
+        typer.Argument(help=f"What to list: {', '.join(Listed)}.", autocompletion=completion.LISTED),
+    ] = "",
     as_json: Json = False,
     check: Annotated[bool, typer.Option("--check", help=CHECK_HELP)] = False,
     plugin: Plugins = None,
@@ -77,7 +80,7 @@ def list_entries(
     bench list methods
     bench list datasets --json
     """  # noqa: D301 (click's mark for lines that are not to be filled)
-    rows = list_rows(kind, tuple(plugin or ()), check)
+    rows = list_rows(_listed(kind), tuple(plugin or ()), check)
     if as_json:
         print_json(rows)
     else:
@@ -93,6 +96,16 @@ def list_entries(
             typer.echo(printable(f"{outcome}{row['name']:<{width}}  {row['summary']}{weights}{problem}"))
     if check and any(row.get("error") for row in rows):
         raise typer.Exit(1)
+
+
+def _listed(kind: str) -> Listed:
+    """The kind with a name, singular or plural."""
+    if not kind:
+        raise UserError(f"name what to list: {', '.join(Listed)}")
+    for name in (kind, f"{kind}s"):
+        if name in set(Listed):
+            return Listed(name)
+    raise UnknownName("kind of entries", kind, [str(known) for known in Listed])
 
 
 def show(

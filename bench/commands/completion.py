@@ -122,6 +122,13 @@ def _with_all(known: Known) -> Known:
     return lambda ctx: [*known(ctx), "all"]
 
 
+def _kinds(ctx: typer.Context) -> Iterable[str]:
+    from .catalogue import Listed
+
+    return list(Listed)
+
+
+LISTED = _one(_kinds)
 METHOD = _one(_methods)
 METHODS = _listed(_with_all(_methods))
 DATASET = _one(_datasets)

@@ -95,8 +95,11 @@ def print_estimate(plans: tuple[Plan, ...], site: Site, launch: Launch) -> None:
     site = site.model_copy(update={"device": device})
     seconds, disk, decode, maps = 0.0, {}, {}, {}
     of_study: dict[PlanKey, list[Plan]] = {}
+    for name in site.lacking:
+        print(f"{name} is not here: no estimate of its time and disk")
     for plan in plans:  # the same training on other class splits or with other draws is timed once
-        of_study.setdefault(plan.study_key, []).append(plan)
+        if plan.cell.dataset not in site.lacking:
+            of_study.setdefault(plan.study_key, []).append(plan)
     for plan, *others in of_study.values():
         try:
             estimated = estimate(plan, site)
@@ -113,6 +116,8 @@ def print_estimate(plans: tuple[Plan, ...], site: Site, launch: Launch) -> None:
             f"{plan.cell.method} on {plan.cell.dataset}: {1000 * estimated.step:.0f} ms per step,"
             f" {readable(estimated.training)} per training, {readable(of_plans)} in one process"
         )
+    if not of_study:
+        return
     total = sum(decode.values()) / max(1, cores()) + seconds / workers
     print(f"about {readable(total)} at most with {workers} workers on {device}, from timed steps; early stopping")
     print("shortens it, results that are there already are not done again")

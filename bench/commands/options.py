@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -179,3 +180,14 @@ def _help_all(ctx: typer.Context, asked: bool) -> None:
 HelpAll = Annotated[
     bool, typer.Option("--help-all", help="Show every option and exit.", is_eager=True, callback=_help_all)
 ]
+
+
+DATA_ROOT = ".data_root"
+"""File of a results folder with the data root of its last run, so that a report finds the images."""
+
+
+def last_data_root(results: Path) -> Path | None:
+    """Data root that the last run into a results folder named."""
+    with suppress(OSError, UnicodeDecodeError):
+        return Path((results / DATA_ROOT).read_text(encoding="utf-8"))
+    return None

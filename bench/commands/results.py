@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, TypedDict
@@ -14,7 +14,7 @@ import typer
 from ..errors import UnitFailed, UserError, printable
 from ..registry import load_plugins
 from ..site import Site
-from .options import DEFAULT_RESULTS, Json, Plugins, Results, names, print_json, say, site_of
+from .options import DEFAULT_RESULTS, Json, Plugins, Results, last_data_root, names, print_json, say, site_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -249,7 +249,7 @@ def report(
         list[str] | None,
         typer.Option(
             help="Draw these figures only, comma separated, or `all`: filter_out, risk_coverage, rank_intervals, cost,"
-            " confidence, tuning, importance, tuning_front, sweeps, convergence (which every report has),"
+            " confidence, tuning, importance, tuning_front, sweeps, convergence, pictures (which every report has),"
             " filter_out_probability, spectra, reliability, norms, images, and, without any results, densities,"
             " distances, normalisers.",
             metavar="NAME[,NAME]",
@@ -273,32 +273,30 @@ def report(
         ),
     ] = "",
     data_root: Annotated[
-        Path | None, typer.Option(help="Folder of downloaded data sets, for the figure `images`.", metavar="DIR")
-    ] = None,
-    html: Annotated[
-        bool,
+        Path | None,
         typer.Option(
-            "--html", help="Also write report.html, one page to read offline; figures of --figures are part of it."
+            help="Folder of downloaded data sets, for pictures; if not given, that of the last run.", metavar="DIR"
         ),
-    ] = False,
+    ] = None,
     plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:
-    """Write tables (CSV, Markdown, LaTeX) and figures (PNG, SVG, CSV) from the records of a results folder.
+    """Write one page (HTML), tables (CSV, Markdown, LaTeX) and figures (PNG, SVG, CSV) from a results folder.
+
+    The page, report.html, can be read offline and sent; the pictures that are drawn are part of it.
 
     \b
     bench report --results results/runs --out report
-    bench report --html
     bench report --also per/table1,bootstrap,parquet
     bench report --figures spectra,norms
     bench report --figures densities,normalisers --out theory
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     if out is None and results.is_file():
         raise UserError(f"{results} is a file; name a folder with --out")
+    site = site_of(results, plugin=plugin, data_root=data_root or last_data_root(results), allow_partial=True)
     if figures is not None:
-        site = site_of(results, plugin=plugin, data_root=data_root, allow_partial=True)
         drawn = draw_figures(names(figures), site, out, reference)
-        print_paths([*drawn, _page_with(drawn, results, out)] if html else drawn, as_json)
+        print_paths([*_page_with(drawn, results, out), *drawn], as_json)
         return
     from rich.console import Console
 
@@ -310,31 +308,38 @@ def report(
 
     check_extras(names(also))
     load_plugins(plugin or ())  # titles and directions of their metrics
-    store = _open_for_page(results, out) if html else open_results(results)
+    store = open_results(results)
     collected, damaged = collect_from(store)
     judged = Judged(store, collected)
-    empty = not (collected.tests or collected.splits)
-    if empty and not html:
-        raise UserError(f"{results} has no finished test yet; `bench status` shows what exists")
     folder = out or results / "report"
+    if not (collected.tests or collected.splits):
+        page = f"; {write_page(judged, damaged, folder)} says what failed" if judged.untested else ""
+        raise UserError(f"{results} has no finished test yet{page}; `bench status` shows what exists")
     missing: list[str] = []
-    written = [] if empty else write_report(judged, folder, missing.append)
-    if also and not empty:
-        written += write_extras(names(also), site_of(results, plugin=plugin), collected, folder, written)
+    written = write_report(judged, folder, missing.append, site, damaged)
+    if also:
+        written += write_extras(names(also), site, collected, folder, written)
     try:
         write_metrics(collected, store.root)
     except OSError:
         if out is None:
             raise
         write_metrics(collected, out)  # the results folder is read-only, say
-    if html:
-        written.append(write_page(judged, damaged, out or results / "report"))
     say_what_is_not_drawn(missing, Console(stderr=True))
     say_what_was_left_out(damaged, collected.superseded, Console(stderr=True))
     _say_what_was_rescored(collected)
-    if not as_json and not empty:
-        print_tables(judged, Console())
-    print_paths(written, as_json)
+    if as_json:
+        print_paths(written, as_json)
+        return
+    print_tables(judged, Console())
+    for line in report_places(written, folder):
+        typer.echo(line)
+
+
+def report_places(written: Sequence[Path], folder: Path) -> tuple[str, ...]:
+    """Lines that say where a report is: the page first, then the folder."""
+    page = folder / written[0].name
+    return f"{page}  the page, to open in a browser", f"{folder}  {len(written) - 1} tables and figures"
 
 
 def print_paths(written: Iterable[Path], as_json: bool) -> None:
@@ -346,27 +351,19 @@ def print_paths(written: Iterable[Path], as_json: bool) -> None:
         print(path)
 
 
-def _open_for_page(results: Path, out: Path | None) -> Store:
-    """Open a results folder for its page; an empty folder becomes one without results."""
-    from ..store.folder import Store
-
-    if not results.is_dir() or any(results.iterdir()):
-        return open_results(results)
-    store = Store(results)
-    if out is None:
-        store.begin()  # or the page in it would make it a folder of something else
-    return store
-
-
-def _page_with(drawn: Iterable[Path], results: Path, out: Path | None) -> Path:
-    """Write the page of a results folder with figures in it."""
+def _page_with(drawn: Iterable[Path], results: Path, out: Path | None) -> list[Path]:
+    """Write the page of a results folder with figures in it, if it has a test."""
     from ..report.page.page import write_page
     from ..report.write import Judged
 
+    if not results.exists():
+        return []  # figures of theory need none
     store = open_results(results)
     collected, damaged = collect_from(store)
     pictures = [path for path in drawn if path.suffix == ".png"]
-    return write_page(Judged(store, collected), damaged, out or results / "report", pictures)
+    return (
+        [write_page(Judged(store, collected), damaged, out or results / "report", pictures)] if collected.tests else []
+    )
 
 
 def draw_figures(chosen: tuple[str, ...], site: Site, out: Path | None, reference: str) -> list[Path]:

@@ -17,6 +17,7 @@ from .. import interrupt
 from ..errors import LINE, MissingWeights, UnitFailed, UserError
 from . import completion
 from .options import (
+    DATA_ROOT,
     DEFAULT_RESULTS,
     Address,
     AllowPartial,
@@ -35,7 +36,7 @@ from .options import (
     say,
     site_of,
 )
-from .results import at_work, collect_from, say_what_is_not_drawn, say_what_was_left_out
+from .results import at_work, collect_from, report_places, say_what_is_not_drawn, say_what_was_left_out
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -322,6 +323,7 @@ def run_experiment(
 
     console = Console(stderr=True)
     lacking = ""
+    site = site.model_copy(update={"outlines": dry_run})  # a plan needs no photographs
     try:
         built = build_plans(experiment, site)
     except MissingWeights as error:
@@ -339,8 +341,8 @@ def run_experiment(
         from .dry_run import print_dry_run
 
         print_dry_run(built.plans, site, results, launch)
-        if lacking:
-            print(f"missing: {lacking}")
+        for line in filter(None, (lacking, *site.lacking.values())):
+            print(f"missing: {line}")
         return 0
 
     write_tables = partial(_summarise, site=site, results=results, console=console)
@@ -367,6 +369,8 @@ def carry_out(
     """
     import asyncio
 
+    from ..store.files import write_atomic
+
     plans = tuple(plan for batch in batches for plan in batch)
     store = site.store
     protocol, version = plans[0].cell.protocol, plans[0].template.protocol_version
@@ -378,6 +382,8 @@ def carry_out(
         if launch.launcher == "local":  # on a cluster, every node does so
             _prepare_data(plans, site, console)
         _mark(store, protocol, version, console)
+        if site.data_root is not None:
+            write_atomic(store.root / DATA_ROOT, site.data_root.encode())
         for experiment in experiments:
             store.keep_experiment(experiment.to_toml(without=("run",)))
         with _launched(launch, site, plans, claims, console) as launched:
@@ -509,20 +515,21 @@ def _summarise(outcome: Outcome, site: Site, results: Path, console: Console) ->
 
     store = Store(site.store.root)
     collected, damaged = collect_from(store)
-    tables = "no test finished, so there is no table"
     metrics = write_metrics(collected, store.root)
+    places: tuple[str, ...] = ("no test finished, so there is no table",)
     if metrics is not None or collected.splits:
         missing: list[str] = []
-        judged = Judged(store, collected)
-        written = write_report(judged, store.root / "report", missing.append)
+        judged, folder = Judged(store, collected), results / "report"
+        written = write_report(judged, store.root / "report", missing.append, site, damaged)
         print_tables(judged, Terminal())
         say_what_is_not_drawn(missing, console)
-        tables = f"{len(written)} tables and figures in {results / 'report'}"
-        tables = f"tidy table {results / 'metrics.csv'}, {tables}" if metrics is not None else tables
+        values = (f"{results / 'metrics.csv'}  every value",) if metrics is not None else ()
+        places = (*report_places(written, folder), *values)
     say_what_was_left_out(damaged, collected.superseded, console)
     for damage in set(damaged):
         store.set_aside(damage)
-    done = f"{outcome.trained} trainings done, {outcome.reused} found done"
-    console.print(f"{done}; {tables}", highlight=False, markup=False)
+    console.print(f"{outcome.trained} trainings done, {outcome.reused} found done", highlight=False, markup=False)
+    for place in places:
+        console.print(place, highlight=False, markup=False, soft_wrap=True)
     for failure in outcome.failures:
         say(console, f"failed {failure.line(LINE - len('failed '))}", "red")

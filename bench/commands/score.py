@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +16,8 @@ from . import completion
 from .options import DEFAULT_RESULTS, Device, Json, Plugins, Results, names, print_json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..store.folder import Store
 
 
@@ -155,9 +158,26 @@ def compare_methods(store: Store, methods: tuple[str, ...], as_json: bool) -> No
             raise UnknownName("method of these results", name, set(frame["method"]))
     lines = paired_methods(seed_groups(collected.merged), methods)
     if lines.empty or not lines["seeds"].any():
-        raise UserError(f"{store.root} has no two of these settings with a common seed on one data set")
+        raise UserError(_nothing_to_compare(store, sorted(set(frame["method"])), sorted(set(frame["dataset"]))))
     if as_json:
         print_json(plain_rows(lines))
         return
     say_what_was_left_out(damaged, collected.superseded, Console(stderr=True))
     print_paired(lines, Console())
+
+
+def _nothing_to_compare(store: Store, methods: Sequence[str], datasets: Sequence[str]) -> str:
+    """Line for results without a pair, with a command that makes one."""
+    if len(methods) > 1:
+        return (
+            f"{store.root}: no two of {', '.join(methods)} have a common seed on one data set; `bench status` counts"
+            " what each has"
+        )
+    from ..report.systems import base_of_recipe
+
+    base = base_of_recipe(datasets[0])
+    other = base if base and base not in methods else "METHOD"
+    return (
+        f"{store.root} has one method, {methods[0]}; run another with the options of that run, such as `bench run"
+        f" --method {other} --dataset {datasets[0]} --results {quote(str(store.root))} ..`"
+    )

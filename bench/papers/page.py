@@ -239,23 +239,33 @@ def _about(claim: Claim) -> str:
 
 
 def print_verdicts(found: Sequence[Finding], site: Site, console: Console) -> None:
-    """Print verdicts, a line for each data set, and the commands of claims without any records."""
+    """Print verdicts, a line for each data set; claims that the records say nothing about are counted."""
     for line in _lines(found, site):
         console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
 
 
 def _lines(found: Sequence[Finding], site: Site) -> Iterator[str]:
+    judged = [each for each in found if each.decisive.difference is not None]
     names = labels(found)
-    data = max(map(len, names.values()), default=0)
-    differences = [difference_text(each) for each in found]
+    data = max((len(_label(each, names)) for each in judged), default=0)
+    differences = [difference_text(each) for each in judged]
     width = max(map(len, differences), default=0)
     before = ""
-    for each, difference in zip(found, differences):
+    for each, difference in zip(judged, differences):
         if each.claim.id != before:
             yield each.claim.id
         before = each.claim.id
         remark = f"; as released: {released_text(each)}" if each.released and each.released.decides else ""
         yield f"  {_label(each, names):<{data}}  {difference:<{width}}  {each.text}{remark}"
-    yield from (f"{name}: {setting_text(setting)}" for setting, name in names.items())
-    for claim in dict.fromkeys(each.claim for each in found if each.setting is None):
-        yield from (f"{claim.id}: {line}" for line in commands(claim, site))
+    shown = {each.setting for each in judged}
+    yield from (f"{name}: {setting_text(setting)}" for setting, name in names.items() if setting in shown)
+    silent = [*dict.fromkeys(each.claim for each in found)]
+    silent = [claim for claim in silent if claim not in {each.claim for each in judged}]
+    if silent:
+        # Begun with: some of its methods have records.
+        those = [each for each in found if each.claim in silent]
+        begun = next((each for each in those if each.setting), those[0])
+        count = f"{len(silent)} claim{'' if len(silent) == 1 else 's'}"
+        yield f"{count} cannot be judged by these records; claims.md has the commands of each"
+        yield f"{begun.claim.id}: {begun.reason}"
+        yield from (f"    {line}" for line in commands(begun.claim, site))

@@ -95,13 +95,13 @@ def systems(groups: Iterable[SeedGroup]) -> list[System]:
 def plain_of(groups: Sequence[SeedGroup]) -> SeedGroup | None:
     """The plain method: the base of most heads or of the recipe, or else the only deterministic method there is."""
     bases = Counter(group.contender.base for group in groups if group.contender.base)
-    name = max(bases, key=lambda base: bases[base]) if bases else _base_of_recipe(groups[0].contender.dataset)
+    name = max(bases, key=lambda base: bases[base]) if bases else base_of_recipe(groups[0].contender.dataset)
     plain = [group for group in groups if not group.probabilistic and OWN not in group.confidences(METRIC)]
     named = [group for group in plain if group.contender.method == name]
     return next(iter(named or (plain if len(plain) == 1 else [])), None)
 
 
-def _base_of_recipe(dataset: str) -> str:
+def base_of_recipe(dataset: str) -> str:
     """Base that the recipe of a data set names; empty for data sets of plug-ins, which are not here."""
     from ..protocols.recipes import recipe_of  # late: data sets import torch
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -11,16 +10,17 @@ import pandas as pd
 from rich.console import Console
 
 from ..errors import printable
-from ..protocols.rows import COMBINED, OBSERVER, RERANKED, RETRIEVAL_CONFIDENCES, kind_of
+from ..protocols.rows import RERANKED
 from ..store.specs import split_pinned
 from .comparison import ALONE, COLUMNS, Comparison, ComparisonRow, Part, metric_column, parts
-from .contender import COMMON, TUNING, Contender, distinct_labels
+from .contender import COMMON, TUNING, distinct_labels
 from .pairing import SIDES
 from .render import fits, print_table
-from .seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics
+from .seeds import COMPARED, ComparedColumn, SeedGroup
 from .splits import ABOUT, BRIEF, OverSplits, split_document
-from .table import GAP, Cell, Column, Table, cells_table, grouped, headings, label, percent, table_of
-from .verdicts import ABOUT_VERDICTS, IMAGES, JUDGED, METRIC, ON_TEST, QUESTIONS, Verdict
+from .systems import MEASURES, System, difference_text
+from .table import GAP, Cell, Column, Table, cells_table, grouped, headings, label, table_of
+from .verdicts import QUESTIONS
 
 if TYPE_CHECKING:
     from .write import Judged
@@ -33,13 +33,10 @@ ByDataset = Mapping[str, Sequence[SeedGroup]]
 
 
 def print_tables(judged: Judged, console: Console) -> None:
-    """Print the comparison of methods, the verdicts about their confidences, and MAP@R by scorer."""
+    """Print the comparison of methods, the means over class splits, and which methods are better systems."""
     print_comparison(judged.comparison, console)
     print_splits(judged.splits, console)
-    print_confidences(judged.by_dataset, console)
-    print_verdicts(judged.verdicts, console)
-    print_regrets(judged.by_dataset, console)
-    print_scorers(judged.by_dataset, console)
+    print_answers(judged.systems, console)
 
 
 def print_comparison(rows: Comparison, console: Console) -> None:
@@ -106,129 +103,42 @@ def _title(part: Part, common: Mapping[str, str], backbone: str, pinned: str) ->
     return title + (f"\n{printable(pinned)}" if pinned else "")
 
 
-def _print_rows(
-    title: str, columns: Iterable[str], rows: Mapping[Contender, Iterable[Cell | str]], console: Console
-) -> None:
-    """Print a table with a row per contender of a data set."""
-    labels = distinct_labels(list(rows))
-    lines = [(labels[contender], *cells) for contender, cells in rows.items()]
-    print_table(cells_table(title, headings("method", *columns), lines), console)
+def print_answers(found: Iterable[System], console: Console) -> None:
+    """Print which methods with a confidence of their own are better systems than the plain method, on clean images.
 
-
-def print_confidences(by_dataset: ByDataset, console: Console) -> None:
-    """Print the AUROC of the confidences of every method, those of images apart from those of rankings, by data set.
-
-    The AUROC is that of telling right from wrong answers (Recall@1) on centre crops, or on clean images if there are no
-    crops. Data sets without a value for retrieval confidences, such as those of old records, are skipped.
+    A line for each data set and question, at the leading budget: AUGRC of the plain method with the free confidence
+    that validation chose minus that of the method, so above 0 if the method is better.
     """
-    retrieval = (f"retrieval\n{name.replace('_', ' ')}" for name in RETRIEVAL_CONFIDENCES)
-    columns = ("image\ndefault", *retrieval, "combined\ndefault\n+margin")
-    for dataset, every in by_dataset.items():
-        split = "test_crop" if any("test_crop" in group.splits(METRIC) for group in every) else "test"
-        groups = [group for group in every if group.confidences(METRIC, split)]
-        if not any(group.confidences(METRIC, split) & set(RETRIEVAL_CONFIDENCES) for group in groups):
-            continue
-        title = f"{printable(dataset)}: AUROC of Recall@1 being right, {IMAGES[split]}, mean over seeds"
-        title += "\n(image: known before any gallery; retrieval: needs ranking and labels)"
-
-        _print_rows(title, columns, {group.contender: _aurocs(group, split) for group in groups}, console)
-
-
-def _aurocs(group: SeedGroup, split: str) -> list[str]:
-    def text(name: str) -> str:
-        mean = SeedStatistics.of(group.per_seed(METRIC, split, confidence=name)).mean
-        return "constant" if group.constant(name) else percent(mean, 1)
-
-    return [text(name) for name in (group.confidence, *RETRIEVAL_CONFIDENCES, f"{group.confidence}{COMBINED}")]
-
-
-def print_verdicts(answers: Iterable[Verdict], console: Console) -> None:
-    """Print the verdicts about learned confidences, a table per data set for clean images and one for centre crops."""
-    shown = (each for each in answers if each.split in IMAGES)
-    tables = grouped(shown, lambda each: (each.contender.dataset, IMAGES[each.split]))
-    for (dataset, images), rows in tables.items():
-        print_table(_verdict_table(dataset, images, rows), console)
+    shown = [each for each in found if each.leads and each.split == "test"]
+    for dataset, of_dataset in grouped(shown, lambda each: each.contender.dataset).items():
+        names = distinct_labels(list(dict.fromkeys(each.contender for each in of_dataset)))
+        plain = next((each.plain.label for each in of_dataset if each.plain), "the plain method")
+        console.print(
+            printable(
+                f"{dataset}: better with its own confidence than {plain} with a free one? (AUGRC, clean images, 95 %)"
+            ),
+            markup=False,
+            highlight=False,
+        )
+        for question, own in grouped(of_dataset, lambda each: each.question).items():
+            outcomes = grouped(own, lambda each: each.outcome or f"no verdict ({each.reason})")
+            order = sorted(outcomes, key=lambda outcome: (OUTCOMES.find(outcome) < 0, OUTCOMES.find(outcome)))
+            texts = (
+                f"{outcome}: {', '.join(_gained(names[each.contender], each) for each in outcomes[outcome])}"
+                for outcome in order
+            )
+            line = f"{QUESTIONS[question]}: {'; '.join(texts)}"
+            console.print(printable(line), markup=False, highlight=False)
+        console.print()
 
 
-def _verdict_table(dataset: str, images: str, rows: Sequence[Verdict]) -> Table:
-    names = distinct_labels(list(dict.fromkeys(row.contender for row in rows)))
-    title = f"{printable(dataset)}, {images}: is the own confidence worth it?\n{ABOUT_VERDICTS}"
-    title += f"\n{ON_TEST}" if any(row.on_test for row in rows) else ""
-    width = 12 if any(row.difference and row.difference.n > 1 for row in rows) else 24  # intervals take room
-
-    def verdict(row: Verdict) -> Cell:
-        # A method without a confidence has "-" for it, which says enough.
-        text = textwrap.fill(row.texts.verdict, width) if row.challenger else GAP
-        return Cell(text, bold=row.outcome == "better")
-
-    own, free, difference, _, judged = JUDGED[:5]
-    columns: tuple[Column[Verdict], ...] = (
-        label("method", lambda row: f"  {row.texts.ending}" if row.texts.ending else names[row.contender]),
-        *(own, free, replace(difference, cell=lambda row: row.texts.difference)),
-        replace(judged, cell=verdict, whole=True),
-    )
-    parts = []
-    for question, heading in QUESTIONS.items():
-        of_question = table_of(columns, [row for row in rows if row.question == question], title)
-        parts += [replace(row, heading="" if place else heading) for place, row in enumerate(of_question.rows)]
-    return Table(title, columns, tuple(parts), narrow=True)
+OUTCOMES = "better worse equivalent undecided"
+"""Outcomes in the order in which they are printed."""
 
 
-def print_regrets(by_dataset: ByDataset, console: Console) -> None:
-    """Print how much worse the confidences of every method are than an observer who knows how ambiguous images are.
-
-    The AUGRC of the observer and the regrets of the confidences are in percent, means over seeds. Among the image
-    confidences other than the default one, the one with the lowest regret on these test images is shown: the most that
-    another image confidence would have given. Data sets without a known posterior are skipped.
-    """
-    retrieval = (name.replace("_", "\n") for name in RETRIEVAL_CONFIDENCES)
-    columns = ("observer\nAUGRC", "default", "best other\nimage", *retrieval)
-    for dataset, every in by_dataset.items():
-        title = f"{printable(dataset)}: regret in %, AUGRC minus the observer's, clean images, mean over seeds"
-        title += "\n(the observer knows P(answer is right): expected regrets are 0 or more)"
-        groups = [group for group in every if any(map(group.confidences, ("augrc_regret", "observer_augrc")))]
-        if groups:
-            _print_rows(title, columns, {group.contender: _regrets(group) for group in groups}, console)
-
-
-def _regrets(group: SeedGroup) -> Iterable[Cell | str]:
-    def mean(metric: str, name: str) -> float:
-        return SeedStatistics.of(group.per_seed(metric, variant="recall_at_1", confidence=name)).mean
-
-    names = sorted(group.confidences("augrc_regret") - {OBSERVER})
-    found = {name: value for name in names if (value := mean("augrc_regret", name)) == value}
-    others = {name: value for name, value in found.items() if kind_of(name) == "image" and name != group.confidence}
-    lowest = min(others, key=others.__getitem__, default="")
-    yield percent(mean("observer_augrc", OBSERVER))
-    yield percent(found.get(group.confidence))
-    yield Cell(f"{percent(others[lowest])}\n{printable(lowest)}") if lowest else GAP
-    yield from (percent(found.get(name)) for name in RETRIEVAL_CONFIDENCES)
-
-
-def print_scorers(by_dataset: ByDataset, console: Console) -> None:
-    """Print the mean MAP@R of every method by scorer, if others than their own and the cosine were tested."""
-    for dataset, groups in by_dataset.items():
-        tested = [(group, means) for group in groups if (means := _by_scorer(group))]
-        names = sorted({name for _, means in tested for name in means})
-        if not set(names) - {"cosine", *(group.scorer for group, _ in tested)}:
-            continue
-        rows = {
-            group.contender: [Cell(percent(means.get(name), 1), bold=name == group.scorer) for name in names]
-            for group, means in tested
-        }
-        title = f"{printable(dataset)}: mean MAP@R by scorer (own scorer in bold)"
-        _print_rows(title, (printable(name).replace("_", "\n") for name in names), rows, console)
-
-
-def _by_scorer(group: SeedGroup) -> dict[str, float]:
-    """Mean MAP@R by scorer; without the SD, which scorers.csv has: all scorers have to fit 80 columns."""
-    rows = group.rows
-    rows = rows[(rows["metric"] == "map_at_r") & (rows["split"] == "test") & rows["fraction"].isna()]
-    found = {}
-    for name, own in rows[rows["variant"].isin(["", RERANKED])].groupby("scorer"):
-        own = own[own["variant"] == own["variant"].max()]  # re-ranked where tests have that
-        found[str(name)] = SeedStatistics.of(dict(zip(own["seed"], own["value"]))).mean
-    return found
+def _gained(name: str, each: System) -> str:
+    difference = each.differences[MEASURES[0].title]
+    return f"{name} {difference_text(difference)}" if difference.n > 1 else name
 
 
 def print_paired(differences: pd.DataFrame, console: Console) -> None:

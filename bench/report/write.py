@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from ..site import Site
-from ..store.folder import Store
+from ..store.folder import Damage, Store
 from ..store.specs import Cell
 from .comparison import ComparisonRow, compare, comparison_document, rows_by_budget
 from .contender import Budget
@@ -134,8 +135,15 @@ class Judged:
         return {dataset: [cell.method for cell in own] for dataset, own in begun.items()}
 
 
-def write_report(judged: Judged, out: Path, note: Note) -> list[Path]:
-    """Write tables and figures to ``out``; the same records give the same files."""
+def write_report(
+    judged: Judged, out: Path, note: Note, site: Site | None = None, damaged: Iterable[Damage] = ()
+) -> list[Path]:
+    """Write the page, tables and figures to ``out``, in this order of paths; the same records give the same files.
+
+    With a site, pictures are drawn if its data sets are at hand.
+    """
+    from .page.page import write_page  # late: it is made of what this module computes
+
     documents = [
         comparison_document(judged.comparison, judged.untested, judged.splits),
         split_document(judged.splits),
@@ -148,5 +156,8 @@ def write_report(judged: Judged, out: Path, note: Note) -> list[Path]:
         variance_document(judged.variance),
     ]
     documents += [Document(name, numbers=numbers) for name, numbers in judged.numbers.items()]
-    source = Source(Site(results=str(judged.store.root)), judged.results)
-    return write_documents(documents, out) + write_automatic(source, out, note)
+    source = Source(site or Site(results=str(judged.store.root)), judged.results)
+    tables = write_documents(documents, out)
+    figures = write_automatic(source, out, note)
+    pictures = [path for path in figures if path.name.startswith("images_") and path.suffix == ".png"]
+    return [write_page(judged, damaged, out, pictures), *tables, *figures]

@@ -15,6 +15,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 from bench.cli import main
 from bench.datasets import downloads
 from bench.datasets.cub200 import CUB200
@@ -22,6 +23,7 @@ from bench.datasets.downloads import Archive, download
 from bench.datasets.files import DataError
 from bench.datasets.grocery import Grocery
 from bench.datasets.sop import SOP
+from bench.datasets.view import View
 from bench.methods.backbones.registry import build_backbone
 from safetensors.torch import save_file
 
@@ -473,6 +475,30 @@ def test_a_dry_run_needs_no_weights_and_says_that_a_run_does(releases, no_weight
     )
     assert main(SOP_RUN) == 2
     assert capsys.readouterr() == ("", f"bench: {missing.removeprefix('missing: ')}\n")
+
+
+@pytest.mark.parametrize("dataset", ["sop", "inshop", "cub200", "cars196"])
+def test_a_dry_run_needs_no_images_and_says_that_a_run_does(dataset, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("bench.planning.checks._poolings", lambda *arguments: ("avg_max", "avg"))
+    monkeypatch.setenv("BENCH_DATA", str(tmp_path))
+    asked = [*"run --method dul_cls --weights none --dataset".split(), dataset]
+    assert main([*asked, "--dry-run"]) == 0
+    out, err = capsys.readouterr()
+    assert f"dul_cls on {dataset}: 50 trials (tuned) + 5 seeds" in out
+    assert f"{dataset} is not here: no estimate of its time and disk" in out
+    assert "batches of" not in err  # the release has enough classes and images
+    assert main(asked) == 2
+    assert capsys.readouterr().err == f"bench: {out.splitlines()[-1].removeprefix('missing: ')}\n"
+
+
+def test_the_outline_of_a_release_has_its_numbers_and_no_file():
+    outline = SOP.outline(View())
+    split = outline.train_val()
+    assert len(split.train) + len(split.val) + len(outline.test()) == 120053
+    assert split.train.num_classes + split.val.num_classes == 11318
+    assert outline.test().num_classes == 11316
+    with pytest.raises(DataError):
+        split.train.evaluation(torch.arange(1))
 
 
 def test_what_a_run_without_weights_proposes_works(releases, no_weights, tmp_path, monkeypatch, capsys, refusal):

@@ -244,7 +244,7 @@ def test_a_report_of_a_read_only_folder_goes_elsewhere_as_a_whole(tmp_path, monk
     table = pd.DataFrame([{**columns, **item, "unit": "u"}], columns=list(COLUMNS))
     collected = frame.Results((object(),), 0, table, pd.DataFrame(columns=list(frame.ROLE_COLUMNS)))
     monkeypatch.setattr(frame, "collect", lambda store: collected)
-    monkeypatch.setattr("bench.report.write.write_report", lambda judged, out, note: [out / "comparison.md"])
+    monkeypatch.setattr("bench.report.write.write_report", lambda judged, out, *others: [out / "report.html"])
 
     def refused(path, data, write=frame.write_atomic):
         if path.parent == results:

@@ -47,7 +47,7 @@ def test_records_of_several_folders_are_taken_together(folders, bench):
 def test_the_shipped_claims_say_which_command_makes_their_records(folders, bench):
     code, out, _ = bench("claims", "--results", "one", "--paper", "hib")
     assert code == 0
-    assert "hib-matching: bench run --method hib,margin --dataset ndigit --seeds 5 --hparams default" in out
+    assert "    bench run --method hib,margin --dataset ndigit --seeds 5 --hparams default" in out
     assert "per-" not in out
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.report import comparison as compared
-from bench.report import pairing, ranks, seeds, terminal, verdicts
+from bench.report import pairing, ranks, seeds, verdicts
 from bench.report.page.words import Anchors, dataset_facts
 from bench.report.render import files_of
 from bench.report.seeds import divided, seed_groups
@@ -38,21 +38,6 @@ def comparison(frame, roles):
     """Rows of the comparison by data set."""
     every = by_dataset(frame, roles).items()
     return {name: compared.compare(own, compared.rows_by_budget(own)) for name, own in every}
-
-
-def print_regrets(frame, roles, console):
-    """Print the regrets of the confidences."""
-    terminal.print_regrets(by_dataset(frame, roles), console)
-
-
-def print_confidences(frame, roles, console):
-    """Print the AUROC of the confidences."""
-    terminal.print_confidences(by_dataset(frame, roles), console)
-
-
-def print_scorers(frame, roles, console):
-    """Print MAP@R by scorer."""
-    terminal.print_scorers(by_dataset(frame, roles), console)
 
 
 def facts_of(results):

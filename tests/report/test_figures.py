@@ -480,11 +480,13 @@ def test_numbers_are_written_beside_every_figure_and_are_the_same_again(source, 
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
 
 
-def test_a_report_has_the_figures_that_need_records_only(source, tmp_path):
+def test_a_report_has_the_figures_that_need_records_and_pictures_of_images_at_hand(source, tmp_path):
     written = {path.stem for path in write_automatic(source, tmp_path / "out", _raise)}
     assert written == {
         *(f"{name}_tiny_{images}" for name in ("filter_out", "risk_coverage") for images in ("clean", "crop")),
         *(f"{name}_tiny" for name in ("rank_intervals", "cost", "confidence_crop", "convergence")),
+        "images_tiny",
+        "images_tiny_mistakes_01_plain_default",
     }
 
 
@@ -500,7 +502,9 @@ def test_a_report_says_in_one_line_a_kind_why_a_figure_is_missing(tmp_path):
     assert "filter_out: tiny, clean: no filter-out curves" in notes
     assert "confidence: tiny: no test on crops, and no corruption at several severities" in notes
     kinds = [note.split(":")[0] for note in notes]
-    assert sorted(kinds) == ["confidence", "convergence", "cost", "filter_out", "rank_intervals", "risk_coverage"]
+    assert sorted(kinds) == [
+        *("confidence", "convergence", "cost", "filter_out", "pictures", "rank_intervals", "risk_coverage")
+    ]
 
 
 def test_what_is_missing_is_said_in_one_line(tmp_path):

@@ -469,28 +469,6 @@ def test_the_page_of_the_reference_results_can_be_read():
 # What failed
 
 
-def test_an_empty_folder_gives_a_page_that_says_what_to_run_and_stays_usable(tmp_path, capsys):
-    runs = tmp_path / "runs"
-    runs.mkdir()
-    assert main(["report", "--html", "--results", str(runs)]) == 0
-    assert capsys.readouterr().out.strip() == str(runs / "report" / PAGE)
-    text = (runs / "report" / PAGE).read_text()
-    assert "no finished test in this folder yet" in text
-    assert "bench run --method" in Tree(text).by_id("verdict")
-    Store(runs).open("reality_check", 1, create=True)  # as a run does
-    assert main(["report", "--results", str(runs)]) == 2
-    assert main(["report", "--html", "--results", str(tmp_path / "mistyped")]) == 2
-    assert not (tmp_path / "mistyped").exists()
-
-
-def test_the_page_of_an_empty_folder_goes_elsewhere_on_request(tmp_path):
-    runs = tmp_path / "runs"
-    runs.mkdir()
-    assert main(["report", "--html", "--results", str(runs), "--out", str(tmp_path / "out")]) == 0
-    assert (tmp_path / "out" / PAGE).exists()
-    assert list(runs.iterdir()) == []
-
-
 def test_a_folder_with_failed_units_only_names_them_and_why(tmp_path):
     store = Store(tmp_path)
     store.mark("reality_check", 1)
@@ -625,9 +603,9 @@ def test_figures_that_are_named_are_drawn_and_shown(tmp_path, capsys):
     store.mark("reality_check", 1)
     for record in LEADING.records():
         store.write(record)
-    assert main(["report", "--html", "--figures", "filter_out", "--results", str(tmp_path), "--json"]) == 0
+    assert main(["report", "--figures", "filter_out", "--results", str(tmp_path), "--json"]) == 0
     written = json.loads(capsys.readouterr().out)
-    assert written[-1] == str(tmp_path / "report" / PAGE)
+    assert written[0] == str(tmp_path / "report" / PAGE)
     drawn = next(path for path in written if path.endswith(".png"))
     (shown,) = [each["src"] for each, _ in Tree((tmp_path / "report" / PAGE).read_text()).all("img")]
     with open(drawn, "rb") as file:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,9 +14,11 @@ from bench.report.render import files_of
 from bench.report.seeds import ComparedColumn
 from bench.report.splits import OverSplits, split_document
 from bench.report.splits import _systems as over_splits_of
-from bench.report.systems import CONSTANT, choose, system_document, systems
+from bench.report.systems import CONSTANT, choose, difference_text, system_document, systems
+from bench.report.terminal import print_answers
 from bench.store.records import COLUMNS
 from bench.store.specs import Pinned
+from rich.console import Console
 from scipy import stats
 
 from tests.report.shown import groups
@@ -102,6 +106,24 @@ def test_a_system_is_compared_by_paired_risks():
     assert before.p == pytest.approx(max(each.pvalue for each in tests))
     assert query.rival.name == "margin"
     assert query.plain.method == "cosface"
+
+
+def test_the_terminal_has_a_line_for_each_question_and_names_every_method():
+    own = _method("spread", {OWN: 1.2, "norm": 0.1, "margin": 1.5}, risk=0.2)
+    bad = _method("[red]", {OWN: 0.8, "norm": 0.1}, risk=0.5)
+    found = _found(PLAIN, own, bad)
+    out = io.StringIO()
+    print_answers(found, Console(file=out, width=300))
+    title, before, query, end = out.getvalue().split("\n")[:4]
+    assert title.startswith("d: better with its own confidence than cosface with a free one?")
+    gained = {each.contender.method: difference_text(each.differences["AUGRC"])
+              for each in found if (each.question, each.split) == ("before_gallery", "test")}  # fmt: skip
+    assert before == f"before the gallery: better: spread {gained['spread']}; worse: [red] {gained['[red]']}"
+    assert query.startswith("at query time: ")
+    assert end == ""
+    out = io.StringIO()
+    print_answers(_found(PLAIN, _method("spread", {OWN: 1.2, "norm": 0.1}, seeds=1)), Console(file=out, width=300))
+    assert "before the gallery: no verdict (one seed): spread\n" in out.getvalue()
 
 
 def test_a_better_confidence_does_not_pay_for_worse_answers():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 
 import numpy as np
 import pandas as pd
@@ -21,9 +20,6 @@ from tests.report.shown import (
     comparison_frame,
     paired_methods,
     paired_with_base,
-    print_confidences,
-    print_regrets,
-    print_scorers,
     to_latex,
     to_markdown,
 )
@@ -148,20 +144,6 @@ def _judged():
     return _frame([*lines, *elsewhere])
 
 
-def test_the_terminal_tells_retrieval_confidences_from_those_of_images():
-    out = io.StringIO()
-    print_confidences(*_judged(), Console(file=out, width=80))
-    lines = [line.rstrip() for line in out.getvalue().splitlines()]
-    assert max(map(len, lines)) <= 80
-    assert lines[0] == "d: AUROC of Recall@1 being right, centre crops, mean over seeds"
-    kinds = next(line.split() for line in lines if line.split().count("retrieval") == 5)
-    assert kinds == ["image", *["retrieval"] * 5, "default"]
-    body = {line.split()[0]: line.split()[1:] for line in lines if line.startswith((" point", " normal"))}
-    # default, top-1 score, margin, agreement, spread, consistency, default + margin
-    assert body["point"] == ["55.0", "-", "85.0", "75.0", "-", "-", "80.0"]
-    assert body["normal"] == ["65.0", "-", "85.0", "75.0", "-", "-", "-"]
-
-
 LONG = ("a_method_of_a_long_name", "a_base_of_a_long_name")
 WORDS = (LONG[0], f"({LONG[1]})")
 
@@ -194,35 +176,6 @@ def test_long_names_are_folded_and_no_number_is_cut(data):
     assert "\N{HORIZONTAL ELLIPSIS}" not in shown
 
 
-def test_long_names_are_folded_in_the_other_tables_too():
-    tables = {
-        "65.0": lambda console: print_confidences(*_long_names(*_judged()), console),
-        "12.00": lambda console: print_regrets(*_long_names(*_regrets()), console),
-    }
-    for number, show in tables.items():
-        shown = _printed(show)
-        assert number in shown
-        assert "\N{HORIZONTAL ELLIPSIS}" not in shown
-
-
-def test_settings_of_one_method_are_told_apart_in_every_table():
-    for show, data in (
-        (print_confidences, _judged()),
-        (print_regrets, _regrets()),
-        (print_scorers, _scorers()),
-    ):
-        frame, roles = (pd.concat([part, part.assign(unit=part["unit"] + "'")]) for part in data)
-        frame["ensemble"] = np.where(frame["unit"].str.endswith("'"), "concatenated", "separated")
-        shown = _printed(lambda console, show=show, frame=frame, roles=roles: show(frame, roles, console), 200)
-        assert " sep., default" in shown
-        assert " conc., default" in shown
-
-
-def _scorers():
-    lines = [("point", "", 0, "", MAP | {"scorer": name}, 0.5) for name in ("cosine", "l2", "raw_l2")]
-    return _frame(lines)
-
-
 def test_what_all_rows_share_of_the_network_is_said_once(data):
     frame, roles = data
     several = frame.assign(backbone="convnet", dim=np.where(frame["method"] == "point", 64, 128))
@@ -230,13 +183,6 @@ def test_what_all_rows_share_of_the_network_is_said_once(data):
     assert title.rstrip().endswith(", convnet")
     assert "convnet" not in "".join(body)
     assert "128" in "".join(body)
-
-
-def test_results_from_before_retrieval_confidences_have_no_such_table():
-    frame, roles = _judged()
-    out = io.StringIO()
-    print_confidences(frame[frame["confidence"].isin(["norm", "method", "random"])], roles, Console(file=out))
-    assert out.getvalue() == ""
 
 
 def test_the_table_of_confidences_names_their_kind():
@@ -282,43 +228,9 @@ def test_tables_of_the_preset_of_the_public_code_show_its_reranked_values():
     assert table["test_map_at_r_mean"].to_dict() == pytest.approx({"normal": 0.705, "point": 0.245})
     (difference,) = paired_with_base(frame, roles).to_dict("records")
     assert (difference["variant"], difference["difference_mean"]) == ("reranked", pytest.approx(0.46))
-    console = Console(file=io.StringIO(), width=80)
-    print_scorers(frame, roles, console)
-    assert "70.5" in console.file.getvalue()
     without = frame[frame["variant"] == ""]
     table = comparison_frame(comparison(without, roles)).set_index("method")
     assert table["test_map_at_r_mean"].to_dict() == pytest.approx({"normal": 0.5, "point": 0.25})
-
-
-def _regrets():
-    """Regrets of a method of points and a two-stage one over two seeds."""
-    values = {"norm": 0.05, "max_cosine": 0.04, "margin": 0.02, "agreement": 0.03}
-    regret = {"metric": "augrc_regret", "split": "test", "scorer": "cosine", "variant": "recall_at_1"}
-    lines = []
-    for (method, base), seed in itertools.product((("point", ""), ("normal", "point")), (0, 1)):
-        own = {} if method == "point" else {"method": 0.06}
-        lines += [(method, base, seed, name, regret, v + 0.002 * seed) for name, v in (values | own).items()]
-        lines.append((method, base, seed, "observer", regret | {"metric": "observer_augrc"}, 0.12))
-    return _frame(lines)
-
-
-def test_regrets_are_shown_next_to_the_observer_and_fit_eighty_columns():
-    out = io.StringIO()
-    print_regrets(*_regrets(), Console(file=out, width=80))
-    lines = [line.rstrip() for line in out.getvalue().splitlines()]
-    assert max(map(len, lines)) <= 80
-    assert lines[0] == "d: regret in %, AUGRC minus the observer's, clean images, mean over seeds"
-    body = {line.split()[0]: line.split() for line in lines if line.startswith((" point", " normal"))}
-    # observer, default, best other image confidence, top-1 score, margin, agreement, spread, consistency
-    assert body["point"] == ["point", "12.00", "5.10", "4.10", "-", "2.10", "3.10", "-", "-"]
-    assert body["normal"] == ["normal", "12.00", "6.10", "4.10", "-", "2.10", "3.10", "-", "-"]
-    assert sum("max_cosine" in line for line in lines) == 2
-
-
-def test_data_sets_without_a_known_posterior_have_no_regrets():
-    out = io.StringIO()
-    print_regrets(*_judged(), Console(file=out))
-    assert out.getvalue() == ""
 
 
 AUROC = {"metric": "confidence_auroc", "split": "test", "scorer": "cosine", "n_queries": 1200}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 from dataclasses import replace
 
@@ -14,12 +13,10 @@ from bench.protocols.rows import FREE_IMAGE_CONFIDENCES, OWN, RETRIEVAL_CONFIDEN
 from bench.report.frame import confidences
 from bench.report.seeds import seed_groups
 from bench.report.table import frame_of
-from bench.report.terminal import print_verdicts
 from bench.report.verdicts import COLUMNS as VERDICT_COLUMNS
 from bench.report.verdicts import rankings_of, verdict_document, verdicts
 from bench.store.records import COLUMNS
 from bench.store.specs import Pinned
-from rich.console import Console
 from scipy import stats
 
 from tests.report.shown import markdown, verdicts_of
@@ -269,51 +266,9 @@ def test_the_table_of_confidences_is_about_test_images():
     assert set(confidences(_results(_levels())[0])["split"]) == {"test"}
 
 
-def _printed(found, width=80):
-    out = io.StringIO()
-    print_verdicts(found, Console(file=out, width=width))
-    return [line.rstrip() for line in out.getvalue().splitlines()]
-
-
-def test_the_terminal_fits_eighty_columns():
-    steps = np.array([-0.004, 0.0, 0.004])
-    splits = ("test", "test_crop", "test_blur")
-    values = {key: level for split in splits for key, level in _levels(split=split, max_probability=0.75).items()}
-    values[("test", "method+margin_fitted")] = 0.9 + steps
-    point = {key: value for key, value in values.items() if key[1] not in CHALLENGERS}
-    found = verdicts_of(*_joined(_results(values, method="normal", base="point"), _results(point, method="point")))
-    lines = _printed(found)
-    assert max(map(len, lines)) <= 80
-    titles = [line for line in lines if "worth it?" in line]
-    assert [line.split(":")[0] for line in titles] == ["d, clean images", "d, centre crops"]
-    clean = lines[: lines.index(titles[1])]
-    body = {" ".join(line.split()) for line in clean}
-    half = 100 * stats.t.ppf(0.975, 2) * 0.004 / np.sqrt(3)
-    assert body > {
-        "normal (point) 70.0 max_probability 75.0 -5.0 [-5.0, -5.0] not worth it",
-        "normal (point) 70.0 margin 80.0 -10.0 [-10.0, -10.0] not worth it",
-        f"+margin fitted 90.0 margin 80.0 +10.0 [{10 - half:+.1f}, {10 + half:+.1f}] worth it",
-        "point - max_probability 75.0 -",
-        "point - margin 80.0 -",
-    }
-
-
-def test_the_terminal_puts_what_test_chose_in_brackets_and_tells_settings_apart():
-    values = {key: value for key, value in _levels().items() if key[0] == "test"}
-    found = verdicts_of(*_joined(*(_results(values, pinned=Pinned(settings={"method.x": x})) for x in (1, 2))))
-    text = "\n".join(_printed(found, width=140))
-    assert "(margin 80.0)" in text
-    assert "best on test" in text
-    assert "method.x=1" in text
-    assert "method.x=2" in text
-
-
 def test_names_of_users_are_no_markup():
     found = verdicts_of(*_results(_levels(**{"[bold]|x": 0.9}), method="[red]"))
     assert found[0].rivals.chosen == "[bold]|x"
-    text = "\n".join(_printed(found, width=140))
-    assert "[bold]|x 90.0" in text
-    assert "[red]" in text
     assert r"[bold]\|x 90.0" in markdown(verdict_document(found))
 
 

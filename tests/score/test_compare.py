@@ -1,6 +1,7 @@
 """Comparing files query by query and methods seed by seed."""
 
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -236,3 +237,9 @@ def test_the_command_compares_the_methods_of_a_results_folder(bench, tmp_path):
     code, _, err = bench("compare", "one", "tow", "--results", "runs")
     assert code == 2
     assert "did you mean 'two'" in err
+    for unit in (tmp_path / "runs" / "reality_check").glob("*/two/*"):
+        shutil.rmtree(unit)
+    code, _, err = bench("compare", "--results", "runs")
+    assert code == 2
+    assert "has one method, one; run another with the options of that run" in err
+    assert "bench run --method METHOD --dataset" in err

@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ...datasets.dataset import ImageSet
+from ...datasets.feature_images import FeatureImages
 from ...errors import UserError
 from .source import Drawing, Missing, Note, Source
 from .style import FULL_PAGE, RIGHT, WRONG
@@ -73,6 +74,8 @@ def tested_images(source: Source, model: TestedModel) -> ImageSet:
         images: ImageSet = source.site.dataset(model.record.columns.dataset, trained.spec.view).test()
     except UserError as error:
         raise Missing(f"no images to show: {error}") from None
+    if isinstance(images, FeatureImages):
+        raise Missing("features have no pixels")
     if images.ids != model.ids:
         raise Missing("no images to show: the test images of the data set are others than those tested")
     return images
@@ -159,8 +162,7 @@ def _of_all(models: Sequence[TestedModel], images: ImageSet, dataset: str) -> It
 
 def _of_model(model: TestedModel, images: ImageSet, dataset: str, number: int) -> Iterator[Drawing]:
     """Sheets of one model: a row for each of a few classes, and its worst mistakes."""
-    about = f"{dataset}, {model.label}".replace("\n", " ")
-    end = f"{number:02d}_{re.sub(r'[^a-z0-9]+', '_', model.label.lower()).strip('_')}"
+    about, end = _about(model, dataset, number)
     classes = torch.unique(images.labels)
     # Spread over the data set: neighbouring classes may be alike.
     picked = classes[[round(i * (len(classes) - 1) / max(1, CLASSES - 1)) for i in range(min(CLASSES, len(classes)))]]
@@ -171,10 +173,22 @@ def _of_model(model: TestedModel, images: ImageSet, dataset: str, number: int) -
         rows.append((images.class_names[label][:14], ordered(model, members, shown)))
     drawn = images_figure(rows, images, f"{about}: images of each class, from the least (1) to the most confident")
     yield Drawing(f"images_{dataset}_classes_{end}", drawn, _plain(rows))
+    yield from _mistakes_of(model, images, dataset, number)
+
+
+def _mistakes_of(model: TestedModel, images: ImageSet, dataset: str, number: int) -> Iterator[Drawing]:
+    """Sheet of the worst mistakes of one model, if it has any."""
+    about, end = _about(model, dataset, number)
     table = mistakes(model, images.class_names)
     if len(table):
         drawn = mistakes_figure(table, images, about)
         yield Drawing(f"images_{dataset}_mistakes_{end}", drawn, _plain([("", table)]))
+
+
+def _about(model: TestedModel, dataset: str, number: int) -> tuple[str, str]:
+    """Title and end of the file name of a model's sheets."""
+    name = re.sub(r"[^a-z0-9]+", "_", model.label.lower()).strip("_")
+    return f"{dataset}, {model.label}".replace("\n", " "), f"{number:02d}_{name}"
 
 
 def draw(source: Source, dataset: str, note: Note) -> Iterator[Drawing]:
@@ -183,6 +197,27 @@ def draw(source: Source, dataset: str, note: Note) -> Iterator[Drawing]:
     One sheet has a row per contender, shown by its first seed. Each contender also has a sheet with a row for each of a
     few classes, and one of its worst mistakes.
     """
+    models, images = _shown(source, dataset, note)
+    if images is not None:
+        yield from _of_all(models, images, dataset)
+        for number, model in enumerate(models):
+            yield from _of_model(model, images, dataset, number)
+
+
+def draw_best(source: Source, dataset: str, note: Note) -> Iterator[Drawing]:
+    """Yield those sheets of :func:`draw` that every report has: all images, and mistakes of the best model shown.
+
+    The best one has the highest Recall@1 at its first seed.
+    """
+    models, images = _shown(source, dataset, note)
+    if images is not None:
+        yield from _of_all(models[:ROWS], images, dataset)
+        best = max(models, key=lambda model: float(model.right.nanmean()))
+        yield from _mistakes_of(best, images, dataset, models.index(best))
+
+
+def _shown(source: Source, dataset: str, note: Note) -> tuple[list[TestedModel], ImageSet | None]:
+    """First models of the contenders whose test images are at hand, and these images."""
     models, images = [], None
     for model in source.models(dataset, note, first=True):
         try:
@@ -190,7 +225,4 @@ def draw(source: Source, dataset: str, note: Note) -> Iterator[Drawing]:
             models.append(model)
         except Missing as error:
             note(f"{dataset}, {model.label}: {error}")
-    if images is not None:
-        yield from _of_all(models, images, dataset)
-        for number, model in enumerate(models):
-            yield from _of_model(model, images, dataset, number)
+    return models, images

@@ -24,8 +24,12 @@ AUTOMATIC = {
     "tuning_front": "tuning.draw_front",
     "sweeps": "comparison.draw_sweeps",
     "convergence": "training.draw_convergence",
+    "pictures": "images.draw_best",
 }
-"""Figures of every report, which need records alone: ``MODULE.NAME`` of ``(source, dataset, note) -> drawings``."""
+"""Figures of every report: ``MODULE.NAME`` of ``(source, dataset, note) -> drawings``.
+
+They need records alone, but for the pictures, which need images and kept embeddings.
+"""
 
 ON_REQUEST = {
     "spectra": "embeddings.draw_spectra",
