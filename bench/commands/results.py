@@ -35,6 +35,7 @@ class StatusRow(TypedDict):
     Attributes:
         trained: Number of finished trainings that belong to no trial.
         unfinished: Number of trainings that have a checkpoint and no result yet.
+        failed: Why the last try of trainings and tests failed, by their folders.
         codes: Number of finished tests and rescorings by the versions of their code.
     """
 
@@ -46,6 +47,7 @@ class StatusRow(TypedDict):
     trained: int
     tested: int
     unfinished: int
+    failed: dict[str, str]
     running: list[RunningUnit]
     codes: dict[str, int]
 
@@ -121,11 +123,13 @@ def status(
         typer.echo(
             f"{row['protocol']}  {row['dataset']:<14} {row['method']:<20} {row['trials']} trials"
             f" ({row['failed_trials']} failed), {row['trained']} trained, {row['tested']} tested,"
-            f" {row['unfinished']} unfinished"
+            f" {row['unfinished']} unfinished, {len(row['failed'])} failed"
         )
-        for unit in row["running"]:
-            node = f", at work on node {unit['node']}" if unit["node"] else ""
-            typer.echo(printable(f"    {unit['unit']}: process {unit['pid']} on {unit['host']}{node}"))
+        for unit, reason in row["failed"].items():
+            typer.echo(printable(f"    {unit}: {reason}"))
+        for busy in row["running"]:
+            node = f", at work on node {busy['node']}" if busy["node"] else ""
+            typer.echo(printable(f"    {busy['unit']}: process {busy['pid']} on {busy['host']}{node}"))
         if len(row["codes"]) > 1:
             typer.echo(f"    {', '.join(f'{count} {code}' for code, count in row['codes'].items())}")
 
@@ -411,10 +415,12 @@ def collect_from(*stores: Store) -> tuple[Collected, list[Damage]]:
 
 def status_rows(store: Store) -> list[StatusRow]:
     """Count trials, trained and tested seeds in a results folder, one row per protocol, data set and method."""
+    from ..store.check import failures
     from ..store.claims import CLAIM, holder, nodes_of_units
     from ..store.folder import CHECKPOINT
     from ..store.specs import TUNING, Cell
 
+    failed = [each for each in failures(store, ()) if each.what == "failed"]
     nodes = nodes_of_units(store.root)
     rescorings = list(store.rescorings())
     rows: list[StatusRow] = []
@@ -437,6 +443,11 @@ def status_rows(store: Store) -> list[StatusRow]:
                 "trained": sum(record.spec.replicate != TUNING for record in trained),
                 "tested": len(tested),
                 "unfinished": sum((folder / name / CHECKPOINT).exists() for name in train),
+                "failed": {
+                    Path(each.place).name: each.reason
+                    for each in failed
+                    if Path(each.place).parent.parts == (cell.protocol, cell.dataset, cell.method)
+                },
                 "running": [
                     {
                         "unit": name.replace("-", " "),

@@ -390,6 +390,8 @@ def carry_out(
             trainings = sum(plan.trainings for plan in plans)
             done = f"{len(plans)} x (method, data set), up to {trainings} trainings, {launched.text}"
             say(console, f"{done}; results in {results}")
+            for line in dict.fromkeys(_network(plan, site) for plan in plans):
+                say(console, line)
             outcome: Outcome | None = None
             try:
                 outcome = _execute(batches, launched, console, rerun)
@@ -435,6 +437,22 @@ def _launched(
         return
     with contextlib.closing(Roster(site.store.root, claims.name)) as roster:
         yield on_ray(launch, site, plans, roster, partial(say, console))
+
+
+def _network(plan: Plan, site: Site) -> str:
+    """Data set, network, where its weights come from, and the size of its images, in words."""
+    from ..methods.backbones.registry import GIVEN
+
+    template = plan.template
+    if template.backbone == GIVEN:
+        return f"{plan.cell.dataset}: features that were given"
+    weights = "random weights"
+    if template.weights is not None:
+        weights = "pretrained" if site.weights in (None, "download") else Path(site.weights).name
+    frozen = ", frozen" if template.frozen else ""
+    sizes = [plan.view["image_size"]] * 2 if plan.view else site.dataset(plan.cell.dataset).image_size
+    size = " x ".join(str(side) for side in dict.fromkeys(sizes)) + " px"
+    return f"{plan.cell.dataset}: {template.backbone}, {weights}{frozen}, images of {size}"
 
 
 def _mark(store: Store, protocol: str, version: int, console: Console) -> None:

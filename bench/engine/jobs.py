@@ -17,9 +17,6 @@ from ..store.specs import Cell, Kind, Point, TestSpec, TrainSpec
 from .needs import Needs
 from .tuning import Told
 
-LOG = "error.txt"
-"""File of a unit with the traceback of its last failure."""
-
 
 class _Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")

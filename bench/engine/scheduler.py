@@ -23,12 +23,11 @@ from ..errors import LINE, UnitFailed
 from ..planning.plan import Plan, Specs
 from ..site import Site
 from ..store.claims import CLAIM, Claims
-from ..store.folder import RECORD, WEIGHTS, Damage
+from ..store.folder import LOG, RECORD, WEIGHTS, Damage
 from ..store.records import Columns, StudyRecord, TestRecord, TrainRecord, TrialRecord
 from ..store.specs import TUNING, Cell, Point, TestSpec, TrainSpec
 from .claimed import ClaimedUnits
 from .jobs import (
-    LOG,
     Failure,
     FeaturesJob,
     JobFailed,

@@ -23,11 +23,10 @@ from typing import TextIO
 from ..errors import UnitFailed, UserError, first_line, is_out_of_memory, place_of
 from ..resources import keep_memory, pick_device, return_memory
 from ..store.files import write_atomic
-from ..store.folder import CHECKPOINT
+from ..store.folder import CHECKPOINT, LOG
 from ..store.specs import Point
 from .jobs import (
     JOBS,
-    LOG,
     Alive,
     CheckJob,
     Done,

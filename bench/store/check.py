@@ -8,14 +8,15 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from ..errors import UserError, shortened
 from ..protocols import PROTOCOLS, get_protocol
 from ..protocols.metrics import find_metric
 from .files import MARKER, DamagedFile
-from .folder import RECORD, STUDY, WEIGHTS, Damage, Store
+from .folder import CHECKPOINT, LOG, RECORD, STUDY, WEIGHTS, Damage, Store
 from .records import KEYS, ROW_KEYS, StudyRecord, TestRecord, TrainRecord, TrialRecord, read_marker
 from .specs import TUNING, Cell, Kind, Pinned, TrainSpec
 
@@ -215,3 +216,42 @@ def _value_faults(record: TestRecord) -> Iterator[str]:
         seen.add(key)
     if not record.rows:
         yield "it has no value"
+
+
+class Failure(NamedTuple):
+    """Something of a results folder that gave no result: where it is, what happened to it, and why."""
+
+    place: str
+    what: str
+    reason: str
+
+
+def failures(store: Store, damaged: Iterable[Damage]) -> list[Failure]:
+    """List what failed, was interrupted or cannot be read, sorted by path."""
+    return sorted({*_units(store), *_trials(store), *_damages(store, damaged)})
+
+
+def _units(store: Store) -> Iterator[Failure]:
+    for folder in sorted(path for path in store.root.glob("*/*/*/t*-*") if path.is_dir()):
+        if (folder / RECORD).exists():
+            continue
+        place = folder.relative_to(store.root).as_posix()
+        if (folder / LOG).exists():
+            lines = [line for line in (folder / LOG).read_text(errors="replace").splitlines() if line.strip()]
+            yield Failure(place, "failed", shortened(lines[-1]) if lines else "no reason was written")
+        elif (folder / CHECKPOINT).exists():
+            yield Failure(place, "unfinished", "it has a checkpoint; the same command goes on from there")
+
+
+def _trials(store: Store) -> Iterator[Failure]:
+    for study, trials in store.studies():
+        for trial in trials:
+            if trial.state == "failed":
+                place = "/".join((*study.cell, f"study-{study.unit}", f"trial-{trial.number:04d}"))
+                yield Failure(place, "failed trial", trial.reason)
+
+
+def _damages(store: Store, damaged: Iterable[Damage]) -> Iterator[Failure]:
+    for path, reason in damaged:
+        inside = path.is_relative_to(store.root)
+        yield Failure((path.relative_to(store.root) if inside else path).as_posix(), "not read", reason)

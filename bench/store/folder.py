@@ -55,6 +55,8 @@ RECORD = "record.json"
 STUDY = "study.json"
 WEIGHTS = "weights.safetensors"
 CHECKPOINT = "checkpoint.pt"
+LOG = "error.txt"
+"""File of a unit with the traceback of its last failure."""
 FEATURES = "features-"
 """Start of the names of cached features; the name goes on with a key and the SHA-256 of the file."""
 

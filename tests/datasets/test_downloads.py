@@ -481,7 +481,7 @@ def test_a_dry_run_needs_no_weights_and_says_that_a_run_does(releases, no_weight
 def test_a_dry_run_needs_no_images_and_says_that_a_run_does(dataset, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("bench.planning.checks._poolings", lambda *arguments: ("avg_max", "avg"))
     monkeypatch.setenv("BENCH_DATA", str(tmp_path))
-    asked = [*"run --method dul_cls --weights none --dataset".split(), dataset]
+    asked = ["run", "--method", "dul_cls", "--weights", "none", "--dataset", dataset]
     assert main([*asked, "--dry-run"]) == 0
     out, err = capsys.readouterr()
     assert f"dul_cls on {dataset}: 50 trials (tuned) + 5 seeds" in out

@@ -17,6 +17,7 @@ from statistics import NormalDist
 
 import pytest
 from bench.cli import main
+from bench.commands.results import status_rows
 from bench.protocols.statistics import paired_difference, seeds_needed
 from bench.registry import Registry
 from bench.report.cost import CostRow
@@ -485,6 +486,11 @@ def test_a_folder_with_failed_units_only_names_them_and_why(tmp_path):
     assert "unfinished" in text
     assert "1 × failed, 1 × unfinished" in tree.by_id("verdict")
     assert not tree.all("b")
+    (row,) = status_rows(store)
+    assert row["failed"] == {"train-0123456789abcdef": "ValueError: <b>loss</b> is not finite"}
+    assert row["unfinished"] == 1
+    assert main(["report", "--results", str(tmp_path)]) == 2  # and the page says why
+    assert "ValueError: &lt;b&gt;loss" in (tmp_path / "report" / PAGE).read_text()
 
 
 def test_a_unit_that_succeeded_in_the_end_is_no_failure(tmp_path):

@@ -12,6 +12,7 @@ from importlib import resources
 from pathlib import Path
 
 from ...protocols.metrics import find_metric, title_of
+from ...store.check import failures
 from ...store.files import write_atomic
 from ...store.folder import Damage
 from ..contender import Contender
@@ -26,7 +27,6 @@ from .sources import (
     Tested,
     about_methods,
     about_protocols,
-    failures,
     failures_table,
     losses,
     machines_table,

@@ -8,11 +8,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from ...engine.jobs import LOG
-from ...errors import shortened
 from ...protocols._base import PROTOCOLS, get_protocol
 from ...registry import Registry
-from ...store.folder import CHECKPOINT, RECORD, Damage, Store
+from ...store.check import Failure
+from ...store.folder import Store
 from ...store.records import Environment, TestRecord, TrainRecord
 from ..table import Cell, Column, Table, cells_table, headings, label
 from .tables import METHOD, Of
@@ -174,45 +173,6 @@ def manifests_table(found: Sequence[Tested], anchor: str) -> Table:
     columns = headings("data set", "part", "SHA-256 of its images", "tests", labels=3)
     rows = [(*place, str(count)) for place, count in sorted(counts.items())]
     return cells_table("Manifests of the images", columns, rows, anchor=anchor)
-
-
-class Failure(NamedTuple):
-    """Something of a results folder that gave no result: where it is, what happened to it, and why."""
-
-    place: str
-    what: str
-    reason: str
-
-
-def failures(store: Store, damaged: Iterable[Damage]) -> list[Failure]:
-    """List what failed, was interrupted or cannot be read, sorted by path."""
-    return sorted({*_units(store), *_trials(store), *_damages(store, damaged)})
-
-
-def _units(store: Store) -> Iterator[Failure]:
-    for folder in sorted(path for path in store.root.glob("*/*/*/t*-*") if path.is_dir()):
-        if (folder / RECORD).exists():
-            continue
-        place = folder.relative_to(store.root).as_posix()
-        if (folder / LOG).exists():
-            lines = [line for line in (folder / LOG).read_text(errors="replace").splitlines() if line.strip()]
-            yield Failure(place, "failed", shortened(lines[-1]) if lines else "no reason was written")
-        elif (folder / CHECKPOINT).exists():
-            yield Failure(place, "unfinished", "it has a checkpoint; the same command goes on from there")
-
-
-def _trials(store: Store) -> Iterator[Failure]:
-    for study, trials in store.studies():
-        for trial in trials:
-            if trial.state == "failed":
-                place = "/".join((*study.cell, f"study-{study.unit}", f"trial-{trial.number:04d}"))
-                yield Failure(place, "failed trial", trial.reason)
-
-
-def _damages(store: Store, damaged: Iterable[Damage]) -> Iterator[Failure]:
-    for path, reason in damaged:
-        inside = path.is_relative_to(store.root)
-        yield Failure((path.relative_to(store.root) if inside else path).as_posix(), "not read", reason)
 
 
 def failures_table(found: Iterable[Failure], anchor: str) -> Table:
