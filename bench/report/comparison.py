@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -24,7 +25,7 @@ from .contender import (
 from .ranks import Rank, ranks, unranked_text
 from .reference import MARK, Against, against_reference, sentences
 from .remarks import Remark, lines, remarks
-from .seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics
+from .seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics, compared
 from .splits import OverSplits
 from .table import EVERYWHERE, Cell, Column, Document, frame_of, held, label, table_of
 
@@ -100,8 +101,8 @@ def compare(groups: Sequence[SeedGroup], budgets: Mapping[Budget, Sequence[Compa
 
 def compare_within(groups: Sequence[SeedGroup]) -> list[ComparisonRow]:
     """Rows of the comparison of the contenders of one budget of a data set."""
-    values = [tuple(SeedStatistics.of(group.column(column)) for column in COMPARED) for group in groups]
-    marks = zip(*(_marks(column, groups, of_column) for column, of_column in zip(COMPARED, zip(*values))))
+    values = [tuple(SeedStatistics.of(group.column(column)) for column in compared()) for group in groups]
+    marks = zip(*(_marks(column, groups, of_column) for column, of_column in zip(compared(), zip(*values))))
     ranked = ranks(groups, COMPARED[_MAP_AT_R])
     unequal = unequal_budgets([group.contender for group in groups], [group.seeds for group in groups])
     rows = [
@@ -220,7 +221,7 @@ def _rank(row: ComparisonRow) -> Cell:
 
 def metric_column(place: int, brief: bool = False) -> Column[ComparisonRow]:
     """Column of a metric."""
-    column = COMPARED[place]
+    column = compared()[place]
     name = "_".join(filter(None, [column.split, column.metric, column.variant]))
 
     def cell(row: ComparisonRow) -> Cell:
@@ -228,9 +229,10 @@ def metric_column(place: int, brief: bool = False) -> Column[ComparisonRow]:
         return row.values[place].cell(column.percent, brief, mark.best, mark.beats_deterministic)
 
     arrow = " \N{DOWNWARDS ARROW}" if brief and column.sign < 0 else ""
-    places = EVERYWHERE if brief else ("text", "page") if column.metric in ON_PAGE else ("text",)
+    on_page = column.metric in ON_PAGE or place >= len(COMPARED)
+    places = EVERYWHERE if brief else ("text", "page") if on_page else ("text",)
     return Column(
-        f"{column.title}{arrow}",
+        (textwrap.fill(column.title, 14) if brief else column.title) + arrow,
         cell,
         lambda row: row.values[place].fields(name),
         note="mean ± SD over seeds",
@@ -239,7 +241,7 @@ def metric_column(place: int, brief: bool = False) -> Column[ComparisonRow]:
 
 
 ON_PAGE = ("recall_at_1", "map_at_r", "spearman_crop")
-"""Metrics that a page shows; its CSV has all."""
+"""Metrics of every report that a page shows; its CSV has all."""
 
 PLACED: tuple[Column[ComparisonRow], ...] = (
     Column(
@@ -280,6 +282,12 @@ COLUMNS: tuple[Column[ComparisonRow], ...] = (
 )
 """Columns of the comparison in every format; a terminal shows those whose ``places`` say so and that are labels."""
 
+
+def columns() -> tuple[Column[ComparisonRow], ...]:
+    """Columns of the comparison with the metrics of plug-ins."""
+    return (*COLUMNS, *map(metric_column, range(len(COMPARED), len(compared()))))
+
+
 NOTE = (
     "Mean ± SD over seeds (ddof 1). Percent, except the rank correlation `Crop rho` between confidence and crop size. "
     "AURC (on crops): lower is better. `trainings`: tuning trials of the method and of its base. `[4/5]`: one of five "
@@ -308,7 +316,7 @@ TYPES = {"rank_low": "Int64", "rank_high": "Int64"}
 
 def comparison_frame(rows: Iterable[ComparisonRow]) -> pd.DataFrame:
     """Numbers of the comparison, one row per data set and contender."""
-    return frame_of(COLUMNS, rows, **TYPES)
+    return frame_of(columns(), rows, **TYPES)
 
 
 def comparison_document(
@@ -326,7 +334,7 @@ def comparison_document(
         said = {"No rank": part.unranked, "* Unequal budget": part.unequal, "No finished test": lost}
         said["Class splits left out"] = left_to
         notes = (*part.against, *part.remarks, *(f"{name}: {text}." for name, text in said.items() if text))
-        tables.append(table_of(COLUMNS, part.rows, part.title, notes=notes, caption=CAPTION))
-    numbers = frame_of(COLUMNS, (row for own in rows.values() for row in own), **TYPES)
+        tables.append(table_of(columns(), part.rows, part.title, notes=notes, caption=CAPTION))
+    numbers = frame_of(columns(), (row for own in rows.values() for row in own), **TYPES)
     always = ("method", "rank", "ties")
     return Document("comparison", "Comparison", introduction, tuple(tables), numbers, always)

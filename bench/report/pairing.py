@@ -29,11 +29,11 @@ from ..store.specs import split_pinned
 from .contender import COMMON, CONTENDER, TUNING, Contender, distinct_labels, ranked_together
 from .ranks import competition
 from .seeds import (
-    COMPARED,
     NO_DIFFERENCE,
     ComparedColumn,
     SeedGroup,
     SeedStatistics,
+    compared,
     defined_values,
     difference_fields,
     divided,
@@ -51,7 +51,7 @@ Line = Mapping[Hashable, Any]
 
 
 def differences(
-    minuend: SeedGroup, subtrahend: SeedGroup, columns: Sequence[ComparedColumn] = COMPARED
+    minuend: SeedGroup, subtrahend: SeedGroup, columns: Sequence[ComparedColumn] = ()
 ) -> Iterator[dict[str, object]]:
     """Differences ``minuend - subtrahend`` over paired seeds, each side with its own scorer and confidence.
 
@@ -61,7 +61,7 @@ def differences(
     paired seeds, in all, at which a true difference of the observed size, but at least of the region's, would be found
     in 80 % of cases.
     """
-    for column in columns:
+    for column in columns or compared():
         left, right = (defined_values(group.column(column)) for group in (minuend, subtrahend))
         if left or right:
             sides = [
@@ -209,7 +209,7 @@ def decisions(groups: Iterable[SeedGroup], pairs: pd.DataFrame) -> list[Decision
     for common, own in divided(groups, COMMON).items():
         by_contender = {group.contender: group for group in own}
         budgets = ranked_together(by_contender)
-        for column in COMPARED:
+        for column in compared():
             of_column = by_table.get((*common, column.metric, column.split))
             if of_column is not None:
                 for budget, contenders in budgets:

@@ -22,7 +22,7 @@ from ..protocols.statistics import (
     tie_groups,
 )
 from .contender import COMMON, METHOD, TUNING, Contender
-from .seeds import COMPARED, ComparedColumn, SeedGroup, defined_values, divided, seeds_text
+from .seeds import ComparedColumn, SeedGroup, compared, defined_values, divided, seeds_text
 from .table import GAP, Document, Table, cells_table, grouped, headings
 
 
@@ -203,7 +203,7 @@ def over_datasets(groups: Iterable[SeedGroup]) -> list[OverDatasets]:
     found = []
     for shared, own in divided(groups, SHARED).items():
         by_dataset = {name: part for (name,), part in divided(own, ["dataset"]).items()}
-        every = (_over(shared, column, by_dataset) for column in COMPARED)
+        every = (_over(shared, column, by_dataset) for column in compared())
         found += [one for one in every if one is not None]
     return found
 

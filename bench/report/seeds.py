@@ -9,7 +9,7 @@ from typing import Self
 
 import pandas as pd
 
-from ..protocols.metrics import Metric, declared_metric, title_of
+from ..protocols.metrics import METRICS, Metric, declared_metric, known_metrics, title_of
 from ..protocols.rows import RERANKED
 from ..protocols.statistics import Summary, summarise
 from .contender import Contender, by_contender
@@ -74,7 +74,13 @@ COMPARED = (
     ComparedColumn("paired_crop", split="test_crop", brief=False),
     ComparedColumn("aurc", split="test_crop", variant="recall_at_1"),
 )
-"""Columns of the comparison."""
+"""Columns of the comparison that every report has."""
+
+
+def compared() -> tuple[ComparedColumn, ...]:
+    """Columns of the comparison: those of every report, and the metrics that tests of plug-ins declare."""
+    metrics = (each for name, each in known_metrics().items() if name not in METRICS)
+    return (*COMPARED, *(ComparedColumn(each.name, wide=True) for each in metrics if each.better and not each.family))
 
 
 @dataclass(frozen=True)

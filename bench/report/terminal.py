@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from .comparison import ALONE, COLUMNS, Comparison, ComparisonRow, Part, metric_
 from .contender import COMMON, TUNING, distinct_labels
 from .pairing import SIDES
 from .render import fits, print_table
-from .seeds import COMPARED, ComparedColumn, SeedGroup
+from .seeds import ComparedColumn, SeedGroup, compared
 from .splits import ABOUT, BRIEF, OverSplits, split_document
 from .systems import MEASURES, System, difference_text
 from .table import GAP, Cell, Column, Table, cells_table, grouped, headings, label, table_of
@@ -59,7 +60,7 @@ def _comparison_table(part: Part, console: Console) -> Table:
     rows = part.rows
     values = [
         metric_column(place, brief=True)
-        for place, column in enumerate(COMPARED)
+        for place, column in enumerate(compared())
         if column.brief and (console.width >= NARROW or not column.wide)
     ]
     # What all rows share is said once, in the title: the table has to fit 80 columns.
@@ -143,7 +144,7 @@ def _gained(name: str, each: System) -> str:
 
 def print_paired(differences: pd.DataFrame, console: Console) -> None:
     """Print paired differences between methods, other minus first, with intervals and verdicts, by data set."""
-    columns = [column for column in COMPARED if column.brief and not column.wide]
+    columns = [each for each in compared() if each.brief and (console.width >= NARROW or not each.wide)]
     for (protocol, preset, dataset, ensemble), rows in differences.groupby(list(COMMON), sort=False):
         place = ", ".join(str(name) for name in (protocol, preset, ensemble) if name)
         where = printable(f"{dataset} ({place})")
@@ -162,7 +163,9 @@ def _paired_table(title: str, rows: pd.DataFrame, columns: Sequence[ComparedColu
         names = "\n- ".join(_side(pair, rows, side) for side in ("other", "first"))
         values = [Cell(_difference(pair, column, between)) for column in columns]
         lines.append([Cell(names), *values, str(int(pair["seeds"].max()))])
-    return cells_table(title, headings("other\n- first", *(column.title for column in columns), "seeds"), lines)
+    return cells_table(
+        title, headings("other\n- first", *(textwrap.fill(column.title, 14) for column in columns), "seeds"), lines
+    )
 
 
 def _paired_notes(rows: pd.DataFrame) -> list[str]:

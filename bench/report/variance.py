@@ -11,7 +11,7 @@ import numpy as np
 from ..protocols.statistics import VarianceShare, variance_by_source
 from .contender import CONTENDER, Contender, distinct_labels
 from .frame import Results
-from .seeds import COMPARED, ComparedColumn, SeedGroup, defined_values, seed_groups, seeds_text
+from .seeds import ComparedColumn, SeedGroup, compared, defined_values, seed_groups, seeds_text
 from .splits import MEASURED, OverSplits
 from .table import GAP, Column, Document, Table, cells_table, frame_of, grouped, headings, held, interval, number
 
@@ -102,7 +102,7 @@ def _of_contender(
     frozen = {source: group for source, group in by_source.items() if source != NOTHING}
     if anew and normal is not None:
         frozen["tuning"] = normal
-    for column in COMPARED:
+    for column in compared():
         values = {} if varied is None else defined_values(varied.column(column))
         for source, group in frozen.items():
             own = defined_values(group.column(column))

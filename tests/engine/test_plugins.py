@@ -198,7 +198,8 @@ def test_a_plugin_brings_a_test_with_metrics_a_scorer_and_a_corruption(cli, tmp_
     assert {row["split"] for row in table if row["metric"] == "mean_length"} == {"test", "test_crop", "test_dim"}
     assert {row["split"] for row in table if row["metric"] == "spearman_dim"} == {"test_dim"}
     assert "map_at_r" in {row["metric"] for row in table if row["scorer"] == "flattened"}
-    assert "Widest" in cli("report", *with_it).stdout or (tmp_path / "results/runs/report").is_dir()
+    for name in ("comparison.md", "report.html"):
+        assert "Widest angle" in (tmp_path / "results/runs/report" / name).read_text()
 
     units = {row["unit"] for row in table}
     plugin.write_text("# nothing new\n" + TESTS)

@@ -7,6 +7,7 @@ import io
 import numpy as np
 import pandas as pd
 import pytest
+from bench.protocols.metrics import Metric, known_metrics
 from bench.report import comparison as compared
 from bench.report.comparison import Mark
 from bench.report.frame import confidences
@@ -204,6 +205,29 @@ def test_a_retrieval_confidence_is_no_rival_of_an_image_confidence():
     (rows,) = comparison(*_frame(lines)).values()
     (normal,) = (row for row in rows if row.contender.method == "normal")
     assert any(mark.beats_deterministic for mark in normal.marks)
+
+
+def test_metrics_of_plugins_are_columns_and_are_compared(data, monkeypatch):
+    frame, roles = data
+    own = [Metric(name="spread_out", title="How far images are spread out", group="g", better="lower", unit="number"),
+           Metric(name="neither", title="Neither", group="g", better="", unit="number"),
+           Metric(name="at_{k}", title="At {k}", group="g")]  # fmt: skip
+    known = {**known_metrics(), **{metric.name: metric for metric in own}}
+    monkeypatch.setattr("bench.report.seeds.known_metrics", lambda: known)
+    monkeypatch.setattr("bench.protocols.metrics.known_metrics", lambda: known)
+    extra = frame[frame["metric"] == "map_at_r"].assign(metric="spread_out", value=lambda rows: 10 * rows["value"])
+    frame = pd.concat([frame, extra])
+    rows = comparison(frame, roles)
+    table = comparison_frame(rows).set_index("method")
+    assert table["test_spread_out_mean"].to_dict() == pytest.approx((10 * table["test_map_at_r_mean"]).to_dict())
+    assert "How far images are spread out" in to_markdown(rows)
+    assert not any("neither" in name or "at_{k}" in name for name in table.columns)
+    best = {row.label: row.marks[-1].best for row in rows["d"]}
+    assert best == {row.label: not row.marks[1].best for row in rows["d"]}  # lower is better
+    wide = _printed(lambda console: print_comparison(rows, console), width=140)
+    assert "spread out" in wide
+    assert "spread out" not in _printed(lambda console: print_comparison(rows, console))
+    assert "spread_out" in set(paired_methods(frame, roles)["metric"])
 
 
 def test_one_seed_is_not_several(data):

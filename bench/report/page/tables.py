@@ -64,7 +64,7 @@ def results_table(facts: DatasetFacts, anchor: str, costs: Mapping[Contender, Co
         found = costs[each.contender].ms_per_image if each.contender in costs else None
         return Cell(f"{found:.3g}", found) if found is not None else Cell(GAP, note="not recorded")
 
-    labels = [column for column in comparison.COLUMNS if column.label and column not in comparison.PLACED]
+    labels = [column for column in comparison.columns() if column.label and column not in comparison.PLACED]
     columns = (
         METHOD,
         *(about(column) for column in comparison.PLACED if column.title not in LEFT_OUT),
@@ -74,7 +74,7 @@ def results_table(facts: DatasetFacts, anchor: str, costs: Mapping[Contender, Co
             "whether no other ranked method is better, by paired tests with one adjustment for their number",
         ),
         KIND,
-        *(about(column) for column in comparison.COLUMNS if not column.label),
+        *(about(column) for column in comparison.columns() if not column.label),
         *_against(facts.rows),
         *(_gain(split, images) for split, images in IMAGES.items()),
         *(_augrc(split, images) for split, images in (("test", "clean"), ("test_crop", "crops"))),
