@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 BENCH = Path(sys.executable).with_name("bench")
 COLUMNS = (
@@ -34,9 +36,10 @@ def test_scoring_embeddings_of_ones_own(tmp_path):
     assert aurc["oracle"] < aurc["given"] < aurc["random"]
 
 
-def test_a_method_of_ones_own_passes_bench_test(tmp_path):
-    plugin = EXAMPLES / "own_method.py"
-    text = _run(BENCH, "test", "--method", "smoothed_softmax", "--plugin", plugin, cwd=tmp_path)
+@pytest.mark.parametrize(("file", "method"), [("own_method.py", "smoothed_softmax"), ("pml_loss.py", "pml_triplet")])
+def test_a_method_of_ones_own_passes_bench_test(tmp_path, file, method):
+    plugin = EXAMPLES / file
+    text = _run(BENCH, "test", "--method", method, "--plugin", plugin, cwd=tmp_path)
     assert text.count("ok ") > 5
     assert "FAIL" not in text
 

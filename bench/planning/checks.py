@@ -96,6 +96,11 @@ def check(
     selects = preset.selection.metric != "last"
     user = {key for key in experiment.set if key in values}
     fitting = fitting_batches(name, values, user, sizes, selects=selects, instead=data.without_training())
+    if selects and sizes.validation < PAIR:
+        raise UserError(
+            f"data set {name!r}: validation images have {sizes.validation} class, so that every answer is right:"
+            " nothing can be chosen by them"
+        )
     given = isinstance(data, Features)
     if (backbone == GIVEN) != given:
         raise UserError(f"--backbone {backbone}: it stands for the features of a data set, and is no network")

@@ -245,6 +245,13 @@ def test_classes_of_one_image_each_leave_nothing_to_retrieve(home, refusal):
         assert f"data set {name!r}: no {what} class has two images" in refusal(*run, name)
 
 
+def test_one_validation_class_can_choose_nothing(home, refusal):
+    np.savez(home / "val.npz", **_arrays(classes=1, first=90, seed=2))
+    assert main(["data", "features", "one", *map(str, _files(home)), "--val", str(home / "val.npz")]) == 0
+    said = refusal("run", "--method", "cosface", "--dataset", "one", "--set", "data.classes_per_batch=4")
+    assert "validation images have 1 class, so that every answer is right" in said
+
+
 def test_damage_and_what_only_images_have_are_named(home, refusal, capsys):
     assert main(["data", "features", "mine", *map(str, _files(home))]) == 0
     said = capsys.readouterr().out

@@ -15,6 +15,7 @@ from importlib import resources
 from pathlib import Path
 from statistics import NormalDist
 
+import numpy as np
 import pytest
 from bench.cli import main
 from bench.commands.results import status_rows
@@ -601,6 +602,13 @@ def test_pictures_are_part_of_the_page_if_asked_for(tmp_path, tree):
     found = Tree(_page(tmp_path, POINT, LEADING, pictures=[path])).all("img")
     assert [each["src"] for each, _ in found] == ["data:image/png;base64," + base64.b64encode(b"\x89PNG").decode()]
     assert not tree.all("img")
+    noise = np.random.default_rng(0).integers(0, 256, (400, 400, 3), np.uint8)
+    Image.fromarray(noise).save(path)  # incompressible, as photographs are
+    ((each, _),) = Tree(_page(tmp_path, POINT, LEADING, pictures=[path])).all("img")
+    kind, _, content = each["src"].partition(";base64,")
+    packed = base64.b64decode(content)
+    assert (kind, Image.open(io.BytesIO(packed)).size) == ("data:image/jpeg", (400, 400))
+    assert len(packed) < path.stat().st_size / 2
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -61,6 +62,10 @@ PAGE = "report.html"
 
 _SCRIPTS = ("sortable.min.js", "sortable.a11y.min.js", "uPlot.iife.min.js")
 """Scripts of others, in the order in which they are run."""
+
+
+LARGE_PICTURE = 300_000
+"""Size of a PNG, bytes, above which the page has it as a JPEG."""
 
 
 @dataclass(frozen=True)
@@ -182,8 +187,15 @@ def _part(
 
 
 def _picture(path: Path, anchors: Anchors) -> dict[str, str]:
-    """Image that is part of the page, with its source as a data URI."""
-    source = "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+    """Image that is part of the page, with its source as a data URI; a large one is a JPEG there."""
+    kind, content = "png", path.read_bytes()
+    if len(content) > LARGE_PICTURE:
+        from PIL import Image
+
+        packed = io.BytesIO()
+        Image.open(path).convert("RGB").save(packed, "JPEG", quality=85)
+        kind, content = "jpeg", packed.getvalue()
+    source = f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
     return {"anchor": anchors.of("picture", path.stem), "title": path.stem.replace("_", " "), "source": source}
 
 
