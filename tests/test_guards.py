@@ -164,6 +164,7 @@ ROOMS = (
     ("report",),
     ("papers",),
     ("commands",),
+    ("api",),
     ("__init__", "cli"),
     ("start",),
 )

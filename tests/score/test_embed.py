@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 from bench.datasets.view import View
-from bench.engine.encoder import Encoder, unit_folder
+from bench.engine.encoder import Encoder
 from bench.engine.networks import build_model
+from bench.engine.trained import unit_folder
 from bench.errors import UserError
 from bench.methods.backbones import build_backbone
 from bench.protocols import Tests
