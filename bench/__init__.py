@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from .api.load import load
     from .api.results import results
     from .api.run import run
-    from .scoring.score import score
+    from .api.score import score
 
 from ._version import __version__
 
 __all__ = ["__version__", "load", "results", "run", "score"]
 
-_PLACES = {"load": "api.load", "results": "api.results", "run": "api.run", "score": "scoring.score"}
+_PLACES = {"load": "api.load", "results": "api.results", "run": "api.run", "score": "api.score"}
 """Modules of the functions that are imported on first use."""
 
 

@@ -64,7 +64,7 @@ def load(
         if not root.is_dir():
             raise UserError(f"{root}: no such folder; name the results folder of `bench run`")
         parts = str(run).split("/")
-        folder = pair_folder(root, *parts) if len(parts) == 2 else unit_folder(root, str(run), ensembles=True)
+        folder = pair_folder(root, *parts) if len(parts) == 2 else unit_folder(root, str(run))
     folder = folder.resolve()
     site = site_of(
         folder.parents[3] if len(folder.parents) > 3 else root,

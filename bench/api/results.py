@@ -106,8 +106,8 @@ class Results:
         """What the tests have kept of every query of the test images, clean and corrupted, a row each and scorer.
 
         Columns are the test (``dataset``, ``method``, ``seed``, ``unit``, ``split``), ``scorer``, ``id`` of the image,
-        ``answer`` (its nearest one), ``recall_at_1``, ``average_precision``, and every confidence by its name. Tests of
-        an archive without a copy of its queries are left out.
+        ``answer`` (its nearest one), ``recall_at_1``, ``average_precision``, and every confidence, as
+        ``confidence.margin``. Tests of an archive without a copy of its queries are left out.
         """
         from ..report.per_query import kept_queries
 

@@ -279,11 +279,10 @@ def _of_size(blocks: Iterable[Tensor], size: int) -> Iterator[Tensor]:
         yield torch.cat(held)
 
 
-def unit_folder(results: Path, unit: str, ensembles: bool = False) -> Path:
+def unit_folder(results: Path, unit: str) -> Path:
     """Folder of a training in a results folder, by its id or that of a test of it, or by the start of one.
 
-    ``train-`` or ``test-`` may precede it. With ``ensembles``, the test of an ensemble of all seeds is found as such,
-    not as its members.
+    ``train-`` or ``test-`` may precede it. The test of an ensemble of all seeds is found as such, not as its members.
     """
     matching: dict[Path, None] = {}
     start = unit.removeprefix("train-").removeprefix("test-")
@@ -293,7 +292,7 @@ def unit_folder(results: Path, unit: str, ensembles: bool = False) -> Path:
         matching |= dict.fromkeys(sorted(results.glob(f"*/*/*/train-{start}*")))
     for path in [] if unit.startswith("train-") else sorted(results.glob(f"*/*/*/test-{start}*")):
         with contextlib.suppress(OSError, DamagedRecord):
-            matching |= dict.fromkeys(_tested(path, TestRecord.from_json((path / RECORD).read_bytes()), ensembles))
+            matching |= dict.fromkeys(_tested(path, TestRecord.from_json((path / RECORD).read_bytes())))
     if not matching:
         raise UserError(f"no unit {unit} in {results}; the column `unit` of {results / 'metrics.csv'} has the ids")
     if len(matching) > 1:
@@ -302,9 +301,9 @@ def unit_folder(results: Path, unit: str, ensembles: bool = False) -> Path:
     return next(iter(matching))
 
 
-def _tested(path: Path, record: TestRecord, ensembles: bool) -> list[Path]:
+def _tested(path: Path, record: TestRecord) -> list[Path]:
     """Folders of what a test tested."""
-    if ensembles and record.spec.ensemble == "seeds":
+    if record.spec.ensemble == "seeds":
         return [path]
     trained = path.parent.with_name(record.trained_cell.method)
     return [trained / f"train-{name}" for name in record.spec.train]
@@ -331,7 +330,7 @@ def pair_folder(results: Path, method: str, dataset: str) -> Path:
         each = "; ".join(f"{record.unit} ({_setting(record)})" for record in firsts)
         raise UserError(f"{method}/{dataset} has {len(firsts)} settings in {results}; name the id of one: {each}")
     (record,) = firsts
-    folders = _tested(store.unit_dir(record.cell, "test", record.unit), record, ensembles=True)
+    folders = _tested(store.unit_dir(record.cell, "test", record.unit), record)
     if len(folders) > 1:
         ids = ", ".join(path.name for path in folders)
         raise UserError(f"{method}/{dataset} has {len(folders)} models per seed, one a fold; name one: {ids}")

@@ -36,7 +36,8 @@ def query_frame(
 
     Returns:
         Columns ``scorer``, ``id``, ``label``, ``answer`` (name of the nearest image, if known), ``recall_at_1``,
-        ``average_precision`` (nan without another image of the class in the gallery), and a column per confidence.
+        ``average_precision`` (nan without another image of the class in the gallery), and every confidence, as
+        ``confidence.margin``.
     """
     rows = torch.arange(len(ids)) if rows is None else rows
     named = {"id": [ids[row] for row in rows.tolist()], "label": [labels[row] for row in rows.tolist()]}
@@ -46,9 +47,9 @@ def query_frame(
         if "answer" in values:
             columns["answer"] = [ids[row] for row in values["answer"].tolist()]
         columns |= {shown: values[name].numpy() for name, shown in JUDGED.items() if name in values}
-        columns |= {name: of[rows].numpy() for name, of in of_images.items() if name != "random"}
-        held = {"answer", *JUDGED}
-        columns |= {name: of.numpy() for name, of in values.items() if name not in held}
+        of_queries = {name: of[rows] for name, of in of_images.items() if name != "random"}
+        of_queries |= {name: of for name, of in values.items() if name not in ("answer", *JUDGED)}
+        columns |= {f"confidence.{name}": of.numpy() for name, of in of_queries.items()}
         tables.append(pd.DataFrame(columns))
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 

@@ -162,6 +162,19 @@ def test_a_network_is_named_in_many_ways(runs, load, net):
     assert len(ensemble.module.members) == 2
 
 
+def test_the_command_embeds_with_an_ensemble(runs, load, dots, images, tmp_path):
+    (tmp_path / "flat").mkdir()
+    for i in range(2):
+        Image.fromarray(images.pixels[i, 0].numpy()).save(tmp_path / "flat" / f"{i}.png")
+    network = load("deep_ensemble/dots")
+    arguments = ("--run", network.place.name, "--images", tmp_path / "flat", "--out", tmp_path / "x.npz")
+    assert main(["embed", *map(str, arguments), "--results", str(runs), "--plugin", str(dots), "--device", "cpu"]) == 0
+    found = read_embeddings(tmp_path / "x.npz")[0]
+    embedded = network.embed(images.pixels[:2])
+    assert np.array_equal(found["embeddings"], embedded.mean)
+    assert np.array_equal(found["confidence"], embedded.confidence["method"])
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

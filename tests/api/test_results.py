@@ -48,8 +48,9 @@ def test_queries_have_the_values_that_the_metrics_are_means_of(found):
     labels = dict(zip(clean["id"], clean["label"]))
     right = clean["answer"].map(labels) == clean["label"]
     assert np.array_equal(right, clean["recall_at_1"] > 0.5)
-    assert {"norm", "max_cosine", "margin"} <= set(queries.columns)
-    assert "random" not in queries.columns
+    assert {f"confidence.{name}" for name in ("method", "norm", "max_cosine", "margin")} <= set(queries.columns)
+    assert "confidence.random" not in queries.columns
+    assert queries[queries["method"] == "dul_cls"]["confidence.method"].notna().all()
 
 
 def test_a_notebook_shows_counts_and_verdicts(found):

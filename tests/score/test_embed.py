@@ -317,14 +317,17 @@ def test_two_units_of_one_prefix_are_told_apart(photos, bench, tmp_path):
     assert "names 2 units" in err
 
 
-def test_the_units_of_an_ensemble_are_those_of_its_base(tmp_path, monkeypatch):
+def test_a_test_of_several_models_names_them_and_an_ensemble_is_one(tmp_path, monkeypatch):
     folder = tmp_path / "p" / "d" / "deep_ensemble" / "test-aa"
     folder.mkdir(parents=True)
     (folder / RECORD).write_bytes(b"")
-    record = SimpleNamespace(trained_cell=Cell("p", "d", "cosface"), spec=SimpleNamespace(train=("bb", "cc")))
-    monkeypatch.setattr(TestRecord, "from_json", lambda data: record)
+    spec = SimpleNamespace(train=("bb", "cc"), ensemble="separated")
+    monkeypatch.setattr(TestRecord, "from_json", lambda data: SimpleNamespace(trained_cell=cell, spec=spec))
+    cell = Cell("p", "d", "cosface")
     with pytest.raises(UserError, match=r"cosface/train-bb, cosface/train-cc, ..\); name one of them"):
         unit_folder(tmp_path, "aa")
+    spec.ensemble = "seeds"
+    assert unit_folder(tmp_path, "test-aa") == folder
 
 
 def test_weights_of_a_tuning_trial_are_gone(photos, bench, tmp_path):
