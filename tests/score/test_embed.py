@@ -11,7 +11,7 @@ import torch
 from bench.datasets.view import View
 from bench.engine.encoder import Encoder
 from bench.engine.networks import build_model
-from bench.engine.trained import unit_folder
+from bench.engine.trained import open_network, unit_folder
 from bench.errors import UserError
 from bench.methods.backbones import build_backbone
 from bench.protocols import Tests
@@ -184,6 +184,12 @@ def test_a_unit_of_photographs_reads_them_as_its_test_did(photos, bench, tmp_pat
         distribution = model(torch.stack(images)).distribution
     assert found["embeddings"] == pytest.approx(distribution.loc.numpy(), abs=1e-4)
     assert found["concentration"] == pytest.approx(distribution.concentration.numpy(), rel=1e-3)
+    network = open_network(folder, Site(results=str(tmp_path / "runs")))
+    paths = [photos / name for name in found["ids"]]
+    for given in (paths, map(Image.open, paths), [np.asarray(Image.open(path)) for path in paths]):
+        embedded = network.embed(given)
+        assert np.array_equal(embedded.mean, found["embeddings"].astype(np.float32))
+        assert np.array_equal(embedded.concentration, found["concentration"].astype(np.float32))
 
 
 def test_a_test_unit_names_the_training_it_tested(photos, bench, tmp_path):
