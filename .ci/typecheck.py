@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-MAPPED = ("methods", "datasets", "protocols", "results")
+MAPPED = ("methods", "datasets", "protocols")
 
 with tempfile.TemporaryDirectory() as name:
     package = Path(name) / "bench"
@@ -20,6 +20,7 @@ with tempfile.TemporaryDirectory() as name:
         (package / entry.name).symlink_to(entry)
     for folder in MAPPED:
         (package / folder).symlink_to(ROOT / folder)
+    (package / "published").symlink_to(ROOT / "results" / "published")
     (Path(name) / "typed_api.py").symlink_to(ROOT / ".ci" / "typed_api.py")
     command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), "-p", "bench"]
     command += ["-m", "typed_api"]

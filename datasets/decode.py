@@ -93,23 +93,32 @@ def decode(path: Path, upright: bool = False) -> Tensor:
         DataError: If the file cannot be read (:func:`open_image`), has more than 16 bits, or has a side of one pixel.
     """
     with open_image(path) as image:
-        pixels = _eight_bits(image, path)
-        if upright:
-            pixels = _turned(pixels, image)
+        return to_rgb(image, upright, str(path))
+
+
+def to_rgb(image: Image, upright: bool = False, name: str = "image") -> Tensor:
+    """Convert an open PIL image to RGB as :func:`decode` does, uint8 ``[3, H, W]``.
+
+    Raises:
+        DataError: If it has more than 16 bits or a side of one pixel; the message starts with its name.
+    """
+    pixels = _eight_bits(image, name)
+    if upright:
+        pixels = _turned(pixels, image)
     if min(pixels.shape[:2]) < 2:
         raise DataError(
-            f"{path}: an image of {pixels.shape[1]} x {pixels.shape[0]} pixels has no content to learn from"
+            f"{name}: an image of {pixels.shape[1]} x {pixels.shape[0]} pixels has no content to learn from"
         )
     return torch.from_numpy(pixels.copy()).permute(2, 0, 1)
 
 
-def _eight_bits(image: Image, path: Path) -> np.ndarray:
+def _eight_bits(image: Image, name: str) -> np.ndarray:
     """Pixels as RGB, uint8 ``[H, W, 3]``."""
     if not image.mode.startswith(("I", "F")):
         return np.asarray(image.convert("RGB"))
     # PNG and PNM of 16 bits may be opened with 32, all other images in these modes may have any range.
     if not image.mode.startswith("I;16") and (image.mode, image.format) not in (("I", "PNG"), ("I", "PPM")):
-        raise DataError(f"{path}: {image.mode} pixels (more than 16 bits) are not supported; convert it to 8 or 16")
+        raise DataError(f"{name}: {image.mode} pixels (more than 16 bits) are not supported; convert it to 8 or 16")
     grey = ((np.asarray(image).astype(np.uint32) + 128) // 257).astype(np.uint8)
     return np.repeat(grey[:, :, None], 3, axis=2)
 
@@ -155,4 +164,4 @@ def _unknown_format(path: Path) -> str:
     return "damaged, or none of JPEG, PNG, WebP, GIF, TIFF, BMP, PNM; convert or remove it"
 
 
-__all__ = ["FORMATS", "MAX_PIXELS", "decode", "open_image", "pixel_limit"]
+__all__ = ["FORMATS", "MAX_PIXELS", "decode", "open_image", "pixel_limit", "to_rgb"]

@@ -13,8 +13,11 @@ centres = rng.normal(size=(40, 32))
 embeddings = centres[labels] / np.sqrt(32) + noise[:, None] * rng.normal(size=(len(labels), 32))
 confidence = -noise + 0.1 * rng.normal(size=len(labels))  # knows about the noise, not exactly
 
+scores = bench.score(embeddings, labels, confidence=confidence)
+print(scores)
+
 # One value per row, with the same columns as the metrics.csv of `bench run`.
-table = bench.score(embeddings, labels, confidence=confidence)
+table = scores.table
 
 retrieval = table[table.confidence.isna() | (table.confidence == "")]
 print(retrieval[["metric", "value"]].to_string(index=False, float_format="%.3f"))

@@ -12,7 +12,7 @@ from bench.registry import Registry
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = {"bench": "bench", "methods": "bench/methods", "datasets": "bench/datasets",
-           "protocols": "bench/protocols", "results": "bench/results"}  # fmt: skip
+           "protocols": "bench/protocols", "results": "bench"}  # fmt: skip
 REFERENCE = ("results", "reference")
 BENCH = Path(sys.executable).with_name("bench")
 
@@ -164,8 +164,10 @@ ROOMS = (
     ("report",),
     ("papers",),
     ("commands",),
+    ("api",),
     ("__init__", "cli"),
     ("start",),
+    ("__main__",),
 )
 """The rooms of bench/, floor by floor: a room imports from the floors before its own only."""
 

@@ -147,12 +147,13 @@ def embed(
     where = pick_device(device.value)
 
     def encoder() -> Encoder:
-        from ..engine.encoder import bare_backbone, checkpoint_folder, trained_unit, unit_folder
+        from ..engine.encoder import bare_backbone, checkpoint_folder, trained_unit
+        from ..engine.trained import open_network, unit_folder
 
         if backbone is not None:
             return bare_backbone(backbone, weights, where, image_size, pooling)
         folder = checkpoint_folder(checkpoint) if checkpoint is not None else unit_folder(results, run or "")
-        return trained_unit(folder, site_of(results, plugin=plugin, device=where))
+        return trained_unit(open_network(folder, site_of(results, plugin=plugin, device=where)))
 
     if images is not None and not views and not kinds:
         typer.echo(embed_images(images, encoder, out))

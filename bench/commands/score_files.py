@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import BadInput
 from ..scoring.embedding_set import EmbeddingSet
-from ..scoring.files import read_embeddings
+from ..scoring.files import read_set, set_of
 
 if TYPE_CHECKING:
     from ..scoring.score import Scored
@@ -75,7 +75,9 @@ def score_files(
     for path, name, (images, normalized) in zip(files, names, sets):
         how = normalized if normalize is None else normalize
         with _named(path):
-            scored[name] = score_set(images, scorers=scorers, metrics=metrics, normalize=how, device=where)
+            scored[name] = score_set(
+                images, scorers=scorers, metrics=metrics, normalize=how, device=where, curves=out is not None
+            )
     frame = pd.concat([tidy(each, name) for name, each in scored.items()], ignore_index=True)
     differences = [
         {"first": names[0], "other": name, **line}
@@ -111,29 +113,26 @@ def _read_all(files: Sequence[Path], device: str) -> list[tuple[EmbeddingSet, bo
     sets: list[tuple[EmbeddingSet, bool]] = []
     for path in files:
         images, normalized = _read(path, device)
+        if sets and images.named != sets[0][0].named:
+            lacking = files[0] if images.named else path
+            sys.stderr.write(f"bench: note: {lacking} has no ids: the rows of the files are matched by position\n")
         with _named(path):
             sets.append((images.aligned_with(sets[0][0]) if sets else images, normalized))
     return sets
 
 
 def _read(path: Path, device: str) -> tuple[EmbeddingSet, bool]:
-    others: list[str] = []
     if path.is_dir():
         # Networks take seconds to load, and files of embeddings need none.
         from ..resources import pick_device
         from .embed import embed_untrained
 
-        arrays = embed_untrained(path, pick_device(device))
+        images, normalized, notes = set_of(path, embed_untrained(path, pick_device(device)), [])
     else:
-        arrays, others = read_embeddings(path)
-    if others:
-        shown = ", ".join(ascii(name)[1:-1] for name in others)
-        sys.stderr.write(f"bench: note: {path}: not read: {shown}\n")
-    with _named(path):
-        normalized = arrays.get("normalize", np.array(True))
-        if normalized.shape or normalized.dtype.kind != "b":
-            raise BadInput("normalize must be one boolean")
-        return EmbeddingSet.of(arrays), bool(normalized)
+        images, normalized, notes = read_set(path)
+    for note in notes:
+        sys.stderr.write(f"bench: note: {note}\n")
+    return images, normalized
 
 
 def _labels(files: Sequence[Path]) -> list[str]:

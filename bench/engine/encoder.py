@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +11,8 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from ..datasets.array_images import ArrayImages
 from ..datasets.view import View
 from ..errors import UserError, first_line
-from ..methods._model import NonFiniteEmbeddings
 from ..methods.backbones.registry import (
     GIVEN,
     NoWeights,
@@ -25,13 +22,11 @@ from ..methods.backbones.registry import (
     images_of,
     poolings_of,
 )
-from ..methods.distributions.arrays import to_arrays
 from ..seeds import seed_for
-from ..site import Site
 from ..store.files import file_sha256, sha256
 from ..store.folder import RECORD, WEIGHTS
-from ..store.records import DamagedRecord, TestRecord, TrainRecord
-from .networks import backbone_features, default_confidence, embed, restored
+from .networks import backbone_features
+from .trained import Network, SmallTransform
 
 Load = Callable[[Tensor], Tensor]
 
@@ -57,27 +52,6 @@ class Encoder:
     digest: str = ""
 
 
-def unit_folder(results: Path, unit: str) -> Path:
-    """Folder of a training in a results folder, by its id or that of a test of it, or by the start of one."""
-    matching: dict[Path, None] = {}
-    prefix = "".join(c for c in unit if c in "0123456789abcdef")
-    if not unit or prefix != unit:
-        raise UserError(f"--run {unit!r} is not a unit id; the column `unit` of {results / 'metrics.csv'} has them")
-    for path in sorted(results.glob(f"*/*/*/train-{unit}*")):
-        matching[path] = None
-    for path in sorted(results.glob(f"*/*/*/test-{unit}*")):
-        with contextlib.suppress(OSError, DamagedRecord):
-            record = TestRecord.from_json((path / RECORD).read_bytes())
-            trained = path.parent.with_name(record.trained_cell.method)
-            matching |= {trained / f"train-{name}": None for name in record.spec.train}
-    if not matching:
-        raise UserError(f"no unit {unit} in {results}; the column `unit` of {results / 'metrics.csv'} has the ids")
-    if len(matching) > 1:
-        names = ", ".join(f"{path.parent.name}/{path.name}" for path in list(matching)[:3])
-        raise UserError(f"--run {unit} names {len(matching)} units ({names}, ..); name one of them")
-    return next(iter(matching))
-
-
 def checkpoint_folder(checkpoint: Path) -> Path:
     """Folder of the training that a file of trained weights belongs to, with its record next to it."""
     if not checkpoint.is_file():
@@ -90,56 +64,23 @@ def checkpoint_folder(checkpoint: Path) -> Path:
     return checkpoint.parent
 
 
-def trained_unit(folder: Path, site: Site) -> Encoder:
-    """Encoder of images: the network of a finished training with its weights, and how it takes images."""
-    try:
-        record = TrainRecord.from_json((folder / RECORD).read_bytes())
-    except (OSError, DamagedRecord) as error:
-        reason = first_line(error)
-        raise UserError(f"{folder} is not a finished training ({reason}); `bench status` shows what exists") from None
-    if not (folder / WEIGHTS).exists():
-        raise UserError(f"{folder} has no {WEIGHTS}: tuning trials keep none; name a unit of the final seeds")
-    if file_sha256(folder / WEIGHTS) != record.files.get(WEIGHTS):
-        raise UserError(f"{folder / WEIGHTS} is damaged: {RECORD} has another SHA-256; the same command makes it again")
-    model = restored(record, folder / WEIGHTS, site)
+def trained_unit(network: Network) -> Encoder:
+    """Encoder of images: a trained network, and how it takes images."""
 
     def run(load: Load, count: int) -> dict[str, np.ndarray]:
-        try:
-            distribution, confidences = embed(model, load, count, site.device)
-        except NonFiniteEmbeddings as error:
-            raise UserError(f"{folder}: {error}; embed with another unit") from error
-        parameters = to_arrays(distribution)[1]
-        default = default_confidence(model.method, confidences)
-        arrays = {"embeddings": parameters.pop("loc"), **parameters}
-        if "variance" in arrays and not torch.allclose(arrays["embeddings"].norm(dim=-1), torch.ones(()), atol=1e-3):
+        embedded = network.embed_rows(load, count)
+        spread = {"variance": embedded.variance, "concentration": embedded.concentration}
+        arrays = {name: value for name, value in spread.items() if value is not None} | embedded.parameters
+        if embedded.variance is not None and not np.allclose(np.linalg.norm(embedded.mean, axis=-1), 1.0, atol=1e-3):
             # The variance belongs to these embeddings; with unit ones it would be another distribution.
-            arrays["normalize"] = torch.tensor(False)
+            arrays["normalize"] = np.array(False)
         # The method's own follows from a variance or a concentration.
-        if default != "method" or not {"variance", "concentration"} & arrays.keys():
-            arrays["confidence"] = confidences[default]
-        return {key: value.numpy() for key, value in arrays.items()}
+        if embedded.default != "method" or not {"variance", "concentration"} & arrays.keys():
+            arrays["confidence"] = embedded.confidence[embedded.default]
+        return {"embeddings": embedded.mean, **arrays}
 
-    if record.spec.photographs:
-        return Encoder(View(**record.spec.photographs), run)
-    return Encoder(View(cache=False, upright=True), run, _small_images(record.spec.dataset, site))
-
-
-def _small_images(name: str, site: Site) -> Callable[[Tensor], Tensor]:
-    """Conversion of a photograph to an image of an embedded data set."""
-    from torchvision.transforms.v2 import functional as F
-
-    dataset = site.dataset(name)
-    sample = dataset.test()
-    if not isinstance(sample, ArrayImages) or dataset.input_channels not in (1, 3):
-        raise UserError(f"the unit was trained on {name!r}, whose images cannot be made from files")
-    mean, std = (torch.tensor(values)[:, None, None] for values in (sample.mean, sample.std))
-
-    def convert(image: Tensor) -> Tensor:
-        grey = F.rgb_to_grayscale(image) if dataset.input_channels == 1 else image
-        resized: Tensor = F.resize(grey, list(dataset.image_size), antialias=True)
-        return (resized.float() / 255 - mean) / std
-
-    return convert
+    small = network.transform if isinstance(network.transform, SmallTransform) else None
+    return Encoder(network.view, run, small)
 
 
 def bare_backbone(

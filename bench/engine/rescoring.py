@@ -296,23 +296,27 @@ def query_rows(record: TestRecord, found: Arrays, groups: Sequence[str]) -> list
     """Rows of some tests on test and validation images from what is kept of every query, averaged over models."""
     if not groups:
         return []
-    dataset, seed = record.columns.dataset, record.columns.seed
     rows = []
     for path, _ in found.queries.values():
         try:
-            views = queries.read_queries(
-                _content(path),
-                seed=partial(draw_seed, dataset),
-                noise=lambda ids: noise_of(ids, dataset, seed),
-                options=options_of(record.spec.tests),
-            )
-            rows.append(rows_of_views(views, load_tests(groups)))
+            rows.append(rows_of_views(views_of_queries(record, path), load_tests(groups)))
         except (UnitFailed, ValueError, IndexError, KeyError, RuntimeError) as error:  # arrays that do not fit together
             raise UnitFailed(f"{path}: {first_line(error)}") from None
     try:
         return [without_nan(item) for item in mean_rows(rows)]
     except ValueError as error:  # files of different tests
         raise UnitFailed(f"its files of queries do not fit together: {first_line(error)}") from None
+
+
+def views_of_queries(record: TestRecord, path: Path) -> dict[str, Embeddings]:
+    """What a test has kept of every query in one of its files, by split."""
+    dataset, seed = record.columns.dataset, record.columns.seed
+    return queries.read_queries(
+        _content(path),
+        seed=partial(draw_seed, dataset),
+        noise=lambda ids: noise_of(ids, dataset, seed),
+        options=options_of(record.spec.tests),
+    )
 
 
 def _images(record: TestRecord, site: Site) -> ImageSet | None:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ..errors import UnknownName
 
-FOLDER = files("bench.results.published")
+FOLDER = files("bench.published")
 
 UNPUBLISHED = "no published value"
 """Text for a value of ours that the paper has no number for."""

@@ -109,7 +109,7 @@ def published_settings(method: type[Method], dataset: str, base: str) -> list[Pu
 @cache
 def _table(name: str, key: str) -> dict[tuple[str, str], dict[tuple[str, str], str]]:
     """Values by (configuration, data set) of a file of published settings, each by (stage, name)."""
-    text = files("bench.results.published").joinpath(name).read_text()
+    text = files("bench.published").joinpath(name).read_text()
     found: dict[tuple[str, str], dict[tuple[str, str], str]] = {}
     for row in csv.DictReader(text.splitlines()):
         found.setdefault((row[key], row["dataset"]), {})[row.get("stage", ""), row["hparam"]] = row["value"]

@@ -315,7 +315,7 @@ def write_scored(scored: Mapping[str, Scored], frame: pd.DataFrame, comparison: 
         if not table.empty:
             write_atomic(out / name, to_csv(table).encode())
             written.append(out / name)
-    judged = {name: each for name, each in scored.items() if each.primary}
+    judged = {name: each for name, each in scored.items() if each.shown[0]}
     if judged:
         with figure_style():
             filtered = _filter_out_figure(judged, frame, list(scored))
@@ -337,9 +337,10 @@ def _filter_out_figure(judged: Mapping[str, Scored], frame: pd.DataFrame, names:
         if rows.empty:
             continue
         if len(names) == 1:
-            found = {own: (rows, own) for own in each.confidences if own != "random"}
+            free = {} if each.primary else next(iter(each.retrieval.values()))
+            found = {own: (rows, own) for own in (*each.confidences, *free) if own != "random"}
         else:
-            found[name] = rows, each.primary
+            found[name] = rows, each.shown[0]
     if not found:
         return None
     every = [
@@ -357,7 +358,7 @@ def _risk_figure(judged: Mapping[str, Scored]) -> Figure:
     for index, (name, each) in enumerate(judged.items()):
         for confidence, risk in _risk_curves(each, next(iter(each.values))).items():
             control = {"random": ":", "oracle": "--"}.get(confidence)
-            if len(judged) > 1 and control is None and confidence != each.primary:
+            if len(judged) > 1 and control is None and confidence != each.shown[0]:
                 continue
             label = confidence if len(judged) == 1 else f"{name} [{confidence}]"
             colour = f"C{index}" if len(judged) > 1 else "0.4" if control else None
@@ -377,7 +378,7 @@ def _confidence_figure(judged: Mapping[str, Scored]) -> Figure:
     figure = Figure(figsize=(5.0 * len(judged), 4.0), layout="constrained")
     axes = figure.subplots(1, len(judged), squeeze=False)[0]
     for axis, (name, each) in zip(axes, judged.items()):
-        if each.given.quality is not None:
+        if each.primary and each.given.quality is not None:
             _draw_quality(axis, each, each.given.quality)
         else:
             _draw_histogram(axis, each)
@@ -404,8 +405,10 @@ def _draw_quality(axis: Axes, each: Scored, quality: np.ndarray) -> None:
 def _draw_histogram(axis: Axes, each: Scored) -> None:
     """Confidences of queries whose first neighbour is right, and of the others."""
     hits = next(iter(each.values.values()))["recall_at_1"].numpy()
-    confidence = each.confidences[each.primary].numpy()[each.queries.numpy()]
+    shown, values = each.shown
+    assert values is not None
+    confidence = values.numpy()
     right, counted = hits >= 0.5, ~np.isnan(hits)
     groups = [confidence[counted & right], confidence[counted & ~right]]
     axis.hist(groups, bins=40, stacked=True, label=[f"{title_of('recall_at_1')} right", "wrong"], color=["C0", "C3"])
-    axis.set(xlabel=f"confidence {each.primary!r}", ylabel="queries")
+    axis.set(xlabel=f"confidence {shown!r}", ylabel="queries")

@@ -84,6 +84,7 @@ class EmbeddingSet:
             normal.
         concentration: float64 ``[N]``, not negative, if an embedding is the direction of a von Mises-Fisher.
         quality: float64 ``[N]``, known quality of the images, higher = better.
+        classes: Names of the classes in the order of their numbers, if labels were given as text; else empty.
     """
 
     embeddings: StoredRows
@@ -96,6 +97,7 @@ class EmbeddingSet:
     variance: np.ndarray | None = None
     concentration: np.ndarray | None = None
     quality: np.ndarray | None = None
+    classes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any]) -> EmbeddingSet:
@@ -112,7 +114,7 @@ class EmbeddingSet:
         if embeddings.ndim != 2 or 0 in embeddings.shape:
             raise BadInput(f"embeddings must have the shape [N, D], not {_shape(embeddings)}")
         count, dim = embeddings.shape
-        labels = _labels(inputs["labels"])
+        labels, classes = _labels(inputs["labels"])
         _check_length("labels", labels, count)
         floats = {key: _numbers(key, inputs[key]) for key in FLOATS if key in inputs}
         for key, values in floats.items():
@@ -127,11 +129,16 @@ class EmbeddingSet:
         masks = {key: _mask(key, inputs[key], count) if key in inputs else np.ones(count, dtype=bool) for key in MASKS}
         _check_roles(labels, **masks)
         named = "ids" in inputs
-        made = cls(StoredRows.of(embeddings), labels, (), named, **masks, **floats)
+        made = cls(StoredRows.of(embeddings), labels, (), named, classes=classes, **masks, **floats)
         return replace(made, ids=_names(inputs["ids"], count) if named else made._content_ids())
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def label_note(self) -> str:
+        """Note on labels that were given as text; empty for numbers."""
+        return f"labels are text: {len(self.classes)} classes are numbered in alphabetical order" * bool(self.classes)
 
     @property
     def columns(self) -> dict[str, np.ndarray]:
@@ -161,11 +168,16 @@ class EmbeddingSet:
         if self.named and other.named:
             if set(self.ids) != set(other.ids):
                 strange = sorted(set(self.ids) ^ set(other.ids))
-                raise BadInput(f"ids differ: {len(strange)} are in one file only, such as {strange[0]!r}")
+                common = len(set(self.ids) & set(other.ids))
+                keep = f"; {common} are in both: keep the rows np.isin(ids, other['ids'])" if common else ""
+                raise BadInput(f"ids differ: {len(strange)} are in one file only, such as {strange[0]!r}{keep}")
             place = {name: i for i, name in enumerate(self.ids)}
             mine = self._rows([place[name] for name in other.ids])
         if len(mine) != len(other):
             raise BadInput(f"{len(mine)} images against {len(other)}; files of the same images are compared")
+        if mine.classes and other.classes and mine.classes != other.classes:
+            strange = sorted(set(mine.classes) ^ set(other.classes))
+            raise BadInput(f"labels differ: {strange[0]!r} is in one file only; files of the same images are compared")
         for key in ("labels", *MASKS):
             differing = int((getattr(mine, key) != getattr(other, key)).sum())
             if differing:
@@ -223,7 +235,8 @@ def _stored(key: str, values: np.ndarray) -> np.ndarray:
     if values.dtype.kind != "f" or values.dtype.itemsize > 8 or not values.dtype.isnative or values.ndim != 2:
         return _numbers(key, values)
     size = max(1, BLOCK_BYTES // max(1, values[:1].nbytes))
-    _refuse(key, sum(int((~np.isfinite(values[i : i + size])).sum()) for i in range(0, len(values), size)))
+    for i in range(0, len(values), size):
+        _refuse(key, values[i : i + size], i, values)
     return values
 
 
@@ -232,13 +245,19 @@ def _numbers(key: str, values: np.ndarray) -> np.ndarray:
         raise BadInput(f"{key} must be numbers, not {_kind(values)}")
     with np.errstate(over="ignore", invalid="ignore"):
         numbers = values.astype(np.float64)
-    _refuse(key, int((~np.isfinite(numbers)).sum()))
+    _refuse(key, numbers)
     return numbers + 0.0  # no negative zeros: equal rows have equal bytes
 
 
-def _refuse(key: str, bad: int) -> None:
-    if bad:
-        raise BadInput(f"{key} holds {bad} values that are not finite (NaN or infinite); drop those rows or fix them")
+def _refuse(key: str, block: np.ndarray, start: int = 0, values: np.ndarray | None = None) -> None:
+    """Refuse a block of values that begins at a row, if one of it is not finite; the message counts in all values."""
+    finite = np.isfinite(block)
+    if not finite.all():
+        bad = int((~np.isfinite(block if values is None else values)).sum())
+        rows = f", first in row {start + int(np.argwhere(~finite)[0, 0])}" if block.ndim else ""
+        raise BadInput(
+            f"{key} holds {bad} values that are not finite (NaN or infinite){rows}; drop those rows or fix them"
+        )
 
 
 def _kind(values: np.ndarray) -> str:
@@ -252,8 +271,12 @@ def _is_text(values: np.ndarray) -> bool:
     return values.dtype.kind in "US" or (values.dtype.kind == "O" and all(type(v) is str for v in values.flat))
 
 
-def _labels(values: np.ndarray) -> np.ndarray:
+def _labels(values: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Labels as numbers, and the names of the classes if they are text."""
     kind = values.dtype.kind
+    if values.size and _is_text(values):
+        names, numbers = np.unique(values.astype(str) if kind != "S" else np.char.decode(values), return_inverse=True)
+        return numbers.reshape(values.shape), tuple(names.tolist())
     if kind == "f":
         raise BadInput(
             f"labels are {values.dtype} numbers, they must be integers: labels.astype(int) if they are whole"
@@ -264,7 +287,7 @@ def _labels(values: np.ndarray) -> np.ndarray:
         )
     if values.size and int(values.max()) > np.iinfo(np.int64).max:
         raise BadInput("labels beyond 2**63: np.unique(labels, return_inverse=True)[1] numbers them")
-    return values.astype(np.int64)
+    return values.astype(np.int64), ()
 
 
 def _check_length(key: str, values: np.ndarray, count: int) -> None:

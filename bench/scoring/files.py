@@ -21,6 +21,7 @@ import numpy as np
 
 from ..errors import BadInput, first_line
 from ..store.files import write_atomic
+from .embedding_set import EmbeddingSet
 from .parquet import check_pyarrow, read_parquet, write_parquet
 from .untrusted import TEXT_BYTES, Arrays, check_unpacked, known_names, size
 
@@ -54,6 +55,37 @@ def read_embeddings(path: Path) -> tuple[Arrays, list[str]]:
         raise BadInput(f"{path}: does not fit into memory") from None
 
 
+def read_set(path: Path, more: Mapping[str, Any] | None = None) -> tuple[EmbeddingSet, bool, list[str]]:
+    """Read a file of embeddings as a checked set.
+
+    Args:
+        path: The file.
+        more: Arrays by name that are taken in place of those of the file.
+
+    Returns:
+        The set; whether the file wants embeddings to be normalised; notes on what was not read or was changed.
+
+    Raises:
+        BadInput: As :func:`read_embeddings`, or if an array is missing or wrong. The message starts with the path.
+    """
+    arrays, others = read_embeddings(path)
+    return set_of(path, {**arrays, **(more or {})}, others)
+
+
+def set_of(path: Path, arrays: Mapping[str, Any], others: list[str]) -> tuple[EmbeddingSet, bool, list[str]]:
+    """Check the arrays of a file or folder; the result is that of :func:`read_set`."""
+    try:
+        normalized = np.asarray(arrays.get("normalize", True))
+        if normalized.shape or normalized.dtype.kind != "b":
+            raise BadInput("normalize must be one boolean")
+        images = EmbeddingSet.of(arrays)
+    except BadInput as error:
+        raise BadInput(f"{path}: {error}") from None
+    notes = [f"not read: {', '.join(ascii(name)[1:-1] for name in others)}"] if others else []
+    notes += [images.label_note] if images.label_note else []
+    return images, bool(normalized), [f"{path}: {note}" for note in notes]
+
+
 def check_format(path: Path) -> str:
     """Suffix of a file of a known format that is there and not empty, in lower case."""
     if path.is_dir():
@@ -73,6 +105,8 @@ def write_embeddings(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 def check_writable(path: Path) -> None:
     """Check that :func:`write_embeddings` can write a file, before hours are spent on its content."""
+    if path.suffix.lower() not in _FORMATS:
+        raise BadInput(f"{path} has no known suffix; known: {', '.join(_FORMATS)}")
     if _format_of(path) is _PARQUET:
         check_pyarrow()
     if path.is_dir():
@@ -80,9 +114,11 @@ def check_writable(path: Path) -> None:
 
 
 def _format_of(path: Path) -> _Format:
-    if path.suffix.lower() not in _FORMATS:
-        raise BadInput(f"{path.name} has no known suffix; known: {', '.join(_FORMATS)}")
-    return _FORMATS[path.suffix.lower()]
+    suffix = path.suffix.lower()
+    if suffix not in _FORMATS:
+        hint = f"; convert it: {_CONVERTED[suffix].format(path.name)}" if suffix in _CONVERTED else ""
+        raise BadInput(f"no known suffix; known: {', '.join(_FORMATS)}{hint}")
+    return _FORMATS[suffix]
 
 
 def _read_npz(path: Path) -> tuple[Arrays, list[str]]:
@@ -213,3 +249,10 @@ _FORMATS = {
     ".parquet": _PARQUET,
     ".pq": _PARQUET,
 }
+_CONVERTED = {
+    ".npy": "np.savez('x.npz', embeddings=np.load({!r}), labels=labels)",
+    ".pt": "np.savez('x.npz', embeddings=torch.load({!r}).numpy(), labels=labels)",
+    ".pth": "np.savez('x.npz', embeddings=torch.load({!r}).numpy(), labels=labels)",
+    ".csv": "t = pd.read_csv({!r}); np.savez('x.npz', labels=t.pop('label'), embeddings=t.to_numpy())",
+}
+"""Lines of Python that make a file of other formats one of embeddings."""

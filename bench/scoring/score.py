@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pandas as pd
 import torch
@@ -19,15 +18,12 @@ from ..methods.scorers.registry import SCORERS, pairwise_score
 from ..protocols.declare import run_battery
 from ..protocols.known_tests import load_tests
 from ..protocols.metrics import Metric, find_metric, known_metrics, metric_requests
-from ..protocols.rows import Row
+from ..protocols.rows import MARGIN, Row
 from ..protocols.statistics import paired_bootstrap
 from ..seeds import seed_for
 from ..store.records import COLUMNS
 from .embedding_set import EmbeddingSet
 from .view import distribution_of, numbered_classes, primary_of, view_of
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
 
 
 @dataclass(frozen=True)
@@ -47,82 +43,13 @@ class Scored:
     retrieval: dict[str, dict[str, Tensor]]
     primary: str
 
-
-def score(
-    embeddings: ArrayLike | Tensor,
-    labels: ArrayLike | Tensor,
-    *,
-    confidence: ArrayLike | Tensor | None = None,
-    variance: ArrayLike | Tensor | None = None,
-    concentration: ArrayLike | Tensor | None = None,
-    quality: ArrayLike | Tensor | None = None,
-    is_query: ArrayLike | Tensor | None = None,
-    is_gallery: ArrayLike | Tensor | None = None,
-    scorers: Sequence[str] = ("cosine",),
-    metrics: Sequence[str] = ("recall", "map_at_r", "r_precision"),
-    normalize: bool = True,
-) -> pd.DataFrame:
-    """Score embeddings of labelled images: retrieval, and how well a confidence tells right answers from wrong ones.
-
-    Each query ranks the full gallery, except the query itself. Tied scores count by the expectation over random orders
-    of the ties, so that nothing depends on the order of the rows. Queries without another image of their class in
-    the gallery are left out of the metrics of rankings; the column ``n_lone`` gives their number.
-
-    Args:
-        embeddings: Embeddings of N images, ``[N, D]``.
-        labels: Their classes, ``[N]`` integers.
-        confidence: ``[N]``, any scale, higher = more confident. The table calls it ``given``.
-        variance: Variance per dimension of a normal, in the space that is scored (that of the unit embeddings, if
-            ``normalize``), ``[N]`` or ``[N, D]``, positive. The confidence ``method`` is
-            minus the mean of the logarithms of an image's variances. Excludes ``concentration``.
-        concentration: Concentration of a von Mises-Fisher, ``[N]``, not negative. The confidence ``method`` is
-            its logarithm.
-        quality: ``[N]``, known quality of the images, such as the side of a crop. The table then has its rank
-            correlations with every confidence: metrics ``spearman_crop`` and ``kendall_crop``, variant ``quality``.
-        is_query: Which images are queries, ``[N]`` booleans; all if not given.
-        is_gallery: Which images are searched, ``[N]`` booleans; all if not given.
-        scorers: Similarities to rank with (``bench list scorers``).
-        metrics: Any of ``recall``, ``map_at_r``, ``r_precision``, ``precision_at_1``, ``map_at_1000``,
-            ``verification``, ``retrieval_sets``, ``threshold_consistency``, ``clustering`` (such as NMI),
-            ``structure`` (such as spectral decay and uniformity), ``discard`` (error versus discard of confidences),
-            ``open_set`` (detection of queries of unknown classes), ``confidence_correlation``, or single metrics such
-            as ``recall_at_16`` or ``nmi`` (``bench list metrics``). The verification threshold is chosen on half of the
-            classes and tested on the other half (variant ``threshold_held_out_classes``).
-        normalize: Whether to L2-normalise embeddings first.
-
-    Returns:
-        Table with one value per row. Its columns are those of ``metrics.csv``, the table that ``bench run`` writes:
-        ``scorer``, ``confidence``, ``variant``, ``metric``, ``fraction`` (share of the images that was removed),
-        ``value``, ``n_queries``, ``n_lone`` and columns that describe the experiment, most of which are empty here.
-        If a metric of rankings is asked for, or there is a confidence, variance or concentration, the table also has
-        ``aurc``, ``e_aurc``, ``augrc``, points of the risk-coverage curve and ``confidence_auroc`` of each confidence:
-        those of the images (``given``, ``method``, ``norm`` of the raw embeddings), those of the ranking
-        (``top1_score``, ``margin``, ``agreement``, ``spread``), both together (such as ``norm+margin``), and the
-        controls ``random`` and ``oracle``. With a confidence, variance or concentration, it has filter-out curves, too
-        (metrics of the images left after the least confident are removed).
-
-    Raises:
-        BadInput: A ``ValueError``, if arrays, scorers or metrics are wrong, in one line that says what to do.
-
-    Example:
-        >>> import bench
-        >>> table = bench.score([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]], [0, 0, 1, 1], metrics=["recall_at_1"])
-        >>> table[table["confidence"] == ""][["scorer", "metric", "value", "n_queries"]].values.tolist()
-        [['cosine', 'recall_at_1', 1.0, 4]]
-    """
-    images = EmbeddingSet.of(
-        {
-            "embeddings": embeddings,
-            "labels": labels,
-            "confidence": confidence,
-            "variance": variance,
-            "concentration": concentration,
-            "quality": quality,
-            "is_query": is_query,
-            "is_gallery": is_gallery,
-        }
-    )
-    return tidy(score_set(images, scorers=scorers, metrics=metrics, normalize=normalize))
+    @property
+    def shown(self) -> tuple[str, Tensor | None]:
+        """Name of the confidence that figures show, and its values ``[Q]``: the primary one, else the free margin."""
+        if self.primary:
+            return self.primary, self.confidences[self.primary][self.queries]
+        free = next(iter(self.retrieval.values()), {}).get(MARGIN)
+        return ("", None) if free is None else (MARGIN, free)
 
 
 def score_set(
@@ -132,8 +59,12 @@ def score_set(
     metrics: Sequence[str],
     normalize: bool = True,
     device: str = "cpu",
+    curves: bool = False,
 ) -> Scored:
-    """Compute the wanted metrics of a set of embeddings under each scorer."""
+    """Compute the wanted metrics of a set of embeddings under each scorer.
+
+    With ``curves``, filter-out curves are computed of free confidences, too, if none is given.
+    """
     wanted = wanted_metrics(metrics)
     names = (scorers,) if isinstance(scorers, str) else tuple(dict.fromkeys(scorers))
     ordered = images.in_order()
@@ -141,7 +72,7 @@ def score_set(
     check_scorers(names, distribution)
     groups = groups_of_tests(wanted)
     try:
-        view = view_of(ordered, distribution, names, ks=recall_ks(wanted), device=device)
+        view = view_of(ordered, distribution, names, ks=recall_ks(wanted), device=device, curves=curves)
         primary = primary_of(view.confidences)
         ranked = bool(primary) or "retrieval" in groups
         if not ranked:  # free confidences are not worth a ranking that nobody asked for

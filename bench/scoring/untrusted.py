@@ -53,11 +53,18 @@ def known_names(names: Sequence[str], keys: Sequence[str] = KEYS) -> tuple[list[
     others = [name for name in names if name not in keys]
     absent = [key for key in keys if key not in wanted]
     for name in others:
+        if name.lower() in _LOGARITHMS:
+            raise BadInput(f"unknown key {name!r}: call its exponential, np.exp({name}), {_LOGARITHMS[name.lower()]}")
         near = get_close_matches(name.lower(), absent, n=1, cutoff=0.75) if len(name) < 2 * _LONGEST else []
         if near:
             raise BadInput(f"unknown key {name!r}; did you mean {near[0]!r}? (known: {', '.join(keys)})")
     return wanted, [shortened(name, 100) for name in others]
 
+
+_LOGARITHMS = {f"{start}{end}": key for start in ("log_", "log", "ln_") for key, ends in
+               {"variance": ("variance", "var", "sigma2"), "concentration": ("concentration", "kappa")}.items()
+               for end in ends}  # fmt: skip
+"""Names of logarithms that many heads output, by the name of what is read."""
 
 _LONGEST = max(map(len, KEYS))
 

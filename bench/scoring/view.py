@@ -140,11 +140,12 @@ def view_of(
     *,
     ks: tuple[int, ...] = (1,),
     device: str = "cpu",
+    curves: bool = False,
 ) -> Embeddings:
     """Convert a set of embeddings, sorted by identity, to the object that the tests read.
 
     Confidences are judged once per scorer; filter-out curves, which need a deeper ranking, are for a set that has a
-    confidence of its own.
+    confidence of its own, or if asked for.
     """
     confidences = confidences_of(images, distribution)
     options = Options(recall_ks=ks, risk_ks=ks, held_out_threshold=True)
@@ -160,5 +161,5 @@ def view_of(
         directions=lambda: F.normalize(_location(distribution), dim=-1),
         quality=quality,
         seed=lambda purpose: seed_for("score", purpose),
-        options=options if primary_of(confidences) else replace(options, filter_fractions=()),
+        options=options if curves or primary_of(confidences) else replace(options, filter_fractions=()),
     )

@@ -53,7 +53,7 @@ def _scripts(site, methods, pins=(), **request):
 
 def _rows():
     """Values by (row, data set), then stage and name, read from the file alone."""
-    text = (files("bench.results.published") / "pe_revisited_best_hparams.csv").read_text()
+    text = (files("bench.published") / "pe_revisited_best_hparams.csv").read_text()
     found = defaultdict(lambda: defaultdict(dict))
     for row in csv.DictReader(text.splitlines()):
         found[row["variant"], row["dataset"]][row["stage"]][row["hparam"]] = row["value"]

@@ -192,7 +192,7 @@ def test_bench_score_runs_a_test_of_ones_own(plugin):
     import bench
 
     view = _view()
-    frame = bench.score(view.unit_vectors, view.labels, metrics=["alignment"])
+    frame = bench.score(view.unit_vectors, view.labels, metrics=["alignment"]).table
     assert frame["metric"].tolist() == ["alignment"]
     assert frame["value"].tolist() == pytest.approx([run_battery(view, load_tests(["alignment"]))[0]["value"]])
 

@@ -85,7 +85,7 @@ def test_the_same_file_differs_by_nothing(two, bench, tmp_path):
     [
         ({"labels": lambda a: a["labels"][::-1]}, "labels differ in"),
         ({"is_query": lambda a: a["labels"] > 2}, "is_query differ in 22 of 41 rows"),
-        ({"ids": lambda a: np.arange(1, 42)}, "ids differ: 2 are in one file only, such as '0'"),
+        ({"ids": lambda a: np.arange(1, 42)}, "such as '0'; 40 are in both: keep the rows np.isin(ids, other['ids'])"),
     ],
 )
 def test_files_of_other_images_are_refused(arrays, bench, tmp_path, change, message):

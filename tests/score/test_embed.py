@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 from bench.datasets.view import View
-from bench.engine.encoder import Encoder, unit_folder
+from bench.engine.encoder import Encoder
 from bench.engine.networks import build_model
+from bench.engine.trained import open_network, unit_folder
 from bench.errors import UserError
 from bench.methods.backbones import build_backbone
 from bench.protocols import Tests
@@ -183,6 +184,12 @@ def test_a_unit_of_photographs_reads_them_as_its_test_did(photos, bench, tmp_pat
         distribution = model(torch.stack(images)).distribution
     assert found["embeddings"] == pytest.approx(distribution.loc.numpy(), abs=1e-4)
     assert found["concentration"] == pytest.approx(distribution.concentration.numpy(), rel=1e-3)
+    network = open_network(folder, Site(results=str(tmp_path / "runs")))
+    paths = [photos / name for name in found["ids"]]
+    for given in (paths, map(Image.open, paths), [np.asarray(Image.open(path)) for path in paths]):
+        embedded = network.embed(given)
+        assert np.array_equal(embedded.mean, found["embeddings"].astype(np.float32))
+        assert np.array_equal(embedded.concentration, found["concentration"].astype(np.float32))
 
 
 def test_a_test_unit_names_the_training_it_tested(photos, bench, tmp_path):
@@ -316,14 +323,17 @@ def test_two_units_of_one_prefix_are_told_apart(photos, bench, tmp_path):
     assert "names 2 units" in err
 
 
-def test_the_units_of_an_ensemble_are_those_of_its_base(tmp_path, monkeypatch):
+def test_a_test_of_several_models_names_them_and_an_ensemble_is_one(tmp_path, monkeypatch):
     folder = tmp_path / "p" / "d" / "deep_ensemble" / "test-aa"
     folder.mkdir(parents=True)
     (folder / RECORD).write_bytes(b"")
-    record = SimpleNamespace(trained_cell=Cell("p", "d", "cosface"), spec=SimpleNamespace(train=("bb", "cc")))
-    monkeypatch.setattr(TestRecord, "from_json", lambda data: record)
+    spec = SimpleNamespace(train=("bb", "cc"), ensemble="separated")
+    monkeypatch.setattr(TestRecord, "from_json", lambda data: SimpleNamespace(trained_cell=cell, spec=spec))
+    cell = Cell("p", "d", "cosface")
     with pytest.raises(UserError, match=r"cosface/train-bb, cosface/train-cc, ..\); name one of them"):
         unit_folder(tmp_path, "aa")
+    spec.ensemble = "seeds"
+    assert unit_folder(tmp_path, "test-aa") == folder
 
 
 def test_weights_of_a_tuning_trial_are_gone(photos, bench, tmp_path):

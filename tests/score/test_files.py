@@ -32,7 +32,7 @@ def test_every_format_gives_the_table_of_the_arrays(arrays, bench, tmp_path, suf
     code, out, err = bench("score", f"set{suffix}", "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
-    expected = package.score(**arrays).drop(columns="method")
+    expected = package.score(**arrays).table.drop(columns="method")
     assert [row["value"] for row in found["rows"]] == [None if v != v else v for v in expected["value"]]
     assert set(found["rows"][0]) == set(COLUMNS)
     assert {row["method"] for row in found["rows"]} == {"set"}
@@ -105,7 +105,7 @@ def test_kinds_of_confidences_are_told_apart_on_the_terminal(arrays, bench, tmp_
     np.savez(tmp_path / "bare.npz", **bare)
     code, out, _ = bench("score", "bare.npz", "--out", "out")
     lines = [line.split() for line in out.splitlines()]
-    kinds = {line[0]: line[1] for line in lines if len(line) == 5 and line[1] in KINDS}
+    kinds = {line[0]: line[1] for line in lines if len(line) > 4 and line[1] in KINDS}
     assert (code, kinds) == (
         0,
         {
@@ -115,9 +115,17 @@ def test_kinds_of_confidences_are_told_apart_on_the_terminal(arrays, bench, tmp_
             **dict.fromkeys(("random", "oracle"), "control"),
         },
     )
-    assert "% of oracle" not in out
+    assert "% of oracle" in out
+    assert {f"{name}.png" for name in ("filter_out", "risk_coverage", "confidence")} <= {
+        path.name for path in (tmp_path / "out").iterdir()
+    }
     curves = pd.read_csv(tmp_path / "out" / "curves.csv")
-    assert set(curves["confidence"]) == {"norm", "random", "oracle", *RETRIEVAL_CONFIDENCES}
+    assert set(curves[curves["curve"] == "risk_coverage"]["confidence"]) == {
+        "norm",
+        "random",
+        "oracle",
+        *RETRIEVAL_CONFIDENCES,
+    }
 
 
 def test_tables_and_figures_are_written(arrays, bench, tmp_path):
@@ -132,7 +140,7 @@ def test_tables_and_figures_are_written(arrays, bench, tmp_path):
     assert list(frame.columns) == list(COLUMNS)
     curves = pd.read_csv(tmp_path / "out" / "curves.csv")
     risk = curves[(curves["curve"] == "risk_coverage") & (curves["confidence"] == "given")]
-    recall = package.score(arrays["embeddings"], arrays["labels"], metrics=["recall_at_1"])["value"].iloc[0]
+    recall = package.score(arrays["embeddings"], arrays["labels"], metrics=["recall_at_1"]).table["value"].iloc[0]
     assert risk["value"].iloc[-1] == pytest.approx(1 - recall)
     assert risk["x"].iloc[-1] == 1.0
 
@@ -253,7 +261,6 @@ BAD = {
     "two spreads": (_npz(lambda a: {"variance": a["quality"], "concentration": a["quality"]}), "give one"),
     "one class": (_npz(lambda a: {"labels": np.zeros(41, int)}), "one class only"),
     "every image its own class": (_npz(lambda a: {"labels": np.arange(41)}), "there is nothing to find"),
-    "text labels": (_npz(lambda a: {"labels": a["labels"].astype(str)}), "np.unique(labels, return_inverse=True)[1]"),
     "float labels": (_npz(lambda a: {"labels": a["labels"] + 0.0}), "labels.astype(int)"),
     "boolean labels": (_npz(lambda a: {"labels": a["labels"] > 3}), "labels are booleans"),
     "object labels": (_npz(lambda a: {"labels": a["labels"].astype(object)}), "pickled Python objects"),
@@ -284,7 +291,12 @@ BAD = {
     "corrupt parquet": (_bytes("bad.parquet", lambda raw: raw[:4] + bytes(300) + raw[304:]), "damaged"),
     "ragged parquet": (_parquet(lambda c: {"embeddings": [[1.0], *c["embeddings"][1:]]}), "2 different lengths"),
     "empty cells": (_parquet(lambda c: {"labels": [None, *c["labels"][1:]]}), "empty cells"),
-    "text in parquet": (_parquet(lambda c: {"labels": [f"c{label}" for label in c["labels"]]}), "labels are text"),
+    "text in parquet": (_parquet(lambda c: {"quality": [f"c{label}" for label in c["labels"]]}), "not text"),
+    "logarithms": (_renamed("confidence", "log_variance"), "call its exponential, np.exp(log_variance), variance"),
+    "nan of a row": (_npz(lambda a: {"embeddings": _with(a["embeddings"], (3, 1), np.nan)}), ", first in row 3; drop"),
+    "npy": (("bad.npy", lambda p, a: np.save(p, a["embeddings"])), "embeddings=np.load('bad.npy'), labels=labels)"),
+    "pt": (("bad.pt", lambda p, a: p.touch()), "embeddings=torch.load('bad.pt').numpy(), labels=labels)"),
+    "csv": (("bad.csv", lambda p, a: p.touch()), "pd.read_csv('bad.csv')"),
 }
 
 
@@ -296,6 +308,7 @@ def test_a_bad_file_gives_one_line(arrays, bench, tmp_path, name):
     assert (code, out) == (2, "")
     assert err.startswith(f"bench: {file}: ")
     assert err.count("\n") == 1
+    assert err.count(file) == 1 + err.count(f"({file!r})")
     assert message in err
     assert not Path("unpickled").exists()
 
@@ -332,11 +345,28 @@ def test_whatever_bytes_are_wrong_is_said_in_one_line(arrays, tmp_path, suffix):
     assert not [message for message in refused if "\n" in message]
 
 
+def test_text_labels_are_numbered_and_that_is_said(arrays, bench, tmp_path):
+    names = np.array([f"class {label}" for label in arrays["labels"]])
+    np.savez(tmp_path / "numbers.npz", **arrays)
+    np.savez(tmp_path / "texts.npz", **arrays | {"labels": names})
+    np.savez(tmp_path / "others.npz", **arrays | {"labels": np.char.replace(names, "class 1", "else")})
+    count = len(np.unique(names))
+    said = f"bench: note: texts.npz: labels are text: {count} classes are numbered in alphabetical order\n"
+    code, out, err = bench("score", "texts.npz", "--json")
+    assert (code, err) == (0, said)
+    values = [row["value"] for row in json.loads(out)["rows"]]
+    assert values == [row["value"] for row in json.loads(bench("score", "numbers.npz", "--json")[1])["rows"]]
+    assert bench("score", "texts.npz", "texts.npz")[0] == 2  # given twice
+    code, _, err = bench("score", "texts.npz", "others.npz")
+    assert code == 2
+    assert "labels differ: 'class 1" in err
+
+
 def test_the_message_is_the_same_through_the_console_script(arrays, tmp_path):
-    np.savez(tmp_path / "bad.npz", embeddings=arrays["embeddings"], labels=arrays["labels"].astype(str))
+    np.savez(tmp_path / "bad.npz", embeddings=arrays["embeddings"], labels=arrays["labels"] + 0.0)
     done = subprocess.run([CONSOLE, "score", "bad.npz"], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("bench: bad.npz: labels are text")
+    assert done.stderr.startswith("bench: bad.npz: labels are float64")
     assert done.stderr.count("\n") == 1
 
 

@@ -104,6 +104,6 @@ def test_both_commands_give_the_same_values(arrays):
         ("", "opis"),
     }
     both = set(of_run) & set(of_score)
-    assert {key[3] for key in both} >= set(bench.score(x, labels, metrics=["all"])["metric"])
+    assert {key[3] for key in both} >= set(bench.score(x, labels, metrics=["all"]).table["metric"])
     assert {key[3] for key in both} >= {"aurc", "e_aurc", "confidence_auroc", "filter_out_map_at_r"}
     assert [(key, of_run[key], of_score[key]) for key in both if of_run[key] != of_score[key]] == []

@@ -54,7 +54,7 @@ def _loop(similarities, labels, queries=None, gallery=None):
 
 
 def test_retrieval_is_what_a_loop_finds(arrays):
-    frame = bench.score(arrays["embeddings"], arrays["labels"], metrics=["recall", "map_at_r", "r_precision"])
+    frame = bench.score(arrays["embeddings"], arrays["labels"], metrics=["recall", "map_at_r", "r_precision"]).table
     expected = np.mean(list(_loop(_similarities(arrays["embeddings"]), arrays["labels"]).values()), axis=0)
     names = ("recall_at_1", "recall_at_4", "map_at_r", "r_precision")
     assert [_value(frame, name) for name in names] == pytest.approx(expected)
@@ -72,7 +72,7 @@ def test_retrieval_is_what_a_loop_finds(arrays):
 
 def test_queries_and_gallery_are_kept_apart(arrays):
     is_query = np.arange(len(arrays["labels"])) % 3 == 0
-    frame = bench.score(arrays["embeddings"], arrays["labels"], is_query=is_query, is_gallery=~is_query)
+    frame = bench.score(arrays["embeddings"], arrays["labels"], is_query=is_query, is_gallery=~is_query).table
     found = _loop(
         _similarities(arrays["embeddings"]), arrays["labels"], np.flatnonzero(is_query), np.flatnonzero(~is_query)
     )
@@ -81,7 +81,7 @@ def test_queries_and_gallery_are_kept_apart(arrays):
 
 
 def test_filter_out_and_risk_are_what_a_loop_finds(arrays):
-    frame = bench.score(arrays["embeddings"], arrays["labels"], confidence=arrays["confidence"])
+    frame = bench.score(arrays["embeddings"], arrays["labels"], confidence=arrays["confidence"]).table
     labels, confidence = arrays["labels"], arrays["confidence"]
     similarities = _similarities(arrays["embeddings"])
     found = _loop(similarities, labels)
@@ -109,7 +109,7 @@ def test_filter_out_and_risk_are_what_a_loop_finds(arrays):
 
 def test_free_confidences_are_judged_without_any_being_given(arrays):
     x, labels = arrays["embeddings"], arrays["labels"]
-    frame = bench.score(x, labels, scorers=["cosine", "l2"])
+    frame = bench.score(x, labels, scorers=["cosine", "l2"]).table
     judged = frame[frame["metric"] == "confidence_auroc"]
     free = ["norm", "random", "oracle", *RETRIEVAL_CONFIDENCES, "norm+margin"]
     assert judged["confidence"].tolist() == 2 * free
@@ -140,7 +140,7 @@ def test_a_gallery_of_one_class_and_one_smaller_than_ten(arrays):
     x = np.random.default_rng(0).normal(size=(6, 3))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        frame = bench.score(x, labels, is_query=np.arange(6) % 2 == 0, is_gallery=labels == 0)
+        frame = bench.score(x, labels, is_query=np.arange(6) % 2 == 0, is_gallery=labels == 0).table
     judged = frame[frame["confidence"].isin(RETRIEVAL_CONFIDENCES) & (frame["variant"] == "recall_at_1")]
     assert (judged["value"] == 0).all()  # every answer is right, whatever the order
     assert (judged["n_lone"] == 1).all()
@@ -149,7 +149,7 @@ def test_a_gallery_of_one_class_and_one_smaller_than_ten(arrays):
 
 
 def test_quality_is_correlated_with_every_confidence(arrays):
-    frame = bench.score(**arrays)
+    frame = bench.score(**arrays).table
     for metric, correlation in (("spearman_crop", stats.spearmanr), ("kendall_crop", stats.kendalltau)):
         expected = correlation(arrays["confidence"], arrays["quality"]).statistic
         assert _value(frame, metric, scorer="", confidence="given", variant="quality") == pytest.approx(expected)
@@ -169,7 +169,7 @@ def test_probabilistic_scores_are_those_of_the_distribution(arrays, spread, scor
     values = rng.uniform(0.05, 0.5, shape) if spread != "concentration" else rng.uniform(1.0, 40.0, shape)
     made = {"isotropic": IsotropicNormal, "diagonal": DiagonalNormal, "concentration": VonMisesFisher}[spread]
     key = "concentration" if spread == "concentration" else "variance"
-    frame = bench.score(x, arrays["labels"], **{key: values}, scorers=["cosine", scorer], metrics=["all"])
+    frame = bench.score(x, arrays["labels"], **{key: values}, scorers=["cosine", scorer], metrics=["all"]).table
     distribution = made(unit, torch.from_numpy(values))
     labels = torch.from_numpy(arrays["labels"])
     for row in retrieval_rows(DistributionScorer(scorer, distribution), labels):
@@ -190,26 +190,26 @@ def test_nothing_depends_on_the_order_of_the_rows(arrays):
     arrays["embeddings"][[3, 20, 30]] = arrays["embeddings"][0]
     arrays["embeddings"][4] = arrays["embeddings"][5]
     arrays["confidence"] = arrays["confidence"].round(1)
-    frame = bench.score(**arrays, metrics=["all"])
+    frame = bench.score(**arrays, metrics=["all"]).table
     order = np.random.default_rng(0).permutation(len(arrays["labels"]))
-    shuffled = bench.score(**{key: value[order] for key, value in arrays.items()}, metrics=["all"])
+    shuffled = bench.score(**{key: value[order] for key, value in arrays.items()}, metrics=["all"]).table
     assert frame.equals(shuffled)
 
 
 def test_numbers_of_classes_and_kinds_of_arrays_do_not_matter(arrays):
-    frame = bench.score(**arrays, metrics=["all"])
+    frame = bench.score(**arrays, metrics=["all"]).table
     renumbered = arrays | {"labels": (10**15 - arrays["labels"] * 7).tolist()}
     tensors = {key: torch.as_tensor(value) for key, value in renumbered.items()}
     lists = {key: np.asarray(value).tolist() for key, value in renumbered.items()}
     for other in (tensors, lists):
-        again = bench.score(**other, metrics=["all"])
+        again = bench.score(**other, metrics=["all"]).table
         assert frame.drop(columns="unit").equals(again.drop(columns="unit"))
 
 
 def test_the_table_is_tidy(arrays):
     frame = bench.score(
         **arrays, variance=np.full(len(arrays["labels"]), 0.1), scorers=["cosine", "mls"], metrics=["all"]
-    )
+    ).table
     assert list(frame.columns) == list(COLUMNS)
     assert not frame.duplicated(KEYS).any()
     assert set(frame["scorer"]) == {"", "cosine", "mls"}
@@ -230,7 +230,7 @@ def test_the_table_is_tidy(arrays):
 
 def test_the_verification_threshold_never_saw_the_classes_it_is_tested_on(arrays):
     """Scores in two halves on scales of their own: no threshold of the one half is of use to the other."""
-    frame = bench.score(arrays["embeddings"], arrays["labels"], metrics=["verification"])
+    frame = bench.score(arrays["embeddings"], arrays["labels"], metrics=["verification"]).table
     assert set(frame["variant"]) == {
         *("threshold_test", "threshold_held_out_classes", "fpr=0.001", ""),
         *(f"all_pairs,fpr=0.001{end}" for end in ("", ",ci95_low", ",ci95_high")),
@@ -239,7 +239,7 @@ def test_the_verification_threshold_never_saw_the_classes_it_is_tested_on(arrays
     assert rows.loc["threshold_held_out_classes", "n_queries"] < rows.loc["threshold_test", "n_queries"]
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(200), 4)
-    noise = bench.score(rng.normal(size=(800, 4)), labels, metrics=["verification"]).set_index("variant")["value"]
+    noise = bench.score(rng.normal(size=(800, 4)), labels, metrics=["verification"]).table.set_index("variant")["value"]
     # A random scorer: the threshold of the tested pairs flatters it, the held-out one does not.
     assert noise["threshold_test"] > 0.5
     assert abs(noise["threshold_held_out_classes"] - 0.5) < 0.04
@@ -248,7 +248,7 @@ def test_the_verification_threshold_never_saw_the_classes_it_is_tested_on(arrays
 def test_norms_that_differ_by_rounding_are_no_confidence(arrays):
     unit = arrays["embeddings"] / np.linalg.norm(arrays["embeddings"], axis=1, keepdims=True)
     for rounded in (unit, torch.from_numpy(unit).half(), 64 * unit):
-        frame = bench.score(rounded, arrays["labels"], confidence=arrays["confidence"])
+        frame = bench.score(rounded, arrays["labels"], confidence=arrays["confidence"]).table
         assert _value(frame, "confidence_auroc", confidence="norm") == 0.5
 
 
@@ -262,12 +262,12 @@ def test_a_constant_confidence_says_nothing(arrays, tmp_path, capsys):
 
 
 def test_unnormalised_embeddings_are_scored_as_they_are(arrays):
-    raw = bench.score(arrays["embeddings"], arrays["labels"], scorers=["l2"], normalize=False)
+    raw = bench.score(arrays["embeddings"], arrays["labels"], scorers=["l2"], normalize=False).table
     x = arrays["embeddings"].astype(np.float64)
     distances = -((x[:, None] - x[None]) ** 2).sum(-1)
     expected = np.mean([values[2] for values in _loop(distances, arrays["labels"]).values()])
     assert _value(raw, "map_at_r", scorer="l2") == pytest.approx(expected)
-    unit = bench.score(arrays["embeddings"], arrays["labels"], scorers=["cosine", "l2"])
+    unit = bench.score(arrays["embeddings"], arrays["labels"], scorers=["cosine", "l2"]).table
     assert _value(unit, "map_at_r", scorer="l2") == pytest.approx(_value(unit, "map_at_r"))
 
 
@@ -283,6 +283,7 @@ def test_unnormalised_embeddings_are_scored_as_they_are(arrays):
         ({"labels": [[0, 1]]}, "labels must have the shape"),
         ({"embeddings": [[1.0], [1.0, 2.0]]}, "different lengths"),
         ({"embeddings": None}, "embeddings missing"),
+        ({"labels": None}, "labels missing"),
     ],
 )
 def test_what_is_wrong_is_said(arrays, change, message):
@@ -291,14 +292,14 @@ def test_what_is_wrong_is_said(arrays, change, message):
 
 
 def test_single_names_can_be_asked_for(arrays):
-    frame = bench.score(arrays["embeddings"], arrays["labels"], metrics=["recall_at_3", "nmi"])
+    frame = bench.score(arrays["embeddings"], arrays["labels"], metrics=["recall_at_3", "nmi"]).table
     assert sorted(frame[frame["confidence"] == ""]["metric"]) == ["nmi", "nmi", "recall_at_3"]  # mean and SD
-    frame = bench.score(arrays["embeddings"], arrays["labels"], metrics="map_at_r", scorers="l2")
+    frame = bench.score(arrays["embeddings"], arrays["labels"], metrics="map_at_r", scorers="l2").table
     assert frame[frame["confidence"] == ""][["scorer", "metric"]].values.tolist() == [["l2", "map_at_r"]]
 
 
 def test_a_quality_alone_is_correlated_with_the_norm(arrays):
-    frame = bench.score(arrays["embeddings"], arrays["labels"], quality=arrays["quality"], metrics=["map_at_r"])
+    frame = bench.score(arrays["embeddings"], arrays["labels"], quality=arrays["quality"], metrics=["map_at_r"]).table
     norms = np.linalg.norm(arrays["embeddings"].astype(np.float64), axis=1)
     expected = stats.spearmanr(norms, arrays["quality"]).statistic
     assert _value(frame, "spearman_crop", scorer="", confidence="norm", variant="quality") == pytest.approx(expected)
@@ -310,7 +311,7 @@ def test_metrics_of_decisions_are_computed_on_request(arrays):
     """Sizes of sets, OPIS and errors versus discard, each by its name or by that of its group."""
 
     def names(*metrics):
-        frame = bench.score(arrays["embeddings"], arrays["labels"], metrics=metrics)
+        frame = bench.score(arrays["embeddings"], arrays["labels"], metrics=metrics).table
         assert frame["value"].notna().all()
         return set(frame["metric"])
 
@@ -324,8 +325,8 @@ def test_metrics_of_decisions_are_computed_on_request(arrays):
 
 def test_the_signature_is_the_agreed_one():
     expected = (
-        "embeddings labels confidence=None variance=None concentration=None quality=None is_query=None is_gallery=None"
-        " scorers=('cosine',) metrics=('recall', 'map_at_r', 'r_precision') normalize=True"
+        "embeddings labels=None confidence=None variance=None concentration=None quality=None is_query=None"
+        " is_gallery=None scorers=('cosine',) metrics=('recall', 'map_at_r', 'r_precision') normalize=None"
     )
     found = inspect.signature(bench.score).parameters.values()
     assert " ".join(p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in found) == expected
@@ -335,12 +336,12 @@ def test_the_signature_is_the_agreed_one():
 def test_importing_bench_imports_nothing_heavy():
     code = "import sys, bench; heavy = {'torch', 'numpy', 'pandas'} & set(sys.modules); assert not heavy, heavy"
     subprocess.run([sys.executable, "-P", "-c", code], check=True)
-    importlib.import_module("bench.scoring.score")
+    importlib.import_module("bench.api.score")
     assert inspect.isfunction(bench.score)
 
 
 def test_the_example_of_the_docstring_runs():
-    found = doctest.testmod(importlib.import_module("bench.scoring.score"))
+    found = doctest.testmod(importlib.import_module("bench.api.score"))
     assert found.attempted
     assert not found.failed
 
@@ -348,7 +349,7 @@ def test_the_example_of_the_docstring_runs():
 @pytest.mark.filterwarnings("error")
 def test_a_constant_confidence_has_every_value_of_risk():
     """Six equal images: by chance, two of five neighbours are right."""
-    frame = bench.score(np.ones((6, 3)), [0, 0, 0, 1, 1, 1], confidence=np.ones(6))
+    frame = bench.score(np.ones((6, 3)), [0, 0, 0, 1, 1, 1], confidence=np.ones(6)).table
     assert _value(frame, "aurc", confidence="given", variant="recall_at_1") == pytest.approx(0.6)
     # No confidence tells right from wrong: half of .4 * .6, and .6 ** 2 / 2.
     assert _value(frame, "augrc", confidence="given", variant="recall_at_1") == pytest.approx(0.3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -89,19 +89,17 @@ def draw(source: Source, dataset: str, note: Note) -> Iterator[Drawing]:
     The value of a trial is what the study maximises, the MAP@R of two.
     """
     studies = [(study, trials) for study, trials in source.site.store.studies(dataset) if trials]
-    lines = [
-        {
-            "study": study.unit,
-            "method": study.spec.template.method,
-            "metric": study.spec.template.selection.metric,
-            "tune_for": study.spec.tune_for,
-            **trial.model_dump(include={"number", "state", "value", "reason", "val_map_at_r", "val_confidence_auroc"}),
-        }
-        for study, trials in studies
-        for trial in trials
-    ]
+    lines = [line for study, trials in studies for line in trial_lines(study, trials)]
     if studies:
         yield Drawing(f"tuning_{dataset}", tuning_figure(studies, dataset), pd.DataFrame(lines))
+
+
+def trial_lines(study: StudyRecord, trials: Iterable[TrialRecord]) -> list[dict[str, object]]:
+    """A row for each trial of a study, without what was tried."""
+    shown = {"number", "state", "value", "reason", "val_map_at_r", "val_confidence_auroc"}
+    template = study.spec.template
+    of_study = {"study": study.unit, "method": template.method, "metric": template.selection.metric}
+    return [{**of_study, "tune_for": study.spec.tune_for, **trial.model_dump(include=shown)} for trial in trials]
 
 
 def importance_table(study: StudyRecord, trials: Sequence[TrialRecord]) -> pd.DataFrame:

@@ -1,0 +1,1 @@
+"""Functions of `import bench`, for scripts and notebooks."""

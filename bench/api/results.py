@@ -1,0 +1,143 @@
+"""``bench.results``: the records of a results folder as data frames."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..commands.options import DEFAULT_RESULTS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..report.table import Table
+    from ..report.write import Judged
+    from ..store.folder import Store
+
+
+def results(folder: str | PathLike[str] = DEFAULT_RESULTS) -> Results:
+    """Open a results folder, or the archive of one, to read its records as data frames.
+
+    Args:
+        folder: Results folder of ``bench run``.
+
+    Returns:
+        The records. In a notebook they are shown as counts of tests and as verdicts on the confidences.
+
+    Raises:
+        UserError: If it is no results folder, or of another version.
+
+    Example:
+        ::
+
+            r = bench.results("results/runs")
+            r.metrics.query("metric == 'map_at_r' and split == 'test'").groupby("method")["value"].mean()
+            r.verdicts, r.trials, r.history, r.queries
+    """
+    from ..commands.results import open_results
+
+    return Results(open_results(Path(folder)))
+
+
+class Results:
+    """Records of a results folder as data frames, each made when it is first asked for.
+
+    The records are read once: call :func:`bench.results` again after another run.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @cached_property
+    def _judged(self) -> Judged:
+        from ..report.frame import collect
+        from ..report.write import Judged
+
+        return Judged(self._store, collect(self._store))
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """Every measured value, a row each: the table ``metrics.csv`` of ``bench report``."""
+        frame = self._judged.results.frame
+        return frame.assign(pinned=frame["pinned"].map(str))
+
+    @cached_property
+    def verdicts(self) -> pd.DataFrame:
+        """Verdicts on the confidences, a row each: those of ``verdicts.csv`` under the ranking that counts."""
+        from ..report.verdicts import verdict_document
+
+        return verdict_document(self._judged.verdicts).numbers
+
+    @cached_property
+    def trials(self) -> pd.DataFrame:
+        """Tuning trials of all studies, a row each, with what was tried (``method.margin``, ``optim.lr``, ..)."""
+        import pandas as pd
+
+        from ..report.figures.tuning import trial_lines
+
+        return pd.DataFrame(
+            {"dataset": study.spec.template.dataset, **line, **trial.params}
+            for study, trials in self._store.studies()
+            for trial, line in zip(trials, trial_lines(study, trials))
+        )
+
+    @cached_property
+    def history(self) -> pd.DataFrame:
+        """Epochs of all finished trainings, those of tuning included (``seed`` is then ``tuning``), a row each."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                **record.cell._asdict(),
+                "seed": record.spec.replicate,
+                "fold": record.spec.fold,
+                "unit": record.unit,
+                **epoch.model_dump(),
+                "best_epoch": record.best_epoch,
+            }
+            for record in self._store.trainings()
+            for epoch in record.history
+        )
+
+    @cached_property
+    def queries(self) -> pd.DataFrame:
+        """What the tests have kept of every query of the test images, clean and corrupted, a row each and scorer.
+
+        Columns are the test (``dataset``, ``method``, ``seed``, ``unit``, ``split``), ``scorer``, ``id`` of the image,
+        ``answer`` (its nearest one), ``recall_at_1``, ``average_precision``, and every confidence, as
+        ``confidence.margin``. Tests of an archive without a copy of its queries are left out.
+        """
+        from ..report.per_query import kept_queries
+
+        return kept_queries(self._judged.results.tests, self._store)
+
+    @property
+    def _counts(self) -> Table:
+        """Number of tested seeds by method and data set."""
+        from collections import Counter
+
+        from ..report.table import Column, cells_table, label
+
+        counts = Counter((each.columns.method, each.columns.dataset) for each in self._judged.results.tests)
+        datasets = sorted({dataset for _, dataset in counts})
+        lines = [
+            [method, *(str(counts[method, dataset] or "") for dataset in datasets)]
+            for method in sorted({method for method, _ in counts})
+        ]
+        return cells_table("Tests", [label("method"), *map(Column, datasets)], lines, small="small")
+
+    def __repr__(self) -> str:
+        tests = self._judged.results.tests
+        methods, datasets = ({getattr(each.columns, name) for each in tests} for name in ("method", "dataset"))
+        return f"<{self._store.root}: {len(tests)} tests of {len(methods)} methods on {', '.join(sorted(datasets))}>"
+
+    def _repr_html_(self) -> str:
+        from dataclasses import replace
+
+        from ..report.render import to_html
+        from ..report.verdicts import verdict_document
+
+        tables = [self._counts, *verdict_document(self._judged.verdicts).tables]
+        return "\n".join(to_html(replace(table, small="small", csv=None)) for table in tables)

@@ -1,0 +1,181 @@
+"""``bench.score``: the tests of ``bench run`` on arrays or a file."""
+
+from __future__ import annotations
+
+import html
+import io
+import warnings
+from collections.abc import Sequence
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+from torch import Tensor
+
+from ..report.per_query import JUDGED, query_frame
+from ..report.scored import print_scored, worth
+from ..scoring.embedding_set import EmbeddingSet
+from ..scoring.files import read_set
+from ..scoring.score import Scored, score_set, tidy
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+
+def score(
+    embeddings: ArrayLike | Tensor | str | PathLike[str],
+    labels: ArrayLike | Tensor | None = None,
+    *,
+    confidence: ArrayLike | Tensor | None = None,
+    variance: ArrayLike | Tensor | None = None,
+    concentration: ArrayLike | Tensor | None = None,
+    quality: ArrayLike | Tensor | None = None,
+    is_query: ArrayLike | Tensor | None = None,
+    is_gallery: ArrayLike | Tensor | None = None,
+    scorers: Sequence[str] = ("cosine",),
+    metrics: Sequence[str] = ("recall", "map_at_r", "r_precision"),
+    normalize: bool | None = None,
+) -> Scores:
+    """Score embeddings of labelled images: retrieval, and how well a confidence tells right answers from wrong ones.
+
+    Each query ranks the full gallery, except the query itself. Tied scores count by the expectation over random orders
+    of the ties, so that nothing depends on the order of the rows. Queries without another image of their class in
+    the gallery are left out of the metrics of rankings; the column ``n_lone`` gives their number.
+
+    Args:
+        embeddings: Embeddings of N images, ``[N, D]``; or the path of a file of ``bench score``, which may contain all
+            other arrays, too.
+        labels: Their classes, ``[N]`` integers or texts; texts are numbered in alphabetical order.
+        confidence: ``[N]``, any scale, higher = more confident. The table calls it ``given``.
+        variance: Variance per dimension of a normal, in the space that is scored (that of the unit embeddings, if
+            ``normalize``), ``[N]`` or ``[N, D]``, positive. The confidence ``method`` is
+            minus the mean of the logarithms of an image's variances. Excludes ``concentration``.
+        concentration: Concentration of a von Mises-Fisher, ``[N]``, not negative. The confidence ``method`` is
+            its logarithm.
+        quality: ``[N]``, known quality of the images, such as the side of a crop. The table then has its rank
+            correlations with every confidence: metrics ``spearman_crop`` and ``kendall_crop``, variant ``quality``.
+        is_query: Which images are queries, ``[N]`` booleans; all if not given.
+        is_gallery: Which images are searched, ``[N]`` booleans; all if not given.
+        scorers: Similarities to rank with (``bench list scorers``).
+        metrics: Any of ``recall``, ``map_at_r``, ``r_precision``, ``precision_at_1``, ``map_at_1000``,
+            ``verification``, ``retrieval_sets``, ``threshold_consistency``, ``clustering`` (such as NMI),
+            ``structure`` (such as spectral decay and uniformity), ``discard`` (error versus discard of confidences),
+            ``open_set`` (detection of queries of unknown classes), ``confidence_correlation``, or single metrics such
+            as ``recall_at_16`` or ``nmi`` (``bench list metrics``). The verification threshold is chosen on half of the
+            classes and tested on the other half (variant ``threshold_held_out_classes``).
+        normalize: Whether to L2-normalise embeddings first; if not given, as the file says, otherwise yes.
+
+    Returns:
+        The scores: ``table`` has one value per row, ``summary()`` is what the command prints, ``verdicts`` judges every
+        confidence, and ``queries`` says which queries fail. In a notebook the summary is shown.
+
+    Raises:
+        BadInput: A ``ValueError``, if arrays, scorers or metrics are wrong, in one line that says what to do.
+
+    Example:
+        >>> import bench
+        >>> x = [[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]]
+        >>> scores = bench.score(x, [0, 0, 1, 1], metrics=["recall_at_1"])
+        >>> table = scores.table
+        >>> table[table["confidence"] == ""][["scorer", "metric", "value", "n_queries"]].values.tolist()
+        [['cosine', 'recall_at_1', 1.0, 4]]
+        >>> scores.queries["recall_at_1"].tolist()
+        [1.0, 1.0, 1.0, 1.0]
+    """
+    given = {
+        "labels": labels,
+        "confidence": confidence,
+        "variance": variance,
+        "concentration": concentration,
+        "quality": quality,
+        "is_query": is_query,
+        "is_gallery": is_gallery,
+    }
+    given = {key: value for key, value in given.items() if value is not None}
+    name = "embeddings"
+    if isinstance(embeddings, str | PathLike):
+        name = Path(embeddings).stem
+        images, by_file, notes = read_set(Path(embeddings), given)
+    else:
+        images, by_file = EmbeddingSet.of({"embeddings": embeddings, **given}), True
+        notes = [images.label_note] if images.label_note else []
+    for note in notes:
+        warnings.warn(note, stacklevel=2)
+    how = by_file if normalize is None else normalize
+    return Scores(score_set(images, scorers=scorers, metrics=metrics, normalize=how), name)
+
+
+class Scores:
+    """Results of the tests of one set of embeddings."""
+
+    def __init__(self, scored: Scored, name: str) -> None:
+        self._scored = scored
+        self._name = name
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """Every value, a row each.
+
+        The columns are those of ``metrics.csv``, the table that ``bench run`` writes: ``scorer``, ``confidence``,
+        ``variant``, ``metric``, ``fraction`` (share of the images that was removed), ``value``, ``n_queries``,
+        ``n_lone`` and columns that describe the experiment, most of which are empty here. If a metric of rankings is
+        asked for, or there is a confidence, variance or concentration, the table also has ``aurc``, ``e_aurc``,
+        ``augrc``, points of the risk-coverage curve and ``confidence_auroc`` of each confidence: those of the images
+        (``given``, ``method``, ``norm`` of the raw embeddings), those of the ranking (``top1_score``, ``margin``,
+        ``agreement``, ``spread``), both together (such as ``norm+margin``), and the controls ``random`` and ``oracle``.
+        With a confidence, variance or concentration, it has filter-out curves, too (metrics of the images left after
+        the least confident are removed).
+        """
+        return tidy(self._scored)
+
+    @cached_property
+    def verdicts(self) -> pd.DataFrame:
+        """Worth of every confidence, a row each and scorer.
+
+        Columns are ``confidence``, ``kind`` (``image``, ``retrieval``, ``combined`` or ``control``), ``gain`` (MAP@R
+        won over a random order as queries are removed), ``share`` of the best gain, ``half_removed`` (MAP@R without the
+        least confident half), ``aurc``, ``e_aurc``, ``confidence_auroc`` (telling right first answers from wrong ones)
+        and ``spearman`` (with the quality, if known). One set has no interval: two are compared with
+        intervals by ``bench score FILE FILE2``.
+        """
+        return worth(self.table).drop(columns="method", errors="ignore")
+
+    @cached_property
+    def queries(self) -> pd.DataFrame:
+        """What is known of every query, a row each and scorer: which ones fail, and what confidences say of them.
+
+        Columns are ``scorer``, ``row`` (position in the input), ``id`` (if there were ids), ``label`` (as given),
+        ``recall_at_1``, ``average_precision`` (at R; nan without another image of the class in the gallery), and every
+        confidence, as ``confidence.margin``. Empty if no metric of rankings was asked for.
+        """
+        scored, given = self._scored, self._scored.given
+        labels = [given.classes[label] for label in given.labels] if given.classes else given.labels.tolist()
+        by_scorer = {
+            name: {**{metric: values[metric] for metric in JUDGED}, **scored.retrieval[name]}
+            for name, values in scored.values.items()
+            if values
+        }
+        frame = query_frame(given.ids, labels, scored.queries, scored.confidences, by_scorer)
+        if frame.empty:
+            return frame
+        rows = given.embeddings.order[scored.queries.numpy()].tolist() * len(by_scorer)
+        frame.insert(1, "row", rows)
+        frame = frame if given.named else frame.drop(columns="id")
+        return frame.sort_values(["scorer", "row"], ignore_index=True)
+
+    def summary(self, width: int = 120) -> str:
+        """The tables that ``bench score`` prints, as a text of lines of at most ``width`` characters."""
+        from rich.console import Console
+
+        text = io.StringIO()
+        console = Console(file=text, width=width)
+        print_scored({self._name: self._scored}, self.table.assign(method=self._name), pd.DataFrame(), console)
+        return text.getvalue().rstrip()
+
+    def __repr__(self) -> str:
+        return self.summary()
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self.summary())}</pre>"

@@ -1,1 +1,0 @@
-"""Results that ship with bench: data only, no code."""

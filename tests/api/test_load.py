@@ -1,0 +1,248 @@
+"""bench.load: a trained network embeds images of every kind as its test did."""
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import bench
+import numpy as np
+import pytest
+import torch
+from bench.cli import main
+from bench.errors import UserError
+from bench.scoring.files import read_embeddings
+from bench.site import Site
+from PIL import Image
+from safetensors.torch import load_file
+
+from tests.api.conftest import METHODS
+from tests.in_process import run_here
+
+
+@pytest.fixture(scope="module")
+def load(runs, dots):
+    return lambda run, results=runs: bench.load(results, run, plugins=[dots], device="cpu")
+
+
+@pytest.fixture(scope="module")
+def images(dots):
+    return Site(results="", plugins=(str(dots),)).dataset("dots").test()
+
+
+@pytest.fixture(scope="module")
+def net(load):
+    return load("dul_cls/dots")
+
+
+def _kept(runs, network):
+    """Embeddings that the test of a network has kept."""
+    unit = network.place.name.removeprefix("train-")
+    (folder,) = [
+        path.parent
+        for path in runs.glob(f"*/*/{network.module.method.name}/test-*/record.json")
+        if path.parent == network.place or unit in path.read_text()
+    ]
+    return load_file(folder / "embeddings.safetensors")
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("batch", [256, 7, 1])
+def test_the_test_images_get_the_embeddings_that_the_test_kept(runs, load, images, method, batch):
+    network = load(f"{method}/dots")
+    kept = _kept(runs, network)
+    rows = torch.arange(len(images)) if batch == 256 else torch.arange(40)
+    found = network.embed(images.evaluation(rows), batch=batch)
+    scale = max(1.0, float(kept["clean.loc"].abs().max()))
+    pairs = {"clean.loc": found.mean} | {f"clean.confidence.{name}": of for name, of in found.confidence.items()}
+    if found.variance is not None:
+        pairs["clean.variance"] = found.variance
+    for name, values in pairs.items():
+        assert isinstance(values, np.ndarray)
+        if batch == 256:
+            assert np.array_equal(values, kept[name].numpy()), name
+        elif name == "clean.loc":
+            assert np.abs(values - kept[name].numpy()[:40]).max() <= 1e-6 * scale
+        else:
+            assert values == pytest.approx(kept[name].numpy()[:40], rel=1e-5, abs=1e-4), name
+    assert {name.removeprefix("clean.confidence.") for name in kept if name.startswith("clean.confidence.")} == set(
+        found.confidence
+    )
+
+
+def test_every_kind_of_image_gets_the_same_embedding(net, images, tmp_path):
+    pixels = images.pixels[:6]
+    arrays = [image[0].numpy() for image in pixels]
+    pils = [Image.fromarray(array) for array in arrays]
+    paths = [tmp_path / f"{i}.png" for i in range(6)]
+    for pil, path in zip(pils, paths):
+        pil.save(path)
+    prepared = images.evaluation(torch.arange(6))
+    wanted = net.embed(prepared).mean
+    labels = torch.arange(6)
+    kinds = {
+        "paths": paths,
+        "texts": list(map(str, paths)),
+        "PIL": pils,
+        "arrays [H, W]": arrays,
+        "array [N, H, W, C]": np.stack(arrays)[..., None],
+        "uint8 tensor": pixels,
+        "float64": prepared.double(),
+        "mixed": [paths[0], pils[1], arrays[2], pixels[3], prepared[4], pixels[5:]],
+        "transformed": torch.stack([net.transform(pil) for pil in pils]),
+        "loader": torch.utils.data.DataLoader(torch.utils.data.TensorDataset(prepared, labels), batch_size=4),
+        "samples": list(zip(pils, range(6))),
+        "batches of PIL": [(pils[:2], [0, 1]), (pils[2:], [2, 3, 4, 5])],
+        "generator": (pil for pil in pils),
+    }
+    for kind, of_kind in kinds.items():
+        assert np.array_equal(net.embed(of_kind).mean, wanted), kind
+    for one in (paths[0], str(paths[0]), pils[0], arrays[0], pixels[0], prepared[0]):
+        assert np.array_equal(net.embed(one).mean, wanted[:1])
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "P", "1", "CMYK", "I;16"])
+def test_images_of_every_mode_are_embedded_as_by_the_command(runs, dots, net, tmp_path, monkeypatch, mode):
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
+    rng = np.random.default_rng(0)
+    (tmp_path / "flat").mkdir()
+    for i in range(2):
+        colour = Image.fromarray(rng.integers(0, 255, (20 + i, 52, 3), dtype=np.uint8))
+        image = (
+            Image.fromarray(rng.integers(0, 65535, (20, 52), dtype=np.uint16))
+            if mode == "I;16"
+            else colour.convert(mode)
+        )
+        image.save(tmp_path / "flat" / f"{i}.tif")
+    out = tmp_path / "x.npz"
+    unit = net.place.name
+    arguments = [
+        "embed",
+        "--run",
+        unit,
+        "--images",
+        tmp_path / "flat",
+        "--out",
+        out,
+        "--results",
+        runs,
+        "--plugin",
+        dots,
+    ]
+    assert main([*map(str, arguments), "--device", "cpu"]) == 0
+    wanted = read_embeddings(out)[0]["embeddings"]
+    paths = sorted((tmp_path / "flat").iterdir())
+    assert np.array_equal(net.embed(paths).mean, wanted)
+    assert np.array_equal(net.embed(Image.open(path) for path in paths).mean, wanted)
+
+
+def test_a_network_in_training_mode_embeds_in_evaluation_mode(load, images):
+    network = load("cosface/dots")
+    assert isinstance(network.module, torch.nn.Module)
+    assert not network.module.training
+    before = network.embed(images.pixels[:5]).mean
+    network.module.train()
+    assert np.array_equal(network.embed(images.pixels[:5]).mean, before)
+
+
+def test_the_transform_can_go_to_the_processes_of_a_loader(net, images):
+    again = pickle.loads(pickle.dumps(net.transform))
+    assert torch.equal(again(images.pixels[0]), images.evaluation(torch.tensor([0]))[0])
+
+
+def test_a_network_is_named_in_many_ways(runs, load, net):
+    unit = net.place.name.removeprefix("train-")
+    (test,) = [path.parent for path in runs.glob("*/*/dul_cls/test-*/record.json") if unit in path.read_text()]
+    for name in (unit, unit[:7], f"train-{unit[:7]}", test.name, test.name[5:13], net.place):
+        assert load(name).place == net.place
+    assert load(None, net.place).place == net.place
+    assert "dul_cls on dots, seed 0" in repr(net)
+    ensemble = load("deep_ensemble/dots")
+    assert load(ensemble.place.name).place == ensemble.place
+    assert len(ensemble.module.members) == 2
+
+
+def test_the_command_embeds_with_an_ensemble(runs, load, dots, images, tmp_path):
+    (tmp_path / "flat").mkdir()
+    for i in range(2):
+        Image.fromarray(images.pixels[i, 0].numpy()).save(tmp_path / "flat" / f"{i}.png")
+    network = load("deep_ensemble/dots")
+    arguments = ("--run", network.place.name, "--images", tmp_path / "flat", "--out", tmp_path / "x.npz")
+    assert main(["embed", *map(str, arguments), "--results", str(runs), "--plugin", str(dots), "--device", "cpu"]) == 0
+    found = read_embeddings(tmp_path / "x.npz")[0]
+    embedded = network.embed(images.pixels[:2])
+    assert np.array_equal(found["embeddings"], embedded.mean)
+    assert np.array_equal(found["confidence"], embedded.confidence["method"])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("dul_cls/cub200", "no finished test of dul_cls/cub200; it has cosface/dots, "),
+        ("xyz", "'xyz' is not a unit id"),
+        ("ffffffffffffff", "no unit ffffffffffffff in "),
+        (None, "name a network"),
+    ],
+)
+def test_a_network_that_does_not_exist_is_one_line(load, name, message):
+    with pytest.raises(UserError, match=message):
+        load(name)
+
+
+def test_several_settings_are_named_by_their_ids(tmp_path, load, dots):
+    for epochs in (1, 2):
+        root = run_here(tmp_path, "run", "--method", "cosface", "--dataset", "dots", "--hparams", "default",
+                        "--seeds", "1", "--set", f"optim.epochs={epochs}", "--plugin", dots, figures=False)  # fmt: skip
+    with pytest.raises(UserError, match=r"has 2 settings .*optim.epochs=1.*optim.epochs=2") as error:
+        load("cosface/dots", root)
+    unit = str(error.value).split("one: ")[1].split(" ")[0]
+    assert load(unit, root).record.spec.optim.epochs in (1, 2)
+
+
+def test_a_method_of_a_plugin_needs_its_file(tmp_path, dots, load):
+    source = (Path(__file__).parents[2] / "methods" / "cosface.py").read_text()
+    source = source.replace('name = "cosface"', 'name = "mine"').replace("from .", "from bench.methods.")
+    (tmp_path / "mine.py").write_text(source)
+    root = run_here(tmp_path, "run", "--method", "mine", "--dataset", "dots", "--hparams", "default",
+                    "--seeds", "1", "--set", "optim.epochs=1", "--plugin", "mine.py", "--plugin", dots,
+                    figures=False)  # fmt: skip
+    with pytest.raises(UserError, match=r"method 'mine' is not built in: give its file, plugins="):
+        load("mine/dots", root)
+    with pytest.raises(UserError, match=r"data set 'dots' is not built in: give its file, plugins="):
+        bench.load(root, "mine/dots", plugins=[tmp_path / "mine.py"])
+    assert bench.load(root, "mine/dots", plugins=[tmp_path / "mine.py", dots]).embed(torch.zeros(1, 12, 12))
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        ([], "no images"),
+        ("nowhere.png", "nowhere.png"),
+        (".", "is a folder; name its files"),
+        (torch.zeros(2, 3, 12, 12), r"takes \[N, 1, H, W\]"),
+        (torch.zeros(2, 12, 12, dtype=torch.int64), "int64 is no type of images"),
+        (np.zeros((2, 12, 12, 5), np.uint8), r"C 1 or 3"),
+        ([torch.zeros(1, 12, 12), torch.zeros(1, 14, 12)], "cannot be embedded together"),
+        ({"image": 1}, "dict is no image"),
+        ([3], "int is no image"),
+    ],
+)
+def test_what_is_no_image_is_one_line(net, images, message):
+    with pytest.raises(UserError, match=message) as error:
+        net.embed(images)
+    assert "\n" not in str(error.value)
+    with pytest.raises(UserError, match="at least one"):
+        net.embed(torch.zeros(1, 12, 12), batch=0)
+
+
+def test_the_package_shows_its_functions_and_stays_cheap_to_import():
+    code = (
+        "import sys, bench; names = dir(bench); heavy = {'torch', 'numpy', 'pandas', 'pydantic', 'typer'};"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules);"
+        "assert {'load', 'score', '__version__'} <= set(names), names;"
+        "import pydoc; text = pydoc.render_doc(bench); assert 'load(' in text and 'score(' in text, text[:3000]"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    with pytest.raises(AttributeError, match="no attribute 'lod'"):
+        _ = bench.lod

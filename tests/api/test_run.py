@@ -1,0 +1,74 @@
+"""bench.run: the command in a process of its own, its options by keyword."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import bench
+import pytest
+from bench.api.run import arguments_of
+from bench.errors import UnitFailed, UserError
+
+
+@pytest.mark.slow
+def test_a_run_gives_its_results(tmp_path, dots, capsys):
+    options = {"plugins": [dots], "results": tmp_path / "runs", "set": {"optim.epochs": 1}, "workers": 1}
+    found = bench.run(methods=["cosface"], dataset="dots", seeds=1, trials=2, folds=1, **options)
+    assert "trainings done" in capsys.readouterr().out
+    assert set(found.metrics["method"]) == {"cosface"}
+    assert found.trials["number"].tolist() == [0, 1]
+    assert found.trials["method.margin"].nunique() == 2
+    assert set(found.trials["dataset"]) == {"dots"}
+    assert {"tuning", 0} <= set(found.history["seed"])
+
+
+def test_every_option_of_the_command_is_a_keyword():
+    assert arguments_of({"method": "all", "dataset": ["a", "b"], "seeds": None, "frozen": False, "results": "r"}) == [
+        "--method=all", "--dataset=a,b", "--results=r"]  # fmt: skip
+    assert arguments_of({"file": "x.toml", "dry_run": True, "plugin": "p.py", "set": ["a=1", "b=2"]}) == [
+        "x.toml", "--dry-run", "--plugin=p.py", "--set=a=1", "--set=b=2"]  # fmt: skip
+    assert arguments_of({"sweep": {"method.margin": [0.1, 0.2]}, "plugins": ["p.py", "q.py"]}) == [
+        "--sweep=method.margin=0.1,0.2", "--plugin=p.py", "--plugin=q.py"]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "hint"), [("seed", "did you mean 'seeds'"), ("zzz", "--help-all"), ("help_all", "")])
+def test_an_unknown_option_is_one_line(name, hint):
+    with pytest.raises(UserError, match=f"no option '{name}'.*{hint}"):
+        bench.run(methods="cosface", **{name: 1})
+
+
+def test_the_message_of_the_command_is_the_error(tmp_path, dots):
+    with pytest.raises(UserError, match=r"^unknown method 'cosfac'.*did you mean 'cosface'"):
+        bench.run(methods="cosfac", dataset="dots", plugins=dots, results=tmp_path / "runs")
+
+
+@pytest.mark.slow
+def test_a_failed_training_is_named(tmp_path, dots):
+    options = {"plugins": dots, "results": tmp_path / "runs", "set": {"optim.epochs": 1, "optim.lr": 1e30}}
+    with pytest.raises(UnitFailed, match="cosface on dots, seed 0"):
+        bench.run("cosface", "dots", seeds=1, hparams="default", workers=1, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", [False, True])
+def test_an_interruption_ends_the_run_and_it_goes_on_later(tmp_path, dots, group):
+    """A terminal interrupts every process of a group, a notebook the kernel alone."""
+    code = (
+        f"import bench; r = bench.run('cosface', 'dots', seeds=1, hparams='default', workers=1, plugins={str(dots)!r},"
+        f" results={str(tmp_path / 'runs')!r}, set={{'optim.epochs': 3000}})"
+    )
+    child = subprocess.Popen([sys.executable, "-P", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                             text=True, start_new_session=True)  # fmt: skip
+    for line in child.stdout:
+        if "up to" in line:
+            break
+    time.sleep(10)
+    (os.killpg if group else os.kill)(child.pid, signal.SIGINT)
+    out, err = child.communicate(timeout=300)
+    assert "Interrupted. Ending the workers." in out
+    assert "Nothing finished is lost" in out
+    assert err.rstrip().endswith("KeyboardInterrupt")
+    with pytest.raises(ProcessLookupError):
+        os.killpg(child.pid, 0)
