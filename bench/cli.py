@@ -16,6 +16,7 @@ from .errors import (
     UserError,
     first_line,
     from_plugin,
+    installable,
     is_out_of_memory,
     place_of,
     printable,
@@ -98,7 +99,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _complain(message: str, code: int) -> int:
-    sys.stderr.write(f"bench: {printable(message)}\n")
+    sys.stderr.write(f"bench: {printable(installable(message))}\n")
     return code
 
 

