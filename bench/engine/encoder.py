@@ -15,7 +15,7 @@ from torch import Tensor
 from ..datasets.array_images import ArrayImages
 from ..datasets.view import View
 from ..errors import UserError, first_line
-from ..methods._model import NonFiniteEmbeddings
+from ..methods._model import EmbeddingModel, NonFiniteEmbeddings
 from ..methods.backbones.registry import (
     GIVEN,
     NoWeights,
@@ -90,8 +90,8 @@ def checkpoint_folder(checkpoint: Path) -> Path:
     return checkpoint.parent
 
 
-def trained_unit(folder: Path, site: Site) -> Encoder:
-    """Encoder of images: the network of a finished training with its weights, and how it takes images."""
+def trained_network(folder: Path, site: Site) -> tuple[TrainRecord, EmbeddingModel]:
+    """Record and network of a finished training, whose weights must be those of the record."""
     try:
         record = TrainRecord.from_json((folder / RECORD).read_bytes())
     except (OSError, DamagedRecord) as error:
@@ -101,7 +101,12 @@ def trained_unit(folder: Path, site: Site) -> Encoder:
         raise UserError(f"{folder} has no {WEIGHTS}: tuning trials keep none; name a unit of the final seeds")
     if file_sha256(folder / WEIGHTS) != record.files.get(WEIGHTS):
         raise UserError(f"{folder / WEIGHTS} is damaged: {RECORD} has another SHA-256; the same command makes it again")
-    model = restored(record, folder / WEIGHTS, site)
+    return record, restored(record, folder / WEIGHTS, site)
+
+
+def trained_unit(folder: Path, site: Site) -> Encoder:
+    """Encoder of images: the network of a finished training with its weights, and how it takes images."""
+    record, model = trained_network(folder, site)
 
     def run(load: Load, count: int) -> dict[str, np.ndarray]:
         try:
