@@ -403,6 +403,10 @@ class Store:
             if not is_whole_cache(path):
                 self.on_damage(Damage(path, "its SHA-256 is not that of its name"))
 
+    def trainings(self) -> Iterator[TrainRecord]:
+        """Yield the records of all finished trainings, in the order of their paths."""
+        return self._each(TrainRecord, "*/*/*", f"train-*/{RECORD}")
+
     def tests(self, cell: Cell | None = None) -> Iterator[TestRecord]:
         """Yield the records of all finished tests, in the order of their paths."""
         return self._each(TestRecord, "/".join(cell or "***"), f"test-*/{RECORD}")
