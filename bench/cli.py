@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ._version import __version__
-from .commands import catalogue, data, embed, export, new, paper, rescore, results, run, score, test
+from .commands import catalogue, data, embed, export, new, paper, rescore, results, run, score, share, test
 from .errors import (
     LINE,
     UnitFailed,
@@ -58,6 +58,7 @@ app.command("score")(score.score)
 app.command("compare")(score.compare)
 app.command("embed")(embed.embed)
 app.command("export")(export.export)
+app.command("share")(share.share)
 app.add_typer(paper.app, name="paper")
 app.command("reproduce", hidden=True)(paper.table)  # its name until the next release
 app.command("claims", hidden=True)(paper.claims)  # likewise

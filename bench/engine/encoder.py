@@ -30,6 +30,7 @@ from ..seeds import seed_for
 from ..site import Site
 from ..store.files import file_sha256, sha256
 from ..store.folder import RECORD, WEIGHTS
+from ..store.hub import SCHEME, fetch
 from ..store.records import DamagedRecord, TestRecord, TrainRecord
 from .networks import backbone_features, default_confidence, embed, restored
 
@@ -58,7 +59,12 @@ class Encoder:
 
 
 def unit_folder(results: Path, unit: str) -> Path:
-    """Folder of a training in a results folder, by its id or that of a test of it, or by the start of one."""
+    """Folder of a training in a results folder, by its id or that of a test of it, or by the start of one.
+
+    That of a training on the Hugging Face Hub, ``hf://ORG/NAME``, is downloaded.
+    """
+    if unit.startswith(SCHEME):
+        return fetch(unit)
     matching: dict[Path, None] = {}
     prefix = "".join(c for c in unit if c in "0123456789abcdef")
     if not unit or prefix != unit:
