@@ -21,9 +21,10 @@ with tempfile.TemporaryDirectory() as name:
     for folder in MAPPED:
         (package / folder).symlink_to(ROOT / folder)
     (package / "published").symlink_to(ROOT / "results" / "published")
+    (Path(name) / "probembed.py").symlink_to(ROOT / "probembed.py")
     (Path(name) / "typed_api.py").symlink_to(ROOT / ".ci" / "typed_api.py")
     command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), "-p", "bench"]
-    command += ["-m", "typed_api"]
+    command += ["-m", "probembed", "-m", "typed_api"]
     command += ["--cache-dir", str(ROOT / ".mypy_cache")]
     code = subprocess.run(command, cwd=name, env={**os.environ, "MYPYPATH": name}).returncode
 sys.exit(code)

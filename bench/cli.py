@@ -9,13 +9,14 @@ from typing import Annotated
 import typer
 
 from ._version import __version__
-from .commands import catalogue, data, embed, new, paper, rescore, results, run, score, test
+from .commands import catalogue, data, embed, export, new, paper, rescore, results, run, score, share, test
 from .errors import (
     LINE,
     UnitFailed,
     UserError,
     first_line,
     from_plugin,
+    installable,
     is_out_of_memory,
     place_of,
     printable,
@@ -76,6 +77,8 @@ app.command("report")(results.report)
 app.command("score")(score.score)
 app.command("compare")(score.compare)
 app.command("embed")(embed.embed)
+app.command("export")(export.export)
+app.command("share")(share.share)
 app.add_typer(paper.app, name="paper")
 app.command("reproduce", hidden=True)(paper.table)  # its name until the next release
 app.command("claims", hidden=True)(paper.claims)  # likewise
@@ -118,7 +121,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _complain(message: str, code: int) -> int:
-    sys.stderr.write(f"bench: {printable(message)}\n")
+    sys.stderr.write(f"bench: {printable(installable(message))}\n")
     return code
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
@@ -108,6 +110,13 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else " " if c.isspace() else c.encode("unicode_escape").decode() for c in text)
+
+
+def installable(text: str) -> str:
+    """A message in which ``pip install 'probembed[EXTRA]'`` is the command that installs the extra here."""
+    if Path(__file__).parents[1].joinpath("pyproject.toml").exists():  # a checkout, whose environment uv keeps
+        return re.sub(r"pip install 'probembed\[(\w+)\]'", r"uv sync --inexact --extra \1", text)
+    return text if find_spec("pip") else text.replace("pip install 'probembed[", "uv pip install 'probembed[")
 
 
 def shortened(text: str, limit: int = LINE) -> str:

@@ -160,7 +160,7 @@ def _unknown_format(path: Path) -> str:
     with path.open("rb") as file:
         head = file.read(12)
     if head[4:8] == b"ftyp" and head[8:] in _HEIF_BRANDS and "HEIF" not in _formats():
-        return "HEIC needs the package pillow-heif: `pip install 'bench[heic]'`, or convert it to JPEG"
+        return "HEIC needs the package pillow-heif: `pip install 'probembed[heic]'`, or convert it to JPEG"
     return "damaged, or none of JPEG, PNG, WebP, GIF, TIFF, BMP, PNM; convert or remove it"
 
 

@@ -60,7 +60,7 @@ class ClassDistributions(CosineClassifier):
         """
         classes = self.class_distributions()
         k = classes.concentration if isinstance(classes, VonMisesFisher) else classes.variance.reciprocal()
-        return self.cosines(distribution.mean), float(k.detach().mean())
+        return self.cosines(distribution.mean), k.detach().mean()
 
     def class_logits(self, distribution: Distribution) -> Tensor:
         """Log densities ``[B, C]`` of the embeddings' means under the distributions of the classes."""

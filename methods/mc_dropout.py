@@ -9,6 +9,7 @@ and the embedding is the normal with the mean direction of the S passes and thei
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -30,6 +31,8 @@ _SEED = 2016
 """Seed of the masks at test time."""
 
 
+# Kept, so that a network that is exported has these masks as constants and not the call that drew them.
+@lru_cache(maxsize=4)
 def dropout_masks(passes: int, features: int, rate: float) -> Tensor:
     """Masks ``[S, F]`` of dropout on the CPU, 0 or 1 / (1 - rate), the same in every call; the rate is in [0, 1)."""
     drawn = torch.rand(passes, features, generator=torch.Generator().manual_seed(_SEED))

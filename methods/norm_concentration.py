@@ -46,7 +46,7 @@ class ScaledNorm(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """The constant alpha, repeated to ``[B, 1]`` for features ``[B, F]``."""
-        return self.alpha.expand(len(features), 1)
+        return self.alpha.expand(features.shape[0], 1)
 
 
 class NormConcentrationMethod(Method):

@@ -44,14 +44,14 @@ def wheel(tmp_path_factory):
     return next(out.glob("*.whl"))
 
 
-def test_the_wheels_only_top_level_package_is_bench(wheel):
+def test_the_wheels_only_top_level_names_are_bench_and_the_command(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"bench"}
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"bench", "probembed.py"}
 
 
 def test_the_wheel_holds_every_module_and_data_file_of_the_tree(wheel):
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    wanted = set()
+    wanted = {"probembed.py"}
     for path in _our_files():
         if path.parts[:2] == REFERENCE:
             continue

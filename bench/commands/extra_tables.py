@@ -1,4 +1,4 @@
-"""Tables of ``bench report`` that are made on request: intervals from embeddings, forms of the papers, Parquet."""
+"""What ``bench report`` writes on request: intervals from embeddings, forms of the papers, files of other programs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pandas as pd
 
 from ..errors import UnknownName, UserError
 from ..papers.items import every_item
+from ..report.exporters import check_tensorboard, write_optuna, write_tensorboard
 from ..report.figures.source import Source
 from ..report.frame import Results
 from ..report.render import write_documents
@@ -19,16 +20,22 @@ from ..store.files import write_atomic
 
 BOOTSTRAP = "bootstrap"
 PARQUET = "parquet"
+TRACKERS = {"optuna": write_optuna, "tensorboard": write_tensorboard}
+"""Writers of the files of other programs that show tuning and trainings."""
+
+OTHERS = (BOOTSTRAP, PARQUET, *TRACKERS)
 
 
 def check_extras(chosen: Sequence[str]) -> None:
-    """Check names of extra tables: ``bootstrap``, ``parquet`` and tables of papers, such as ``per/table1``."""
+    """Check names of extras: :data:`OTHERS` and tables of papers, such as ``per/table1``."""
     forms = [name for name, item in every_item().items() if item.columns("")]
     for name in chosen:
-        if name not in (BOOTSTRAP, PARQUET, *forms):
-            raise UnknownName("extra table", name, [BOOTSTRAP, PARQUET, *forms])
+        if name not in (*OTHERS, *forms):
+            raise UnknownName("extra table", name, [*OTHERS, *forms])
     if PARQUET in chosen:
         check_pyarrow()
+    if "tensorboard" in chosen:
+        check_tensorboard()
 
 
 def write_extras(chosen: Sequence[str], site: Site, results: Results, out: Path, written: Sequence[Path]) -> list[Path]:
@@ -41,7 +48,7 @@ def write_extras(chosen: Sequence[str], site: Site, results: Results, out: Path,
             path = out / f"{stem}.parquet"
             write_atomic(path, frame.to_parquet(index=False, engine="pyarrow"))
             paths.append(path)
-    return paths
+    return [*paths, *(write(site.store, out) for name, write in TRACKERS.items() if name in chosen)]
 
 
 def _documents(chosen: Sequence[str], site: Site, results: Results) -> Iterator[Document]:
@@ -50,7 +57,7 @@ def _documents(chosen: Sequence[str], site: Site, results: Results) -> Iterator[
 
         yield interval_document(query_intervals(Source(site, results)), BOOTSTRAP)
     for name in chosen:
-        if name not in (BOOTSTRAP, PARQUET):
+        if name not in OTHERS:
             from ..papers.tables import fill_form
 
             filled = fill_form(every_item()[name], results)

@@ -263,8 +263,9 @@ def report(
         list[str] | None,
         typer.Option(
             help="Write these, too, comma separated: bootstrap (intervals over seeds, classes and queries from the kept"
-            " embeddings), parquet (a copy of every table), or a table of a paper to fill with these results, such as"
-            " per/table1 (`bench paper list`).",
+            " embeddings), parquet (a copy of every table), optuna (a journal of all tuning), tensorboard (events of"
+            " all trainings), or a table of a paper to fill with these results, such as per/table1 (`bench paper"
+            " list`).",
             metavar="NAME[,NAME]",
         ),
     ] = None,

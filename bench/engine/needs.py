@@ -20,7 +20,7 @@ from ..site import Site
 from ..store.files import write_atomic
 from ..store.specs import TrainSpec, Versions
 
-PACKAGES = ("bench", "torch", "torchvision", "timm", "numpy", "scipy", "scikit-learn", "faiss-cpu")
+PACKAGES = ("probembed", "torch", "torchvision", "timm", "numpy", "scipy", "scikit-learn", "faiss-cpu")
 """Packages whose versions must agree: those that compute values."""
 
 LOOK = 1.0

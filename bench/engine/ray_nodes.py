@@ -175,7 +175,7 @@ def connect(address: str) -> bool:
     try:
         import ray
     except ImportError:
-        raise UserError("--launcher ray needs Ray, which is an extra: install bench[ray]") from None
+        raise UserError("--launcher ray needs Ray, an extra: `pip install 'probembed[ray]'`") from None
     try:
         # In another thread, as it would take over the signals in the main one.
         _within(

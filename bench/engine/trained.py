@@ -25,6 +25,7 @@ from ..methods.distributions.arrays import to_arrays
 from ..site import Site
 from ..store.files import file_sha256
 from ..store.folder import RECORD, WEIGHTS, Store
+from ..store.hub import SCHEME, fetch
 from ..store.records import DamagedRecord, TestRecord, TrainRecord
 from ..store.specs import Cell
 from .networks import CHUNK, check_finite, default_confidence, embed, load_ensemble, restored
@@ -282,8 +283,11 @@ def _of_size(blocks: Iterable[Tensor], size: int) -> Iterator[Tensor]:
 def unit_folder(results: Path, unit: str) -> Path:
     """Folder of a training in a results folder, by its id or that of a test of it, or by the start of one.
 
-    ``train-`` or ``test-`` may precede it. The test of an ensemble of all seeds is found as such, not as its members.
+    ``train-`` or ``test-`` may precede it. The test of an ensemble of all seeds is found as such, not as its members. A
+    training on the Hugging Face Hub, ``hf://ORG/NAME``, is downloaded.
     """
+    if unit.startswith(SCHEME):
+        return fetch(unit)
     matching: dict[Path, None] = {}
     start = unit.removeprefix("train-").removeprefix("test-")
     if not start or start.strip("0123456789abcdef"):

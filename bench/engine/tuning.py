@@ -17,6 +17,8 @@ from ..store.records import TrialRecord
 from ..store.specs import TUNING, Point, TuneFor
 
 if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
     from ..planning.plan import Plan, Specs
 
 ONE_POINT = 0.01
@@ -56,16 +58,10 @@ def propose(
     (Ozaki et al. 2020).
     """
     import optuna
-    from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
     from optuna.trial import TrialState, create_trial
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    distributions: dict[str, BaseDistribution] = {
-        name: IntDistribution(int(r.low), int(r.high), log=r.log)
-        if r.type == "int"
-        else FloatDistribution(r.low, r.high, log=r.log)
-        for name, r in sorted(space.items())
-    }
+    distributions = distributions_of(space)
     seed = seed_for("sampler", *axes, number) % 2**32
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", category=optuna.exceptions.ExperimentalWarning)
@@ -89,6 +85,18 @@ def propose(
         for params in asked:
             rebuilt.add_trial(create_trial(state=TrialState.RUNNING, params=dict(params), distributions=distributions))
         return dict(rebuilt.ask(distributions).params)
+
+
+def distributions_of(space: Mapping[str, Range]) -> dict[str, BaseDistribution]:
+    """Optuna's distributions of a search space, sorted by name."""
+    from optuna.distributions import FloatDistribution, IntDistribution
+
+    return {
+        name: IntDistribution(int(r.low), int(r.high), log=r.log)
+        if r.type == "int"
+        else FloatDistribution(r.low, r.high, log=r.log)
+        for name, r in sorted(space.items())
+    }
 
 
 def objectives(tune_for: TuneFor, trial: TrialRecord) -> tuple[float, ...] | None:

@@ -23,7 +23,7 @@ WIDTHS = {"BOOLEAN": 1, "INT96": 16, "BYTE_ARRAY": TEXT_BYTES, "FIXED_LEN_BYTE_A
 def check_pyarrow() -> None:
     """Check that the package pyarrow is installed."""
     if find_spec("pyarrow") is None:
-        raise BadInput("Parquet needs pyarrow: pip install 'bench[parquet]', or save an .npz file")
+        raise BadInput("Parquet needs pyarrow: `pip install 'probembed[parquet]'`, or save an .npz file")
 
 
 def read_parquet(path: Path) -> tuple[Arrays, list[str]]:

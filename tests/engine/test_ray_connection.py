@@ -69,7 +69,11 @@ def test_a_name_that_no_host_can_have_is_refused(no_ray, host):
 
 @pytest.mark.parametrize(
     ("address", "message"),
-    [("foo", "HOST:PORT"), (_closed_port, "no Ray cluster answers there (Connection refused)"), (None, "bench[ray]")],
+    [
+        ("foo", "HOST:PORT"),
+        (_closed_port, "no Ray cluster answers there (Connection refused)"),
+        (None, "`uv sync --inexact --extra ray`"),
+    ],
 )
 def test_the_command_line_says_so_in_one_line(no_ray, address, message, tmp_path, capsys):
     """Without Ray, a traceback came from leaving a cluster that was never joined."""

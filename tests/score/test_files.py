@@ -375,7 +375,7 @@ def test_parquet_without_pyarrow_says_what_to_do(arrays, bench, tmp_path, monkey
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     code, _, err = bench("score", "a.parquet")
     assert code == 2
-    assert "pip install 'bench[parquet]'" in err
+    assert "`uv sync --inexact --extra parquet`" in err
 
 
 def test_bfloat16_and_half_are_read(arrays, tmp_path):

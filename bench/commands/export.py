@@ -1,0 +1,43 @@
+"""``bench export``: a trained network as a file for other programs."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import DEFAULT_RESULTS, Plugins, Results, site_of
+
+
+class Form(StrEnum):
+    """Kinds of files: ONNX, or a program of ``torch.export``."""
+
+    onnx = "onnx"
+    torch = "torch"
+
+
+def export(
+    run: Annotated[str, typer.Argument(help="A trained or tested unit of the results folder, by the start of its id.")],
+    to: Annotated[Form, typer.Option("--to", help="ONNX (extra onnx), or a program of torch.export.")],
+    out: Annotated[Path, typer.Option("--out", help="File to write.", metavar="FILE")],
+    results: Results = DEFAULT_RESULTS,
+    plugin: Plugins = None,
+) -> None:
+    """Write the network of a trained unit as a file that works without bench, for any number of images.
+
+    Its input is `images`, normalised as the file's metadata say; its outputs are `embedding` (unit vectors),
+    `variance` or `concentration` if the method has one, and `confidence`, the method's own or the free one named in
+    the metadata. The file is compared with the network before it is kept.
+
+    \b
+    bench export 3f2a --to onnx --out network.onnx
+    bench export 3f2a --to torch --out network.pt2
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
+    from ..engine.exported import export_unit
+    from ..engine.trained import unit_folder
+    from ..resources import keep_memory
+
+    keep_memory()
+    typer.echo(export_unit(unit_folder(results, run), site_of(results, plugin=plugin), to is Form.onnx, out))

@@ -1,0 +1,62 @@
+"""Units of a results folder without a training: networks at their starting weights, and their records."""
+
+from bench.engine.networks import build_model
+from bench.protocols.recipes._base import Optim
+from bench.site import Site
+from bench.store.files import sha256, write_atomic
+from bench.store.records import Environment, TrainRecord
+from bench.store.specs import Batches, StageSelection, TrainSpec
+from safetensors.torch import save
+
+ENVIRONMENT = Environment(
+    bench="", torch="", python="", machine="", device="cpu", threads=1, seconds=0.0, peak_memory_mib=0
+)
+
+
+def untrained_unit(
+    root, method, dataset="ndigit_smoke", params=None, base=None, view=None, backbone="convnet", plugins=()
+):
+    """A training unit with untrained weights."""
+    site = Site(results=str(root / "runs"), weights="none", plugins=plugins)
+    spec = TrainSpec(
+        versions={"protocol": 1},
+        protocol="reality_check",
+        dataset=dataset,
+        folds=4,
+        fold=0,
+        replicate=0,
+        method=method,
+        params=params or {},
+        backbone=backbone,
+        weights=None,
+        dim=8,
+        optim=Optim(epochs=1, lr=1e-3, lr_objective=1e-3),
+        batches=Batches(classes_per_batch=2, images_per_class=2, feature_views=1, freeze_norm="no", epoch_repeats=1.0),
+        view=view or {},
+        augmentation={},
+        selection=StageSelection(metric="map_at_r", scorer="cosine", candidates=0, patience=1, min_improvement=0.0),
+        partial="",
+        files="",
+        base=base,
+    )
+    channels = 1 if dataset == "ndigit_smoke" else 3
+    model = build_model(spec, site, 5, channels).eval()
+    weights = site.store.weights(spec.cell, spec.id)
+    data = save({key: value.contiguous() for key, value in model.state_dict().items()})
+    write_atomic(weights, data)
+    record = TrainRecord(
+        unit=spec.id,
+        cell=spec.cell,
+        spec=spec,
+        files={weights.name: sha256(data)},
+        num_classes=5,
+        channels=channels,
+        manifests={},
+        history=(),
+        best_epoch=0,
+        selection_value=0.0,
+        val_map_at_r=0.0,
+        environment=ENVIRONMENT,
+    )
+    site.store.write(record)
+    return model, weights.parent
