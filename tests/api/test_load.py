@@ -172,7 +172,7 @@ def test_the_command_embeds_with_an_ensemble(runs, load, dots, images, tmp_path)
     found = read_embeddings(tmp_path / "x.npz")[0]
     embedded = network.embed(images.pixels[:2])
     assert np.array_equal(found["embeddings"], embedded.mean)
-    assert np.array_equal(found["confidence"], embedded.confidence["method"])
+    assert np.array_equal(found["confidence"], embedded.confidence[embedded.default])
 
 
 @pytest.mark.parametrize(
