@@ -11,10 +11,11 @@ import pytest
 import torch
 from bench.cli import main
 from bench.errors import UserError
+from bench.methods.backbones import build_backbone
 from bench.scoring.files import read_embeddings
 from bench.site import Site
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from tests.api.conftest import METHODS
 from tests.in_process import run_here
@@ -68,6 +69,19 @@ def test_the_test_images_get_the_embeddings_that_the_test_kept(runs, load, image
     assert {name.removeprefix("clean.confidence.") for name in kept if name.startswith("clean.confidence.")} == set(
         found.confidence
     )
+
+
+@pytest.mark.slow
+def test_heads_on_frozen_features_are_loaded_with_their_backbone(tmp_path, dots, load, images):
+    torch.manual_seed(0)
+    save_file(build_backbone("convnet", 1).state_dict(), tmp_path / "start.safetensors")
+    root = run_here(tmp_path, "run", "--method", "cosface,pfe", "--dataset", "dots", "--hparams", "default", "--seeds",
+                    "1", "--set", "optim.epochs=1", "--plugin", dots, "--frozen", "--weights", "start.safetensors",
+                    figures=False)  # fmt: skip
+    (tmp_path / "start.safetensors").unlink()
+    for method in ("cosface", "pfe", "untrained"):
+        network = load(f"{method}/dots", root)
+        assert np.array_equal(network.embed(images.pixels).mean, _kept(root, network)["clean.loc"].numpy())
 
 
 def test_every_kind_of_image_gets_the_same_embedding(net, images, tmp_path):
@@ -172,7 +186,7 @@ def test_the_command_embeds_with_an_ensemble(runs, load, dots, images, tmp_path)
     found = read_embeddings(tmp_path / "x.npz")[0]
     embedded = network.embed(images.pixels[:2])
     assert np.array_equal(found["embeddings"], embedded.mean)
-    assert np.array_equal(found["confidence"], embedded.confidence["method"])
+    assert np.array_equal(found["confidence"], embedded.confidence[embedded.default])
 
 
 @pytest.mark.parametrize(
