@@ -96,11 +96,8 @@ def check(
     selects = preset.selection.metric != "last"
     user = {key for key in experiment.set if key in values}
     fitting = fitting_batches(name, values, user, sizes, selects=selects, instead=data.without_training())
-    if selects and sizes.validation < PAIR:
-        raise UserError(
-            f"data set {name!r}: validation images have {sizes.validation} class, so that every answer is right:"
-            " nothing can be chosen by them"
-        )
+    if selects:
+        _check_validation(name, sizes.validation)
     given = isinstance(data, Features)
     if (backbone == GIVEN) != given:
         raise UserError(f"--backbone {backbone}: it stands for the features of a data set, and is no network")
@@ -146,6 +143,15 @@ def check(
         batches=fitting,
         notes=tuple(notes),
     )
+
+
+def _check_validation(name: str, classes: int) -> None:
+    """Refuse validation images of one class."""
+    if classes < PAIR:
+        raise UserError(
+            f"data set {name!r}: validation images have {classes} class, so that every answer is right: nothing can be"
+            " chosen by them"
+        )
 
 
 def _of_features(data: Dataset, preset: Preset) -> Iterator[str]:
