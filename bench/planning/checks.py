@@ -96,8 +96,6 @@ def check(
     selects = preset.selection.metric != "last"
     user = {key for key in experiment.set if key in values}
     fitting = fitting_batches(name, values, user, sizes, selects=selects, instead=data.without_training())
-    if selects:
-        _check_validation(name, sizes.validation)
     given = isinstance(data, Features)
     if (backbone == GIVEN) != given:
         raise UserError(f"--backbone {backbone}: it stands for the features of a data set, and is no network")
@@ -143,15 +141,6 @@ def check(
         batches=fitting,
         notes=tuple(notes),
     )
-
-
-def _check_validation(name: str, classes: int) -> None:
-    """Refuse validation images of one class."""
-    if classes < PAIR:
-        raise UserError(
-            f"data set {name!r}: validation images have {classes} class, so that every answer is right: nothing can be"
-            " chosen by them"
-        )
 
 
 def _of_features(data: Dataset, preset: Preset) -> Iterator[str]:
@@ -249,6 +238,11 @@ def fitting_batches(
                 f" needs at least {PAIR} of each{f'; {instead}' if instead else ''}"
             )
         fitting[CLASSES] = sizes.classes
+    elif selects and sizes.validation < PAIR:
+        raise UserError(
+            f"data set {dataset!r}: validation images have {sizes.validation} class, so that every answer is right:"
+            " nothing can be chosen by them"
+        )
     if asked[IMAGES] > max(PAIR, sizes.images) and IMAGES not in user:
         fitting[IMAGES] = max(PAIR, sizes.images)
     return fitting
