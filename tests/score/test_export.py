@@ -9,7 +9,7 @@ from bench.datasets.view import View
 from bench.engine import exported
 from bench.registry import Registry
 from bench.site import Site
-from bench.store.specs import BaseReference, Cell
+from bench.store.specs import BaseReference
 
 from tests.untrained import untrained_unit
 
@@ -39,8 +39,7 @@ class Strange(Method):
 
 def _unit(root, method, **more):
     if Registry("methods").method(method).on_base:
-        cell = Cell("reality_check", "ndigit_smoke", "cosface")
-        more["base"] = BaseReference(cell=cell, unit="0" * 16, method="cosface", params={})
+        more["base"] = BaseReference(method="cosface", params={}, unit="0" * 16)
     return untrained_unit(root, method, **more)
 
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import huggingface_hub
 import numpy as np
 import pytest
+from bench.api.load import load
 from bench.errors import UserError
 from bench.scoring.files import read_embeddings
 from bench.store import hub
@@ -76,6 +77,8 @@ def test_a_round_trip_gives_equal_bytes_and_equal_embeddings(shared, bench, remo
         assert (code, err) == (0, "")
     (ours, _), (theirs, _) = read_embeddings(tmp_path / "a.npz"), read_embeddings(tmp_path / "b.npz")
     assert all(np.array_equal(ours[name], theirs[name]) for name in ("embeddings", "variance"))
+    loaded = load(URL).embed([tmp_path / "photos" / f"{number}.png" for number in range(3)])
+    assert np.array_equal(loaded.mean, ours["embeddings"])
 
 
 def test_the_model_card_says_what_was_trained_and_how_to_use_it(shared, remote):
