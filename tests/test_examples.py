@@ -1,6 +1,7 @@
 """The scripts of examples/ run, on tiny data."""
 
 import csv
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -63,3 +64,17 @@ def test_reading_results(tmp_path):
     assert "pfe     cosface 0.625 0.177      2" in text
     assert "by seed" in text
     assert text.count("0.750") == 4  # the second seed of two methods, and the ends of two curves
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_from_top_to_bottom(tmp_path):
+    cells = json.loads((EXAMPLES / "first_hour.ipynb").read_text())["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert not any(cell.get("outputs") for cell in cells)  # none is kept: they would go out of date
+    shown = "\nprint(len(failed), len(results.verdicts), found.mean.shape, len(found.confidence['method']))"
+    text = _run(sys.executable, "-P", "-c", "\n\n".join(code) + shown, cwd=tmp_path)
+    failed, verdicts, *shape = text.splitlines()[-1].split(maxsplit=2)
+    assert int(failed) > 0
+    assert int(verdicts) > 0
+    assert shape == ["(3, 64) 3"]
+    assert (tmp_path / "results/notebook/report/report.html").exists()

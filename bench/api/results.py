@@ -71,6 +71,13 @@ class Results:
         return verdict_document(self._judged.verdicts).numbers
 
     @cached_property
+    def systems(self) -> pd.DataFrame:
+        """Methods with a confidence of their own against the plain method with a free one, as in ``systems.csv``."""
+        from ..report.systems import system_document
+
+        return system_document(self._judged.systems).numbers
+
+    @cached_property
     def trials(self) -> pd.DataFrame:
         """Tuning trials of all studies, a row each, with what was tried (``method.margin``, ``optim.lr``, ..)."""
         import pandas as pd

@@ -225,8 +225,8 @@ def embed_untrained(folder: Path, device: str) -> dict[str, np.ndarray]:
             " name another network with `bench embed`"
         ) from None
     sys.stderr.write(
-        f"bench: note: {printable(str(folder))}: embedded by {backbone}, not trained on these images; `bench embed`"
-        " takes other networks\n"
+        f"bench: note: {printable(str(folder))}: embedded by {backbone} (ImageNet), not trained on these images;"
+        " `bench embed` takes other networks\n"
     )
     return arrays
 

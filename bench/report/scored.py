@@ -325,6 +325,43 @@ def write_scored(scored: Mapping[str, Scored], frame: pd.DataFrame, comparison: 
     return written
 
 
+def write_mistakes(scored: Scored, folder: Path, out: Path) -> list[Path]:
+    """Draw the most confident wrong queries of photographs in a folder, with their nearest images by the cosine."""
+    import torch
+
+    from ..datasets.photo_images import PhotoImages
+    from ..datasets.view import View
+    from .figures.images import MISTAKES, NEIGHBOURS, mistakes_figure, neighbours_table
+    from .figures.style import figure_style, save_figure
+
+    name, confidence = scored.shown
+    right = next(iter(scored.values.values()), {}).get("recall_at_1")
+    if confidence is None or right is None or not bool((right == 0).any()):
+        return []
+    given = scored.given
+    wrong = (right == 0).nonzero().squeeze(1)
+    worst = wrong[torch.argsort(confidence[wrong], descending=True, stable=True)][:MISTAKES]
+    queries = scored.queries[worst]
+    rows = torch.nn.functional.normalize(torch.from_numpy(np.asarray(given.embeddings[:], dtype=np.float64)), dim=-1)
+    cosines = rows[queries] @ rows.T
+    cosines[:, ~torch.from_numpy(given.is_gallery)] = -torch.inf
+    cosines[torch.arange(len(queries)), queries] = -torch.inf
+    near = dict(zip(queries.tolist(), cosines.topk(min(NEIGHBOURS, len(rows) - 1)).indices.tolist()))
+    values = dict(zip(queries.tolist(), confidence[worst].tolist()))
+    labels, names = torch.from_numpy(given.labels), [Path(each).parts[0] for each in given.ids]
+    table = neighbours_table(near, name, values, given.ids, labels, names)
+    view = View(image_size=SHOWN_SIDE, resize=SHOWN_SIDE, upright=True, cache=False)
+    images = PhotoImages([folder / each for each in given.ids], labels, given.ids, sorted(set(names)), view=view)
+    write_atomic(out / "mistakes.csv", to_csv(table.drop(columns="row")).encode())
+    with figure_style():
+        drawn = save_figure(mistakes_figure(table, images, folder.resolve().name), out / "mistakes")
+    return [*drawn, out / "mistakes.csv"]
+
+
+SHOWN_SIDE = 128
+"""Side of the photographs in a figure, pixels."""
+
+
 def _filter_out_figure(judged: Mapping[str, Scored], frame: pd.DataFrame, names: Sequence[str]) -> Figure | None:
     """Curves by the confidences of a single file, or by the primary confidence of each of several files."""
     from .figures.filter_out import CURVES, VARIANTS, Filtered, filtered_figure, images_of

