@@ -116,7 +116,7 @@ def print_estimate(plans: tuple[Plan, ...], site: Site, launch: Launch) -> None:
             f"{plan.cell.method} on {plan.cell.dataset}: {1000 * estimated.step:.0f} ms per step,"
             f" {readable(estimated.training)} per training, {readable(of_plans)} in one process"
         )
-    if not of_study:
+    if site.lacking and not of_study:
         return
     total = sum(decode.values()) / max(1, cores()) + seconds / workers
     print(f"about {readable(total)} at most with {workers} workers on {device}, from timed steps; early stopping")

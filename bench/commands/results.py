@@ -306,7 +306,6 @@ def report(
     from rich.console import Console
 
     from ..report.frame import write_metrics
-    from ..report.page.page import write_page
     from ..report.terminal import print_tables
     from ..report.write import Judged, write_report
     from .extra_tables import check_extras, write_extras
@@ -318,8 +317,7 @@ def report(
     judged = Judged(store, collected)
     folder = out or results / "report"
     if not (collected.tests or collected.splits):
-        page = f"; {write_page(judged, damaged, folder)} says what failed" if judged.untested else ""
-        raise UserError(f"{results} has no finished test yet{page}; `bench status` shows what exists")
+        raise UserError(f"{results} has no finished test yet; `bench status` shows what exists, and what failed")
     missing: list[str] = []
     written = write_report(judged, folder, missing.append, site, damaged)
     if also:

@@ -128,7 +128,7 @@ def check(
         if values["optim.compile"]:
             raise UserError(f"--set {TRAIN_FROM}: part of a backbone cannot be compiled; leave optim.compile out")
         _check_stage(backbone, stage, data.input_channels, view.get("image_size"), pooling)
-    notes = [*_of_batches(name, values, fitting, sizes), *_of_features(data, preset), *data.remarks()]
+    notes = [*_of_batches(name, values, fitting, sizes), *_of_data(data, preset, sizes)]
     if not method.by_steps and not method.on_base and weights is None and not given:
         notes.append(f"{method.name} on {name}: {backbone} {_FLOOR}")
     return Found(
@@ -143,13 +143,22 @@ def check(
     )
 
 
-def _of_features(data: Dataset, preset: Preset) -> Iterator[str]:
-    """Line about the tests that a data set of features has no corrupted features for."""
+def _of_data(data: Dataset, preset: Preset, sizes: Sizes) -> Iterator[str]:
+    """Lines about validation images of one class, tests for which there are no corrupted features, and images.
+
+    One class is refused for features: their validation file is at fault.
+    """
+    if sizes.validation < PAIR:
+        line = f"data set {data.name!r}: validation images have one class, so that every answer is right"
+        if isinstance(data, Features):
+            raise UserError(f"{line}: give --val two classes or more (`bench data features`)")
+        yield f"{line} and nothing is chosen by them"
     if isinstance(data, Features) and not preset.tests.corruptions:
         yield (
             f"{data.name} has no corrupted_crop for training and test images: nothing is tested on corrupted images"
             " (`bench embed --corruptions crop` makes such features)"
         )
+    yield from data.remarks()
 
 
 def _blamed(option: str, value: object, of_recipe: object, dataset: str) -> str:
@@ -238,11 +247,6 @@ def fitting_batches(
                 f" needs at least {PAIR} of each{f'; {instead}' if instead else ''}"
             )
         fitting[CLASSES] = sizes.classes
-    elif selects and sizes.validation < PAIR:
-        raise UserError(
-            f"data set {dataset!r}: validation images have {sizes.validation} class, so that every answer is right:"
-            " nothing can be chosen by them"
-        )
     if asked[IMAGES] > max(PAIR, sizes.images) and IMAGES not in user:
         fitting[IMAGES] = max(PAIR, sizes.images)
     return fitting

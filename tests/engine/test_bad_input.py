@@ -84,7 +84,7 @@ class Diverges(Method):
         (("run", "--method", "cosface", "--backbone", "convnett"), "did you mean 'convnet'"),
         (("run", "--method", "cosface", "--device", "cuda"), "sees no GPU"),
         (("show", "dulcls"), "did you mean 'dul_cls'"),
-        (("list", "method"), "'method'"),
+        (("list", "metod"), "did you mean 'methods'"),
         (("rum",), "run"),
         (("run", "--method", ""), "no method"),
         (("run", "--method", "cosface", "--set", "optim.lr=inf"), "out of range"),

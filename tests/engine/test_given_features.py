@@ -249,7 +249,7 @@ def test_one_validation_class_can_choose_nothing(home, refusal):
     np.savez(home / "val.npz", **_arrays(classes=1, first=90, seed=2))
     assert main(["data", "features", "one", *map(str, _files(home)), "--val", str(home / "val.npz")]) == 0
     said = refusal("run", "--method", "cosface", "--dataset", "one", "--set", "data.classes_per_batch=4")
-    assert "validation images have 1 class, so that every answer is right" in said
+    assert "validation images have one class, so that every answer is right: give --val two classes" in said
 
 
 def test_damage_and_what_only_images_have_are_named(home, refusal, capsys):

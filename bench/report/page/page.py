@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
+from ...datasets.decode import decode
 from ...protocols.metrics import find_metric, title_of
 from ...store.check import failures
 from ...store.files import write_atomic
@@ -193,7 +194,7 @@ def _picture(path: Path, anchors: Anchors) -> dict[str, str]:
         from PIL import Image
 
         packed = io.BytesIO()
-        Image.open(path).convert("RGB").save(packed, "JPEG", quality=85)
+        Image.fromarray(decode(path).permute(1, 2, 0).numpy()).save(packed, "JPEG", quality=85)
         kind, content = "jpeg", packed.getvalue()
     source = f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
     return {"anchor": anchors.of("picture", path.stem), "title": path.stem.replace("_", " "), "source": source}
