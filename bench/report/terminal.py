@@ -21,7 +21,7 @@ from .seeds import ComparedColumn, SeedGroup, compared
 from .splits import ABOUT, BRIEF, OverSplits, split_document
 from .systems import MEASURES, System, difference_text
 from .table import GAP, Cell, Column, Table, cells_table, grouped, headings, label, table_of
-from .verdicts import QUESTIONS
+from .verdicts import IMAGES, QUESTIONS
 
 if TYPE_CHECKING:
     from .write import Judged
@@ -105,30 +105,28 @@ def _title(part: Part, common: Mapping[str, str], backbone: str, pinned: str) ->
 
 
 def print_answers(found: Iterable[System], console: Console) -> None:
-    """Print which methods with a confidence of their own are better systems than the plain method, on clean images.
+    """Print which methods with a confidence of their own are better systems than the plain method.
 
-    A line for each data set and question, at the leading budget: AUGRC of the plain method with the free confidence
-    that validation chose minus that of the method, so above 0 if the method is better.
+    A line for each data set, question and kind of images, at the leading budget: AUGRC of the plain method with the
+    free confidence that validation chose minus that of the method, with its 95 % interval; above 0 the method is better.
     """
-    shown = [each for each in found if each.leads and each.split == "test"]
+    shown = [each for each in found if each.leads and each.split in IMAGES]
     for dataset, of_dataset in grouped(shown, lambda each: each.contender.dataset).items():
         names = distinct_labels(list(dict.fromkeys(each.contender for each in of_dataset)))
         plain = next((each.plain.label for each in of_dataset if each.plain), "the plain method")
         console.print(
-            printable(
-                f"{dataset}: better with its own confidence than {plain} with a free one? (AUGRC, clean images, 95 %)"
-            ),
+            printable(f"{dataset}: better with its own confidence than {plain} with a free one? (AUGRC)"),
             markup=False,
             highlight=False,
         )
-        for question, own in grouped(of_dataset, lambda each: each.question).items():
+        for (question, split), own in grouped(of_dataset, lambda each: (each.question, each.split)).items():
             outcomes = grouped(own, lambda each: each.outcome or f"no verdict ({each.reason})")
             order = sorted(outcomes, key=lambda outcome: (OUTCOMES.find(outcome) < 0, OUTCOMES.find(outcome)))
             texts = (
                 f"{outcome}: {', '.join(_gained(names[each.contender], each) for each in outcomes[outcome])}"
                 for outcome in order
             )
-            line = f"{QUESTIONS[question]}: {'; '.join(texts)}"
+            line = f"{QUESTIONS[question]}, {IMAGES[split]}: {'; '.join(texts)}"
             console.print(printable(line), markup=False, highlight=False)
         console.print()
 

@@ -114,16 +114,19 @@ def test_the_terminal_has_a_line_for_each_question_and_names_every_method():
     found = _found(PLAIN, own, bad)
     out = io.StringIO()
     print_answers(found, Console(file=out, width=300))
-    title, before, query, end = out.getvalue().split("\n")[:4]
+    title, before, crops, query, *_, end, after = out.getvalue().split("\n")
     assert title.startswith("d: better with its own confidence than cosface with a free one?")
     gained = {each.contender.method: difference_text(each.differences["AUGRC"])
               for each in found if (each.question, each.split) == ("before_gallery", "test")}  # fmt: skip
-    assert before == f"before the gallery: better: spread {gained['spread']}; worse: [red] {gained['[red]']}"
-    assert query.startswith("at query time: ")
-    assert end == ""
+    assert (
+        before == f"before the gallery, clean images: better: spread {gained['spread']}; worse: [red] {gained['[red]']}"
+    )
+    assert crops.startswith("before the gallery, centre crops: ")
+    assert query.startswith("at query time, clean images: ")
+    assert (end, after) == ("", "")
     out = io.StringIO()
     print_answers(_found(PLAIN, _method("spread", {OWN: 1.2, "norm": 0.1}, seeds=1)), Console(file=out, width=300))
-    assert "before the gallery: no verdict (one seed): spread\n" in out.getvalue()
+    assert "before the gallery, clean images: no verdict (one seed): spread\n" in out.getvalue()
 
 
 def test_a_better_confidence_does_not_pay_for_worse_answers():
