@@ -108,7 +108,7 @@ def print_answers(found: Iterable[System], console: Console) -> None:
     """Print which methods with a confidence of their own are better systems than the plain method.
 
     A line for each data set, question and kind of images, at the leading budget: AUGRC of the plain method with the
-    free confidence that validation chose minus that of the method, with its 95 % interval; above 0 the method is better.
+    free confidence that validation chose minus that of the method [95 % interval], so above 0 if the method is better.
     """
     shown = [each for each in found if each.leads and each.split in IMAGES]
     for dataset, of_dataset in grouped(shown, lambda each: each.contender.dataset).items():
