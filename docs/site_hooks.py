@@ -28,7 +28,11 @@ PAGES = {
 """Pages outside docs/, by their place in the repository, and their names in the site."""
 
 SCRIPTS = tuple(sorted((ROOT / "examples").glob("*.py")))
-FILES = (ROOT / "CITATION.cff", *sorted(p for p in (ROOT / "examples" / "cluster").rglob("*") if p.is_file()))
+FILES = (
+    ROOT / "CITATION.cff",
+    ROOT / "examples" / "first_hour.ipynb",
+    *sorted(p for p in (ROOT / "examples" / "cluster").rglob("*") if p.is_file()),
+)
 """Files outside docs/ that pages link to as they are."""
 
 _MAPPED = ("methods", "datasets", "protocols", "results")
