@@ -52,7 +52,7 @@ def load(
             e.mean, e.variance, e.confidence["method"]
             bench.score(e.mean, labels, variance=e.variance)
     """
-    from ..engine.trained import open_network, pair_folder, unit_folder
+    from ..engine.trained import open_network, unit_folder
     from ..resources import pick_device
     from ..store.folder import RECORD
     from ..store.hub import SCHEME, fetch
@@ -66,8 +66,7 @@ def load(
     if run is not None and not (folder.name.startswith(("train-", "test-")) and folder.is_dir()):
         if not root.is_dir():
             raise UserError(f"{root}: no such folder; name the results folder of `bench run`")
-        parts = str(run).split("/")
-        folder = pair_folder(root, *parts) if len(parts) == 2 else unit_folder(root, str(run))
+        folder = unit_folder(root, str(run))
     folder = folder.resolve()
     site = site_of(
         folder.parents[3] if len(folder.parents) > 3 else root,

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..protocols.rows import OWN
 from .failure import require
 
 CLASSES, PER_CLASS, DIM, SIDE, MEMBERS = 6, 4, 16, 20, 3
@@ -353,23 +354,30 @@ def deterministic(cls: Any) -> None:
 
 
 def independent(cls: Any) -> None:
-    """Require that the embedding of an image depends neither on the other images of its batch nor on random numbers.
+    """Require that neither the other images of a batch nor random numbers change an embedding or its own confidence.
 
     This holds in evaluation mode, up to rounding.
     """
-    from ..methods.distributions.arrays import to_arrays
-
     model = build(cls).eval()
     images, _ = _batch()
     rows = torch.arange(len(images)).flip(0)[::3]
     with torch.no_grad():
         torch.manual_seed(1)
-        _, whole = to_arrays(model(images).distribution)
+        whole = _all_arrays(model, images)
         torch.manual_seed(2)
-        _, part = to_arrays(model(images[rows]).distribution)
+        part = _all_arrays(model, images[rows])
     for name, values in part.items():
         same = torch.allclose(values, whole[name][rows], rtol=1e-4, atol=1e-5)
         require(same, f"{name} of an embedding differs in another batch or under other random numbers")
+
+
+def _all_arrays(model: Any, images: Tensor) -> dict[str, Tensor]:
+    """Arrays of the embeddings of some images, and the confidence of the method's own."""
+    from ..methods.distributions.arrays import to_arrays
+
+    embedded = model(images)
+    own = {name: values for name, values in model.confidences(embedded).items() if name == OWN}
+    return {**to_arrays(embedded.distribution)[1], **{f"confidence {name}": values for name, values in own.items()}}
 
 
 @_of_training

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -78,6 +79,9 @@ class SmallTransform:
 
 
 Transform = PhotoTransform | SmallTransform
+
+LARGEST = 50.0
+"""Largest absolute value that a normalised image may have; pixels that nobody normalised go to 255."""
 
 
 @dataclass(frozen=True)
@@ -224,12 +228,16 @@ class Network:
             return self.transform(decode(path, self.transform.upright))[None]
         if not isinstance(images, Tensor | np.ndarray):
             return self.transform(images)[None]
-        tensor = torch.from_numpy(np.ascontiguousarray(images)) if isinstance(images, np.ndarray) else images
+        tensor = torch.tensor(images) if isinstance(images, np.ndarray) else images
         if tensor.is_floating_point():
             return self._as_they_are(tensor)
         if tensor.dtype != torch.uint8:
             raise UserError(
                 f"{images.dtype} is no type of images; give uint8 pixels, or floats as `transform` makes them"
+            )
+        if isinstance(images, Tensor) and images.dim() == 3 and len(images) == 3 and self.record.channels == 1:
+            raise UserError(
+                f"{list(images.shape)}: one colour image or three grey ones? give [1, 3, H, W] or [3, 1, H, W]"
             )
         if isinstance(images, np.ndarray):
             tensor = tensor[..., None] if tensor.dim() == 2 else tensor
@@ -246,6 +254,11 @@ class Network:
         if images.dim() != dims + 1 or (images.shape[1] != self.record.channels and not given):
             wanted = "[N, F]" if given else f"[N, {self.record.channels}, H, W]"
             raise UserError(f"images of the shape {list(images.shape)}; this network takes {wanted}")
+        largest = float(images.abs().max()) if images.numel() else 0.0
+        if not given and largest > LARGEST:
+            raise UserError(
+                f"floats up to {largest:.4g} are no normalised images; give uint8 pixels, or what `transform` makes"
+            )
         return images.detach().float().cpu()
 
 
@@ -284,14 +297,18 @@ def unit_folder(results: Path, unit: str) -> Path:
     """Folder of a training in a results folder, by its id or that of a test of it, or by the start of one.
 
     ``train-`` or ``test-`` may precede it. The test of an ensemble of all seeds is found as such, not as its members. A
-    training on the Hugging Face Hub, ``hf://ORG/NAME``, is downloaded.
+    training on the Hugging Face Hub, ``hf://ORG/NAME``, is downloaded. ``METHOD/DATASET`` is the first tested seed.
     """
     if unit.startswith(SCHEME):
         return fetch(unit)
+    if re.fullmatch(r"\w+/\w+", unit):
+        return pair_folder(results, *unit.split("/"))
     matching: dict[Path, None] = {}
     start = unit.removeprefix("train-").removeprefix("test-")
     if not start or start.strip("0123456789abcdef"):
-        raise UserError(f"{unit!r} is not a unit id; the column `unit` of {results / 'metrics.csv'} has them")
+        raise UserError(
+            f"{unit!r} is not a unit id, which the column `unit` of {results / 'metrics.csv'} has; nor METHOD/DATASET"
+        )
     if not unit.startswith("test-"):
         matching |= dict.fromkeys(sorted(results.glob(f"*/*/*/train-{start}*")))
     for path in [] if unit.startswith("train-") else sorted(results.glob(f"*/*/*/test-{start}*")):

@@ -137,7 +137,7 @@ OUTCOMES = "better worse equivalent undecided"
 
 def _gained(name: str, each: System) -> str:
     difference = each.differences[MEASURES[0].title]
-    return f"{name} {difference_text(difference)}" if difference.n > 1 else name
+    return f"{name} {difference_text(difference)}" if each.outcome and difference.n > 1 else name
 
 
 def print_paired(differences: pd.DataFrame, console: Console) -> None:

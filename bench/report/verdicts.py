@@ -389,8 +389,13 @@ def aurocs(group: SeedGroup, split: str, confidence: str) -> dict[int, float]:
 
 
 def same_order_as(group: SeedGroup, split: str) -> str:
-    """The first free image confidence with the AUROC of the own one at every seed; empty if there is none."""
+    """The first free image confidence with the AUROC of the own one at every seed; empty if there is none.
+
+    AUROCs of exactly one half, as of embeddings that are all equal, tell nothing about the order.
+    """
     own = aurocs(group, split, OWN)
+    if all(abs(value - 0.5) <= SAME_ORDER for value in own.values()):
+        return ""
     for name in free_confidences(group, "before_gallery"):
         other = aurocs(group, split, name)
         if own and set(own) == set(other) and all(abs(own[seed] - other[seed]) <= SAME_ORDER for seed in own):

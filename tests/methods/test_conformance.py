@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 import torch.nn.functional as F
 from bench.conformance import CHECKS, ConformanceError, check
 from bench.methods import PER, CosineClassifier, Method, SpreadHead, register
@@ -147,6 +148,16 @@ def _heads(raw_of):
     return Batch
 
 
+def _judged(confidence_of):
+    class Judged(_spread(lambda s: 0.01 + 1.0 / (1.0 + s.abs()))):
+        """Has its own view of the variance."""
+
+        def confidence(self, distribution):
+            return confidence_of(-distribution.variance)
+
+    return Judged
+
+
 def _fitted(change):
     class Counted(_Good):
         """Fits a buffer of its spread head."""
@@ -167,6 +178,8 @@ def _fitted(change):
     [
         ("independent", _heads(lambda raw, training: raw - raw.mean(0))),
         ("independent", _heads(lambda raw, training: F.dropout(raw, 0.5))),
+        ("independent", _judged(lambda own: own - own.mean())),
+        ("independent", _judged(lambda own: own + 0.1 * torch.rand_like(own))),
         ("learns", _fitted(lambda model: model.spread.running_var.zero_())),
         ("learns", _fitted(lambda model: model.spread.running_var.add_(1.0))),
         ("frozen", _fitted(lambda model: model.mean.bias.add_(1.0))),

@@ -198,6 +198,11 @@ def test_what_cannot_win_is_listed_and_not_counted():
     each = _found(PLAIN, (pd.concat([own, copies], ignore_index=True), roles.assign(probabilistic=True)))[0]
     assert (each.same_order_as, each.counts, each.reason) == ("norm", False, "its confidence is norm")
     assert np.isnan(each.p_holm)
+    # Where no order tells right from wrong, equal AUROCs do not show that it is the same.
+    both = pd.concat([own, copies], ignore_index=True)
+    both["value"] = both["value"].where(both["metric"] != "confidence_auroc", 0.5)
+    each = _found(PLAIN, (both, roles.assign(probabilistic=True)))[0]
+    assert each.same_order_as == ""
 
 
 def test_a_win_needs_a_confidence_above_chance():

@@ -240,6 +240,7 @@ def test_damaged_images_are_named_together_and_nothing_is_written(photos, bench,
         (("--run", "01", "--weights", "none"), "belong to --backbone"),
         (("--run", "ff"), "no unit ff in runs"),
         (("--run", "../x"), "is not a unit id"),
+        (("--run", "cosface/dots"), "runs has no finished test of cosface/dots"),
         (("--checkpoint", "w.pth"), "no such file"),
         (("--checkpoint", "photos/a/0.png"), "--backbone NAME --weights FILE"),
         (("--backbone", "resnet1"), "did you mean 'resnet"),
@@ -317,8 +318,8 @@ def test_a_folder_of_photographs_is_scored_by_one_command(photos, bench, untrain
     assert "photos: 9 images of 3 classes" in out
     assert "MAP@R" in out
     assert err == (
-        "bench: note: photos: embedded by tf_efficientnet_lite0, not trained on these images; `bench embed` takes other"
-        " networks\n"
+        "bench: note: photos: embedded by tf_efficientnet_lite0 (ImageNet), not trained on these images; `bench embed`"
+        " takes other networks\n"
     )
     monkeypatch.chdir(photos)
     code, out, _ = bench("score", ".", "--json")

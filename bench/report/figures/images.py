@@ -47,9 +47,9 @@ def places(count: int, ends: int = ENDS, middle: int = MIDDLE) -> list[int]:
 
 
 def confidence_name(model: TestedModel) -> str:
-    """Name of the confidence that orders the images: a probabilistic method's own, else the norm of the embedding."""
-    own = model.record.role.default_confidence
-    return own if model.record.role.probabilistic and own in model.confidence else "norm"
+    """Name of the confidence that orders the images: the method's default one, else the norm of the embedding."""
+    default = model.record.role.default_confidence
+    return default if default in model.confidence else "norm"
 
 
 def ordered(model: TestedModel, rows: torch.Tensor, shown: Sequence[int]) -> pd.DataFrame:
