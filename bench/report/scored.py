@@ -92,6 +92,10 @@ def _worth(frame: pd.DataFrame, names: list[str], name: str, scorer: str) -> Ite
         }
 
 
+FEW_WRONG = 20
+"""Number of wrong answers below which a line says that confidences can hardly be told apart by them."""
+
+
 def _place(confidence: str) -> int:
     """Place of a confidence in tables: by its kind, the controls last."""
     return KINDS.index(kind_of(confidence))
@@ -198,6 +202,10 @@ def _print_confidences(scored: Mapping[str, Scored], frame: pd.DataFrame, consol
         columns.append(Column("rho quality", lambda line: number(line["spearman"], 3)))
     print_table(table_of(columns, lines.to_dict("records"), title), console)
     for name, each in scored.items():
+        right = each.values.get(scorer, {}).get("recall_at_1")
+        wrong = 0 if right is None else int((right < 0.5).sum())
+        if 0 < wrong < FEW_WRONG:
+            _say(f"{name}: {wrong} wrong answers; AUROC and AURC of so few say little.", console)
         primary = lines[(lines["method"] == name) & (lines["confidence"] == each.primary)]
         values = each.confidences.get(each.primary)
         if values is not None and bool((values == values[0]).all()):

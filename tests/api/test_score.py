@@ -107,3 +107,14 @@ def test_rows_without_ids_in_one_file_are_matched_by_position(arrays, file, tmp_
     np.savez(tmp_path / "bare.npz", **arrays)
     assert main(["score", str(file), str(tmp_path / "bare.npz")]) == 0
     assert "bare.npz has no ids: the rows of the files are matched by position" in capsys.readouterr().err
+
+
+def test_few_wrong_answers_are_said_to_tell_little():
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(10), 9)
+    rows = rng.normal(size=(90, 10))
+    few = bench.score(4 * np.eye(10)[labels] + rows, labels)
+    wrong = int((few.queries["recall_at_1"] < 0.5).sum())
+    assert 0 < wrong < 20
+    assert f"{wrong} wrong answers; AUROC and AURC of so few say little." in few.summary()
+    assert "say little" not in bench.score(np.eye(10)[labels] + rows, labels).summary()
