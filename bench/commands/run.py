@@ -450,7 +450,8 @@ def _network(plan: Plan, site: Site) -> str:
     if template.weights is not None:
         weights = "pretrained" if site.weights in (None, "download") else Path(site.weights).name
     frozen = ", frozen" if template.frozen else ""
-    sizes = [plan.view["image_size"]] * 2 if plan.view else site.dataset(plan.cell.dataset).image_size
+    photographs = template.photographs
+    sizes = [photographs["image_size"]] if photographs else site.dataset(plan.cell.dataset).image_size
     size = " x ".join(str(side) for side in dict.fromkeys(sizes)) + " px"
     return f"{plan.cell.dataset}: {template.backbone}, {weights}{frozen}, images of {size}"
 

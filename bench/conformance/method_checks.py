@@ -372,7 +372,7 @@ def independent(cls: Any) -> None:
 
 
 def _all_arrays(model: Any, images: Tensor) -> dict[str, Tensor]:
-    """Arrays of the embeddings of some images, and the confidence of the method's own."""
+    """Arrays of the embeddings of some images, and the method's own confidence."""
     from ..methods.distributions.arrays import to_arrays
 
     embedded = model(images)

@@ -51,7 +51,7 @@ Line = Mapping[Hashable, Any]
 
 
 def differences(
-    minuend: SeedGroup, subtrahend: SeedGroup, columns: Sequence[ComparedColumn] = ()
+    minuend: SeedGroup, subtrahend: SeedGroup, columns: Sequence[ComparedColumn] | None = None
 ) -> Iterator[dict[str, object]]:
     """Differences ``minuend - subtrahend`` over paired seeds, each side with its own scorer and confidence.
 
@@ -61,7 +61,7 @@ def differences(
     paired seeds, in all, at which a true difference of the observed size, but at least of the region's, would be found
     in 80 % of cases.
     """
-    for column in columns or compared():
+    for column in compared() if columns is None else columns:
         left, right = (defined_values(group.column(column)) for group in (minuend, subtrahend))
         if left or right:
             sides = [

@@ -153,7 +153,7 @@ def _emphasised(cell: Cell, escape: Callable[[str], str], bold: str, underlined:
 def print_table(table: Table, console: Console) -> None:
     """Print a table with its notes; if it is too wide even without gaps, labels are folded, since they may wrap."""
     shown = _for_terminal(table)
-    if not table.narrow and _width(shown, console) > console.width:
+    if _width(shown, console) > console.width:
         shown.padding = 0
     console.print(shown)
     if table.notes:
@@ -173,9 +173,7 @@ def _width(shown: RichTable, console: Console) -> int:
 
 
 def _for_terminal(table: Table) -> RichTable:
-    shown = RichTable(
-        title=_text(table.title), title_justify="left", box=box.SIMPLE_HEAD, padding=0 if table.narrow else (0, 1, 0, 0)
-    )
+    shown = RichTable(title=_text(table.title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in table.columns:
         whole = column.number if column.whole is None else column.whole
         shown.add_column(

@@ -346,6 +346,8 @@ def write_mistakes(scored: Scored, folder: Path, out: Path) -> list[Path]:
     right = next(iter(scored.values.values()), {}).get("recall_at_1")
     if confidence is None or right is None or not bool((right == 0).any()):
         return []
+    if next(iter(scored.values)) != "cosine":
+        return []  # the neighbours shown would not be those that were ranked
     given = scored.given
     wrong = (right == 0).nonzero().squeeze(1)
     worst = wrong[torch.argsort(confidence[wrong], descending=True, stable=True)][:MISTAKES]
@@ -354,9 +356,16 @@ def write_mistakes(scored: Scored, folder: Path, out: Path) -> list[Path]:
     cosines = rows[queries] @ rows.T
     cosines[:, ~torch.from_numpy(given.is_gallery)] = -torch.inf
     cosines[torch.arange(len(queries)), queries] = -torch.inf
-    near = dict(zip(queries.tolist(), cosines.topk(min(NEIGHBOURS, len(rows) - 1)).indices.tolist()))
+    best = cosines.topk(min(NEIGHBOURS, len(rows)))
+    near = {
+        query: [row for row, value in zip(found, values) if value > -torch.inf]  # a gallery may be small
+        for query, found, values in zip(queries.tolist(), best.indices.tolist(), best.values.tolist())
+    }
     values = dict(zip(queries.tolist(), confidence[worst].tolist()))
-    labels, names = torch.from_numpy(given.labels), [Path(each).parts[0] for each in given.ids]
+    # CLASS/.. or ROLE/CLASS/..
+    parts = [Path(each).parts for each in given.ids]
+    roles = {each[0] for each in parts} == {"query", "gallery"}
+    labels, names = torch.from_numpy(given.labels), [each[roles] for each in parts]
     table = neighbours_table(near, name, values, given.ids, labels, names)
     view = View(image_size=SHOWN_SIDE, resize=SHOWN_SIDE, upright=True, cache=False)
     images = PhotoImages([folder / each for each in given.ids], labels, given.ids, sorted(set(names)), view=view)

@@ -129,8 +129,7 @@ class Table:
 
     ``title`` is the heading in Markdown, the beginning of the caption in LaTeX (``caption`` is its rest), and the title
     on a terminal and a page; ``notes`` are paragraphs below it. On a page it has an id (``anchor``) and its numbers
-    (``csv``); ``small`` are the classes of one that is neither sorted nor filtered. ``narrow`` has no gaps on a
-    terminal.
+    (``csv``); ``small`` are the classes of one that is neither sorted nor filtered.
     """
 
     title: str
@@ -140,7 +139,6 @@ class Table:
     caption: str = ""
     anchor: str = ""
     csv: pd.DataFrame | None = field(default=None, compare=False)
-    narrow: bool = False
     small: str = ""
 
     def with_notes(self, notes: Iterable[str]) -> Table:

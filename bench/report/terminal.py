@@ -121,7 +121,8 @@ def print_answers(found: Iterable[System], console: Console) -> None:
         )
         for (question, split), own in grouped(of_dataset, lambda each: (each.question, each.split)).items():
             outcomes = grouped(own, lambda each: each.outcome or f"no verdict ({each.reason})")
-            order = sorted(outcomes, key=lambda outcome: (OUTCOMES.find(outcome) < 0, OUTCOMES.find(outcome)))
+            order = [each for each in OUTCOMES if each in outcomes]
+            order += [each for each in outcomes if each not in OUTCOMES]  # reasons for no verdict
             texts = (
                 f"{outcome}: {', '.join(_gained(names[each.contender], each) for each in outcomes[outcome])}"
                 for outcome in order
@@ -131,7 +132,7 @@ def print_answers(found: Iterable[System], console: Console) -> None:
         console.print()
 
 
-OUTCOMES = "better worse equivalent undecided"
+OUTCOMES = ("better", "worse", "equivalent", "undecided")
 """Outcomes in the order in which they are printed."""
 
 

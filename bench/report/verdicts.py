@@ -89,7 +89,6 @@ class Texts(NamedTuple):
     free: str
     difference: str
     verdict: str
-    ending: str
 
 
 class Choice(NamedTuple):
@@ -227,8 +226,7 @@ class Verdict(Case):
             numbers = (self.difference.mean, self.difference.ci_low, self.difference.ci_high)
             difference = interval(*(percent(value, 1, "+") for value in numbers))
         verdict = ": ".join(filter(None, [self.verdict, self.reason]))
-        ending = self.challenger.removeprefix(OWN).replace("_", " ")
-        return Texts(percent(self.challenger_mean, 1), free, difference, verdict, ending)
+        return Texts(percent(self.challenger_mean, 1), free, difference, verdict)
 
 
 def verdicts(groups: Iterable[SeedGroup], *, every_ranking: bool = False) -> list[Verdict]:

@@ -179,10 +179,6 @@ class Store:
         if not path.exists():
             write_atomic(path, data)
 
-    def begin(self) -> None:
-        """Write the marker file (``store.json``) of a folder without records, which makes it a results folder."""
-        write_atomic(self.root / MARKER, Marker(schema_version=SCHEMA_VERSION, protocols={}).to_json())
-
     def mark_again(self) -> None:
         """Write the marker file of the folder (``store.json``) anew from the records, if it is missing."""
         path = self.root / MARKER

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from bench.commands import dry_run
+from bench.commands.run import _network
 from bench.engine.estimate import Estimate
 from bench.engine.launch import Launch
 from bench.errors import UserError
@@ -114,3 +115,11 @@ def test_the_split_is_a_pinned_fact():
     assert pinned.on_split(3).class_seed == 3
     assert pinned.on_split(3).on_split(0) == pinned
     assert pinned.class_seed == 0
+
+
+def test_the_first_lines_of_a_run_on_class_splits_name_the_network_once(tmp_path):
+    """The view of an embedded data set has a class split alone, and no size of images."""
+    site = Site(results=str(tmp_path))
+    plans = _plans(tmp_path, "data.class_splits=2", methods=("cosface",))
+    assert len({plan.class_seed for plan in plans}) == 3
+    assert {_network(plan, site) for plan in plans} == {"ndigit_smoke: convnet, random weights, images of 10 x 26 px"}

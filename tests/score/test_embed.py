@@ -398,3 +398,22 @@ def test_the_worst_mistakes_of_a_folder_are_drawn_with_their_neighbours(photos, 
         query = ids.index(found["id"].iloc[0])
         assert list(found["id"].iloc[1:]) == [ids[row] for row in order[query, :6]]
         assert list(found["right"].iloc[1:]) == [ids[row][0] == ids[query][0] for row in order[query, :6]]
+
+
+def test_mistakes_of_a_small_gallery_show_it_alone_and_name_classes(photos, tmp_path):
+    for role, keep in (("query", "0.png"), ("gallery", "1.png")):
+        for name in ("a", "b", "c"):
+            place = tmp_path / "roles" / role / name
+            place.mkdir(parents=True)
+            shutil.copy(photos / name / keep, place / keep)
+    ids = [f"{role}/{name}/{keep}" for role, keep in (("gallery", "1.png"), ("query", "0.png")) for name in "abc"]
+    gallery = np.arange(6) < 3
+    rows = np.concatenate([np.eye(3), np.roll(np.eye(3), 1, axis=0) + 0.1])  # every answer is wrong
+    arrays = {"embeddings": rows, "labels": [0, 1, 2] * 2, "ids": np.array(ids)}
+    given = EmbeddingSet.of({**arrays, "is_gallery": gallery, "is_query": ~gallery})
+    write_mistakes(score_set(given, scorers=("cosine",), metrics=("recall",)), tmp_path / "roles", tmp_path / "out")
+    table = pd.read_csv(tmp_path / "out" / "mistakes.csv")
+    assert table["query"].value_counts().to_dict() == {1: 4, 2: 4, 3: 4}
+    assert table.loc[table["place"] > 0, "id"].str.startswith("gallery/").all()
+    assert set(table["class_name"]) == {"a", "b", "c"}
+    assert write_mistakes(score_set(given, scorers=("l2",), metrics=("recall",)), tmp_path / "roles", tmp_path) == []
