@@ -145,7 +145,8 @@ class Embeddings:
         arrays = dict(self.confidences) | ({} if self.quality is None else {"quality": self.quality.values})
         for name, values in arrays.items():
             if values.shape != (count,):
-                raise ValueError(f"{name} has shape {tuple(values.shape)}, expected ({count},)")
+                what = "the quality" if name == "quality" else f"the confidence {name!r}"
+                raise ValueError(f"{what} has shape {tuple(values.shape)}; one number per image is ({count},)")
             if not torch.isfinite(values).all():
                 raise ValueError(f"{name} has values that are not finite")
 

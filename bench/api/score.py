@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import io
 import warnings
 from collections.abc import Sequence
 from functools import cached_property
@@ -15,7 +14,7 @@ import pandas as pd
 from torch import Tensor
 
 from ..report.per_query import JUDGED, query_frame
-from ..report.scored import print_scored, worth
+from ..report.scored import scored_text, worth
 from ..scoring.embedding_set import EmbeddingSet
 from ..scoring.files import read_set
 from ..scoring.score import Scored, score_set, tidy
@@ -167,12 +166,8 @@ class Scores:
 
     def summary(self, width: int = 120) -> str:
         """The tables that ``bench score`` prints, as a text of lines of at most ``width`` characters."""
-        from rich.console import Console
-
-        text = io.StringIO()
-        console = Console(file=text, width=width)
-        print_scored({self._name: self._scored}, self.table.assign(method=self._name), pd.DataFrame(), console)
-        return text.getvalue().rstrip()
+        frame = self.table.assign(method=self._name)
+        return scored_text({self._name: self._scored}, frame, pd.DataFrame(), width)
 
     def __repr__(self) -> str:
         return self.summary()

@@ -63,7 +63,7 @@ def score(
     normalize: Normalize = None,
     bootstrap: Bootstrap = Draw.queries,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Write metrics.csv, curves.csv and figures there.", metavar="DIR")
+        Path | None, typer.Option("--out", help="Write scores.html, tables (CSV) and figures there.", metavar="DIR")
     ] = None,
     device: Annotated[
         Device,
@@ -147,6 +147,7 @@ def compare_methods(store: Store, methods: tuple[str, ...], as_json: bool) -> No
     from ..report.pairing import paired_methods
     from ..report.seeds import seed_groups
     from ..report.terminal import print_paired
+    from ..store.check import failures
     from .results import collect_from, say_what_was_left_out
 
     collected, damaged = collect_from(store)
@@ -155,6 +156,8 @@ def compare_methods(store: Store, methods: tuple[str, ...], as_json: bool) -> No
         raise UserError(f"{store.root} has no finished test yet; `bench status` shows what exists")
     for name in methods:
         if name not in set(frame["method"]):
+            for _, what, reason in (each for each in failures(store, ()) if name in each.place.split("/")):
+                raise UserError(f"{name} has no finished test here: {what}: {reason}; `bench status` lists all")
             raise UnknownName("method of these results", name, set(frame["method"]))
     lines = paired_methods(seed_groups(collected.merged), methods)
     if lines.empty or not lines["seeds"].any():

@@ -65,7 +65,7 @@ def score_files(
     from rich.console import Console
 
     from ..report.frame import plain_rows
-    from ..report.scored import print_scored, worth, write_mistakes, write_scored
+    from ..report.scored import print_scored, scored_text, worth, write_mistakes, write_page, write_scored
     from ..resources import pick_device
     from ..scoring.score import compare, score_set, tidy, wanted_metrics
 
@@ -89,10 +89,11 @@ def score_files(
         written = write_scored(scored, frame, comparison, out)
         if len(files) == 1 and files[0].is_dir():
             written += write_mistakes(scored[names[0]], files[0], out)
+        page = write_page(scored_text(scored, frame, comparison), written, out)
     if not quiet:
         print_scored(scored, frame, comparison, Console())
         if out is not None:
-            print(f"{len(written)} tables and figures in {out}")
+            print(f"{len(written)} tables and figures in {out}; all on one page: {page}")
     return {
         "files": [_scored_file(path, name, scored[name].given) for path, name in zip(files, names)],
         "rows": plain_rows(frame),

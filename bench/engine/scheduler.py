@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from ..errors import LINE, UnitFailed
+from ..errors import LINE, UnitFailed, shortened
 from ..planning.plan import Plan, Specs
 from ..site import Site
 from ..store.claims import CLAIM, Claims
@@ -68,6 +68,7 @@ class Scheduler:
         self.outcome = Outcome()
         self._tasks: dict[tuple[object, ...], asyncio.Task[object]] = {}
         self._done_here: set[str] = set()
+        self._failed: set[tuple[str, str]] = set()
         self._claims = Claims(self.store.root)
         self._trial_of: dict[str, tuple[Cell, str, int]] = {}
         self._tests: dict[Cell, dict[str, tuple[Columns, float]]] = {}
@@ -84,25 +85,34 @@ class Scheduler:
     async def execute(self) -> Outcome:
         """Run all trials, trainings and tests of the plans; failures are collected in the outcome, not raised."""
         places = [(plan, seed) for plan in self.plans for seed in plan.replicates]
-        jobs = [self._once(("test", plan.key, seed), partial(self._test, plan, seed)) for plan, seed in places]
         try:
-            results = await asyncio.gather(*jobs, return_exceptions=True)
+            results = await asyncio.gather(*(self._finish(*place) for place in places), return_exceptions=True)
         finally:
             self._claims.close()
-        reported: set[tuple[str, str]] = set()
-        for (plan, seed), result in zip(places, results):
-            what = f"{plan.cell.method} on {plan.cell.dataset}, seed {seed}"
-            if isinstance(result, UnitFailed):
-                failure = Failure.of(result, what, self.store.root)
-                if (failure.what, failure.reason) not in reported:
-                    reported.add((failure.what, failure.reason))
-                    self.outcome.failures.append(failure)
-            elif isinstance(result, BaseException):
+        for result in results:
+            if isinstance(result, BaseException):
                 raise result
-            elif not all((folder / RECORD).exists() for folder in result):
-                reason = "its record is gone: something else has changed the folder; the same command makes it again"
-                self.outcome.failures.append(Failure(what, "", reason, "", ""))
+            if result is not None:
+                self.outcome.failures.append(result)
         return self.outcome
+
+    async def _finish(self, plan: Plan, seed: int) -> Failure | None:
+        """Train and test a replicate; a failure that is not that of another replicate is said at once and returned."""
+        what = f"{plan.cell.method} on {plan.cell.dataset}, seed {seed}"
+        try:
+            folders = await self._once(("test", plan.key, seed), partial(self._test, plan, seed))
+        except UnitFailed as error:
+            failure = Failure.of(error, what, self.store.root)
+        else:
+            if all((folder / RECORD).exists() for folder in folders):
+                return None
+            reason = "its record is gone: something else has changed the folder; the same command makes it again"
+            failure = Failure(what, "", reason, "", "")
+        if (failure.what, failure.reason) in self._failed:
+            return None
+        self._failed.add((failure.what, failure.reason))
+        self.display.log(shortened(f"{failure.what} failed: {failure.reason}", LINE - 12))
+        return failure
 
     def _set_aside(self, damage: Damage) -> None:
         """Move a damaged file away, so that it is made again, and say so."""

@@ -298,6 +298,10 @@ class Trainer:
     def _loss(self, labels: Tensor, step: str, embedding: Embedding) -> Tensor:
         """The scalar loss of the embeddings of a batch, all of which must be finite."""
         loss: Tensor = self.model.objective(embedding.distribution, labels)
+        if loss.dim():
+            raise ValueError(f"the objective returned a loss of shape {tuple(loss.shape)}; it has to be a scalar")
+        if not loss.requires_grad:
+            raise ValueError("the loss does not depend on anything trained: detached, or made of constants?")
         if not torch.isfinite(loss):
             raise UnitFailed(f"loss became {loss.item()} in {step}")
         if not torch.isfinite(embedding.raw.detach()).all():

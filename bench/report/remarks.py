@@ -10,8 +10,10 @@ from .seeds import SeedGroup, defined_values
 from .table import grouped, interval, percent
 from .verdicts import IMAGES, aurocs, difference_of, outcome_of
 
-CHANCE = 0.51
-"""Verification AUC below which a network is said to be at chance, which is 0.5: a mark for readers, no test."""
+CHANCE = 0.6
+"""Verification AUC below which a network is said to be near chance, which is 0.5: a mark for readers, no test.
+
+Networks at random weights reach more: 0.67 at least on the digits of ``ndigit``."""
 
 
 class Remark(NamedTuple):
@@ -30,7 +32,7 @@ def _remarks(group: SeedGroup) -> Iterator[Remark]:
     separated = defined_values(group.per_seed("verification_auc"))
     if separated and max(separated.values()) < CHANCE:
         mean = sum(separated.values()) / len(separated)
-        yield Remark("At chance, pairs are not told apart (verification AUC near 50)", percent(mean, 1))
+        yield Remark("Near chance, pairs are hardly told apart (verification AUC below 60)", percent(mean, 1))
     if constant := group.constant(OWN):
         yield Remark(f"Own confidence {constant}, so there is no verdict on it")
     for split, images in IMAGES.items():

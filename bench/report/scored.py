@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import html
+import io
 import textwrap
+from base64 import b64encode
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
@@ -206,6 +209,8 @@ def _print_confidences(scored: Mapping[str, Scored], frame: pd.DataFrame, consol
         wrong = 0 if right is None else int((right < 0.5).sum())
         if 0 < wrong < FEW_WRONG:
             _say(f"{name}: {wrong} wrong answers; AUROC and AURC of so few say little.", console)
+        elif right is not None:
+            _say_reversed(name, lines[lines["method"] == name], wrong, int((right >= 0.5).sum()), console)
         primary = lines[(lines["method"] == name) & (lines["confidence"] == each.primary)]
         values = each.confidences.get(each.primary)
         if values is not None and bool((values == values[0]).all()):
@@ -213,6 +218,16 @@ def _print_confidences(scored: Mapping[str, Scored], frame: pd.DataFrame, consol
             _say(f"{name}, confidence {each.primary!r}: {constant}.", console)
         elif len(primary):
             _say(_sentence(name, primary.iloc[0], frame), console)
+
+
+def _say_reversed(name: str, lines: pd.DataFrame, wrong: int, right: int, console: Console) -> None:
+    """Name the confidences whose AUROC is below 50 by more than 1.96 standard errors of a rank sum."""
+    if not wrong or not right:
+        return
+    margin = 1.96 * ((wrong + right + 1) / (12 * wrong * right)) ** 0.5
+    reversed_ = lines[(lines["kind"] != "control") & (lines["confidence_auroc"] < 0.5 - margin)]["confidence"]
+    if len(reversed_):
+        _say(f"{name}: reversed, higher where answers are wrong (AUROC below 50): {', '.join(reversed_)}.", console)
 
 
 def _risk_column(metric: str) -> Column[Mapping[Hashable, Any]]:
@@ -331,6 +346,37 @@ def write_scored(scored: Mapping[str, Scored], frame: pd.DataFrame, comparison: 
             written += save_figure(_risk_figure(judged), out / "risk_coverage")
             written += save_figure(_confidence_figure(judged), out / "confidence")
     return written
+
+
+def scored_text(scored: Mapping[str, Scored], frame: pd.DataFrame, comparison: pd.DataFrame, width: int = 120) -> str:
+    """The tables that ``bench score`` prints, as a text of lines of at most ``width`` characters."""
+    text = io.StringIO()
+    print_scored(scored, frame, comparison, Console(file=text, width=width))
+    return text.getvalue().rstrip()
+
+
+def write_page(text: str, written: Sequence[Path], out: Path) -> Path:
+    """Write ``scores.html``, one file with the printed tables and every PNG among the written files."""
+    figures = [path for path in written if path.suffix == ".png"]
+    parts = [f"<pre>{html.escape(text)}</pre>"]
+    for path in figures:
+        source = f"data:image/png;base64,{b64encode(path.read_bytes()).decode()}"
+        parts.append(f'<h2>{path.stem.replace("_", " ")}</h2>\n<img alt="{path.stem}" src="{source}">')
+    body = "\n".join(parts)
+    page = PAGE.format(title=html.escape(text.partition(":")[0]), body=body)
+    write_atomic(out / "scores.html", page.encode())
+    return out / "scores.html"
+
+
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>{title}: scores</title>
+<style>body {{ font: 16px sans-serif; margin: 1em auto; max-width: 70em; padding: 0 1em }}
+pre {{ overflow-x: auto }} img {{ max-width: 100%; height: auto }}</style></head>
+<body>
+{body}
+</body></html>
+"""
 
 
 def write_mistakes(scored: Scored, folder: Path, out: Path) -> list[Path]:

@@ -109,7 +109,7 @@ class EmbeddingSet:
         inputs = {key: _array(key, value) for key, value in arrays.items() if value is not None and key in KEYS}
         for key in ("embeddings", "labels"):
             if key not in inputs:
-                raise BadInput(f"{key} missing (a set needs embeddings [N, D] and labels [N])")
+                raise BadInput(f"{key} missing: a set needs arrays named embeddings [N, D] and labels [N]")
         embeddings = _stored("embeddings", inputs["embeddings"])
         if embeddings.ndim != 2 or 0 in embeddings.shape:
             raise BadInput(f"embeddings must have the shape [N, D], not {_shape(embeddings)}")

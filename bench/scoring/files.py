@@ -74,14 +74,16 @@ def read_set(path: Path, more: Mapping[str, Any] | None = None) -> tuple[Embeddi
 
 def set_of(path: Path, arrays: Mapping[str, Any], others: list[str]) -> tuple[EmbeddingSet, bool, list[str]]:
     """Check the arrays of a file or folder; the result is that of :func:`read_set`."""
+    unread = ", ".join(ascii(name)[1:-1] for name in others)
     try:
         normalized = np.asarray(arrays.get("normalize", True))
         if normalized.shape or normalized.dtype.kind != "b":
             raise BadInput("normalize must be one boolean")
         images = EmbeddingSet.of(arrays)
     except BadInput as error:
-        raise BadInput(f"{path}: {error}") from None
-    notes = [f"not read: {', '.join(ascii(name)[1:-1] for name in others)}"] if others else []
+        found = f"; not read: {unread}" if unread and not {"embeddings", "labels"} <= arrays.keys() else ""
+        raise BadInput(f"{path}: {error}{found}") from None
+    notes = [f"not read: {unread}"] if others else []
     notes += [images.label_note] if images.label_note else []
     return images, bool(normalized), [f"{path}: {note}" for note in notes]
 
@@ -116,7 +118,7 @@ def check_writable(path: Path) -> None:
 def _format_of(path: Path) -> _Format:
     suffix = path.suffix.lower()
     if suffix not in _FORMATS:
-        hint = f"; convert it: {_CONVERTED[suffix].format(path.name)}" if suffix in _CONVERTED else ""
+        hint = f"; convert it: {_CONVERTED[suffix].format(path.as_posix())}" if suffix in _CONVERTED else ""
         raise BadInput(f"no known suffix; known: {', '.join(_FORMATS)}{hint}")
     return _FORMATS[suffix]
 

@@ -240,7 +240,7 @@ class TrainRecord(_Unit):
     def loss_note(self) -> str:
         """Text about a training whose loss was lowest in its first epoch; empty if it fell, or there was one epoch."""
         first, *later = [epoch.loss for epoch in self.history if epoch.loss is not None] or [0.0]
-        if not later or min(later) < first:
+        if not later or min(later) < first - 1e-6 * abs(first):  # less is rounding
             return ""
         return f"the loss never fell: {first:.4g} in the first epoch, {min(later):.4g} at best later"
 

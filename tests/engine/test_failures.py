@@ -58,7 +58,8 @@ def test_a_long_message_in_training_is_one_line_and_kept_whole_beside_the_unit(c
     assert done.returncode == 1
     lines = done.stderr.splitlines()
     assert all(len(line) <= LINE for line in lines), max(lines, key=len)
-    (line,) = [line for line in lines if "RuntimeError" in line]
+    now, line = [line for line in lines if "RuntimeError" in line]
+    assert " s  mine on ndigit_smoke, seed 0 failed: RuntimeError: the " in now  # said when it happens, and at the end
     (folder,) = tmp_path.glob("results/runs/*/*/mine/train-*")
     assert line.startswith(f"failed mine on ndigit_smoke, seed 0 ({folder.name.replace('-', ' ')}): RuntimeError: the ")
     assert "(losses.py:8); traceback: " in line

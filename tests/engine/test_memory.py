@@ -511,6 +511,21 @@ def test_a_loss_that_is_not_finite_names_its_step(trainer, stage, value, monkeyp
         trainer[stage].train_epoch(0)
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (lambda loss: loss.expand(3), r"a loss of shape \(3,\); it has to be a scalar"),
+        (lambda loss: loss.detach(), "does not depend on anything trained"),
+    ],
+)
+def test_a_loss_that_cannot_be_trained_says_why(trainer, changed, said, monkeypatch):
+    objective = trainer["images"].model.objective
+    forward = type(objective).forward
+    monkeypatch.setattr(type(objective), "forward", lambda self, *given: changed(forward(self, *given)))
+    with pytest.raises(ValueError, match=said):
+        trainer["images"].train_epoch(0)
+
+
 @pytest.mark.parametrize("stage", ["images", "head"])
 def test_embeddings_that_are_not_finite_name_their_step(trainer, stage, monkeypatch):
     # A loss that does not look at what is not finite.

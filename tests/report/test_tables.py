@@ -277,7 +277,7 @@ def test_what_went_wrong_is_said_below_the_comparison_in_a_line_for_each_kind():
     rows = comparison(*data)
     (part,) = compared.parts(rows)
     assert sorted(part.remarks) == [
-        "At chance, pairs are not told apart (verification AUC near 50): point (50.0).",
+        "Near chance, pairs are hardly told apart (verification AUC below 60): point (50.0).",
         "Own confidence constant for all 1,200 images, so there is no verdict on it: dead, flat.",
         "Own confidence reversed on clean images (AUROC below 50): turned (31.0 [28.5, 33.5]).",
     ]

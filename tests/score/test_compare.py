@@ -237,6 +237,13 @@ def test_the_command_compares_the_methods_of_a_results_folder(bench, tmp_path):
     code, _, err = bench("compare", "one", "tow", "--results", "runs")
     assert code == 2
     assert "did you mean 'two'" in err
+    failed = next((tmp_path / "runs" / "reality_check").iterdir()) / "three" / "train-0123456789abcdef"
+    failed.mkdir(parents=True)
+    (failed / "error.txt").write_text("Traceback ..\nValueError: no luck\n")
+    assert (
+        "three has no finished test here: failed: ValueError: no luck"
+        in bench("compare", "one", "three", "--results", "runs")[2]
+    )
     for unit in (tmp_path / "runs" / "reality_check").glob("*/two/*"):
         shutil.rmtree(unit)
     code, _, err = bench("compare", "--results", "runs")

@@ -135,7 +135,11 @@ def test_tables_and_figures_are_written(arrays, bench, tmp_path):
     figures = {
         f"{name}.{suffix}" for name in ("filter_out", "risk_coverage", "confidence") for suffix in ("png", "svg")
     }
-    assert written == {"metrics.csv", "curves.csv"} | figures
+    assert written == {"metrics.csv", "curves.csv", "scores.html"} | figures
+    page = (tmp_path / "out" / "scores.html").read_text()
+    assert page.count("<img") == page.count("data:image/png;base64,") == 3
+    assert "confidence &#x27;given&#x27;: without its least confident half" in page
+    assert "http" not in page
     frame = pd.read_csv(tmp_path / "out" / "metrics.csv", keep_default_na=False)
     assert list(frame.columns) == list(COLUMNS)
     curves = pd.read_csv(tmp_path / "out" / "curves.csv")
@@ -393,3 +397,31 @@ def test_bfloat16_and_half_are_read(arrays, tmp_path):
 def test_a_suffix_that_is_not_written_is_refused(arrays, tmp_path):
     with pytest.raises(BadInput, match="known suffix"):
         write_embeddings(tmp_path / "x.csv", arrays)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("a.npy", "np.savez('x.npz', embeddings=np.load('sub/a.npy'), labels=labels)"),
+        ("a.csv", "t = pd.read_csv('sub/a.csv'); np.savez('x.npz', labels=t.pop('label'), embeddings=t.to_numpy())"),
+    ],
+)
+def test_the_line_that_converts_a_file_runs_as_it_is(arrays, bench, tmp_path, monkeypatch, name, line):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    labels = arrays["labels"]
+    if name == "a.npy":
+        np.save("sub/a.npy", arrays["embeddings"])
+    else:
+        pd.DataFrame(arrays["embeddings"]).assign(label=labels).to_csv("sub/a.csv", index=False)
+    code, _, err = bench("score", f"sub/{name}")
+    assert (code, err.strip().endswith(f"convert it: {line}")) == (2, True), err
+    exec(line, {"np": np, "pd": pd, "labels": labels})
+    assert bench("score", "x.npz", "--metrics", "recall_at_1")[0] == 0
+
+
+def test_arrays_without_the_right_names_are_said_with_the_missing_one(arrays, bench, tmp_path):
+    np.savez(tmp_path / "bare.npz", arrays["embeddings"], arrays["labels"])
+    code, _, err = bench("score", "bare.npz")
+    assert code == 2
+    assert "arrays named embeddings [N, D] and labels [N]; not read: arr_0, arr_1" in err

@@ -252,6 +252,15 @@ def test_norms_that_differ_by_rounding_are_no_confidence(arrays):
         assert _value(frame, "confidence_auroc", confidence="norm") == 0.5
 
 
+def test_a_reversed_confidence_is_said(arrays):
+    right = np.nan_to_num(bench.score(**arrays).queries["recall_at_1"].to_numpy())
+    noise = np.random.default_rng(0).normal(size=len(right))
+    for sign, said in ((-1.0, True), (1.0, False)):
+        given = {**arrays, "confidence": sign * right + 0.1 * noise}
+        text = " ".join(bench.score(**given).summary().split())
+        assert ("reversed, higher where answers are wrong (AUROC below 50): given" in text) is said
+
+
 def test_a_constant_confidence_says_nothing(arrays, tmp_path, capsys):
     n = len(arrays["labels"])
     np.savez(tmp_path / "dead.npz", embeddings=arrays["embeddings"], labels=arrays["labels"], confidence=np.ones(n))
