@@ -353,7 +353,13 @@ def headline_of(found: Sequence[System], anchors: Anchors, titles: Mapping[str, 
 
 
 def _sentence(question: Question, found: Sequence[System], toys: Collection[str]) -> str:
-    """How often a method is better and worse than the plain one, by kind of images; empty if none is counted."""
+    """How often a method is better and worse than the plain one, by kind of images; empty if none is counted.
+
+    Of few methods on one data set, what each is.
+    """
+    counted = [each for each in found if each.question == question and each.counts]
+    if len({each.contender for each in counted}) <= NAMED and len({each.contender.dataset for each in counted}) == 1:
+        return _named_sentence(question, counted)
     better, worse, serious, heads = [], [], [], []
     for split, images in IMAGES.items():
         cases = [each for each in found if (each.question, each.split) == (question, split) and each.counts]
@@ -378,6 +384,26 @@ def _sentence(question: Question, found: Sequence[System], toys: Collection[str]
         f"{WHEN[question].capitalize()}, a method with its own confidence{form} is better than the plain method with a"
         f" free one in {' and '.join(better)}; it is worse in {' and in '.join(worse)}.{end}"
     )
+
+
+NAMED = 3
+"""Most methods of a single data set that are named one by one, not counted."""
+
+
+def _named_sentence(question: Question, found: Sequence[System]) -> str:
+    """What each of a few methods of one data set is, by kind of images, with the difference of the systems."""
+    texts = []
+    for name, own in grouped(found, _name).items():
+        said = [
+            f"{each.outcome}{' (not if adjusted)' * (each.outcome in ('better', 'worse') and not each.holds)} on"
+            f" {IMAGES[each.split]}, {difference_text(each.differences[DIFFERENCE])} points"
+            for each in own
+        ]
+        texts.append(f"{name} is {'; '.join(said)}")
+    plain = next((each.plain.label for each in found if each.plain), "the plain method")
+    form = ", alone or combined with the margin," if question == "at_query_time" else ""
+    start = f"{WHEN[question].capitalize()}, with its own confidence{form} against {plain} with a free one"
+    return f"{start}: {'. '.join(texts)}."
 
 
 def _wins(cases: Sequence[System]) -> str:
