@@ -29,7 +29,8 @@ def export(
 
     Its input is `images`, normalised as the file's metadata say; its outputs are `embedding` (unit vectors),
     `variance` or `concentration` if the method has one, and `confidence`, the method's own or the free one named in
-    the metadata. The file is compared with the network before it is kept.
+    the metadata. These also have thresholds of the confidence and of the cosine of two images, chosen on the validation
+    images if they are at hand. The file is compared with the network before it is kept.
 
     \b
     bench export 3f2a --to onnx --out network.onnx

@@ -13,11 +13,13 @@ from contextlib import contextmanager, redirect_stderr
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from ..datasets.files import DataError
 from ..errors import UserError, first_line
 from ..methods._model import (
     EmbeddingModel,
@@ -28,16 +30,20 @@ from ..methods._model import (
 )
 from ..methods.backbones.registry import GIVEN
 from ..methods.distributions.arrays import to_arrays
+from ..protocols.verification import best_threshold, sample_pairs
 from ..site import Site
 from ..store.records import TrainRecord
 from .networks import default_confidence
-from .trained import open_network
+from .trained import Network, open_network
 
 BATCHES = (1, 7, 64)
 """Numbers of images for which a written file is compared with the network."""
 
 TOLERANCE = 1e-5
 """Largest difference of a value, and of values above 1 in relation to them."""
+
+SHARES = (0.05, 0.1, 0.25, 0.5)
+"""Shares of validation images for which a file has the confidence that they do not reach."""
 
 Arrays = dict[str, Tensor]
 Run = Callable[[Tensor], Sequence[Tensor]]
@@ -102,6 +108,7 @@ def export_unit(folder: Path, site: Site, onnx: bool, out: Path) -> str:
         named = default_confidence(model.method, model.confidences(model(images[:1])))
         exported = Exported(model, named).eval()
         about["confidence"] = named
+        about |= _thresholds(network, named)
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=".export-") as scratch:
             written = Path(scratch) / ("network.onnx" if onnx else "network.pt2")
             program = _program(exported, images[:3])
@@ -167,6 +174,25 @@ def _about(record: TrainRecord, site: Site) -> tuple[dict[str, str], Sequence[in
         "validation": json.dumps({"map_at_r": record.val_map_at_r, "confidence_auroc": record.val_confidence_auroc}),
     }
     return facts, size
+
+
+def _thresholds(network: Network, named: str) -> dict[str, str]:
+    """Thresholds by the validation images, as JSON by name: those of the confidence and of the cosine of two images.
+
+    A confidence is below the threshold ``"0.1"`` for a tenth of them. There are none without the images.
+    """
+    spec = network.record.spec
+    try:
+        images = network.site.dataset(spec.dataset, spec.view).train_val(spec.fold, spec.folds).val
+        found = network.embed_rows(images.evaluation, len(images))
+        pairs = sample_pairs(images.labels, images.ids, seed=0)
+    except (UserError, DataError, ValueError):  # not at hand, or of one class
+        return {}
+    unit = F.normalize(torch.from_numpy(found.mean).double(), dim=-1)
+    cosine, accuracy = best_threshold((unit[pairs.left] * unit[pairs.right]).sum(-1), pairs.same)
+    values = {str(share): float(np.quantile(found.confidence[named], share)) for share in SHARES}
+    facts = {"images": len(images), "confidence": values, "cosine": cosine, "accuracy_of_pairs": accuracy}
+    return {"thresholds": json.dumps(facts)}
 
 
 def _program(network: Exported, images: Tensor) -> torch.export.ExportedProgram:

@@ -34,8 +34,8 @@ VERDICTS = tuple(f"worth it {heading}" for heading in QUESTIONS.values())
 """Headings of the verdicts on the method's own confidence: at query time, the best of it alone and combined."""
 
 FORM_LEGEND = (
-    "Mean ± SD over seeds of our own runs. Worth it: is the method's own confidence better than the best free one,"
-    " before there is a gallery and at query time (alone or combined with the margin)?"
+    "Mean ± SD over seeds of our own runs. Worth it: is the method's own confidence better than the free one that"
+    " validation chose, before there is a gallery and at query time (alone or combined with the margin)?"
 )
 """Legend of the tables of any results."""
 

@@ -138,7 +138,8 @@ OUTCOMES = ("better", "worse", "equivalent", "undecided")
 
 def _gained(name: str, each: System) -> str:
     difference = each.differences[MEASURES[0].title]
-    return f"{name} {difference_text(difference)}" if each.outcome and difference.n > 1 else name
+    reason = f", {each.reason}" if each.outcome and each.reason else ""
+    return f"{name} {difference_text(difference)}{reason}" if each.outcome and difference.n > 1 else name
 
 
 def print_paired(differences: pd.DataFrame, console: Console) -> None:
@@ -168,7 +169,7 @@ def _paired_table(title: str, rows: pd.DataFrame, columns: Sequence[ComparedColu
 
 
 def _paired_notes(rows: pd.DataFrame) -> list[str]:
-    notes = ["verdict on the other, by p adjusted with Holm's method (intervals are not); equivalent: inside the region"]
+    notes = ["verdict on the other, by p adjusted with Holm's method (intervals are not adjusted)"]
     left_out = "; ".join(text for text in rows["left_out"].unique() if text)
     return [*notes, *([f"left out: {left_out}"] if left_out else [])]
 

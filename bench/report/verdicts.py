@@ -47,13 +47,13 @@ WORTH: Mapping[Outcome | Literal[""], str] = {
     "undecided": "undecided",
     "": "",
 }
-"""Words for the outcomes of a learned confidence against the best free one, as tables and files have them."""
+"""Words for the outcomes of a learned confidence against the chosen free one, as tables and files have them."""
 
 IMAGES = {"test": "clean images", "test_crop": "centre crops"}
 """Splits that the terminal shows, with their names in titles; the files have every split."""
 
 ABOUT_VERDICTS = (
-    "AUROC of Recall@1 being right; best free: chosen by validation;\nown - free: mean over seeds [95 % t-interval]"
+    "AUROC of Recall@1 being right; chosen free: by validation;\nown - free: mean over seeds [95 % t-interval]"
 )
 """Legend of the tables of verdicts."""
 
@@ -514,7 +514,7 @@ JUDGED: tuple[Column[Verdict], ...] = (
         note="AUROC of the confidence in percent, mean over seeds",
     ),
     Column(
-        "best free",
+        "chosen free",
         lambda each: each.texts.free,
         _free,
         note="chosen on clean and corrupted validation images, the default with few errors there; in brackets: best on"

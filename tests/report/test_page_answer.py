@@ -45,10 +45,12 @@ def test_cases_are_methods_on_data_sets_by_their_verdict():
     assert len(counts) == 3
     assert answer.lead == "Equally often in every use that these records test."
     before, query, _ = answer.points
-    start = "A learned confidence is shown to beat the best free one of the "
+    start = "A learned confidence is shown to beat the free one of the "
     shares = "in 2 of 4 cases on clean images (2 adjusted, 2 over any)"
-    assert before.text.startswith(f"{start}same network {shares}. ")
-    assert query.text.startswith(f"{start}ranking by itself {shares}, and combined with the margin {shares}. ")
+    assert before.text.startswith(f"{start}same network that validation chose {shares}. ")
+    assert query.text.startswith(
+        f"{start}ranking that validation chose by itself {shares}, and combined with the margin {shares}. "
+    )
     assert answer.missing == ("d has no tests on centre crops.", "e has no tests on centre crops.")
 
 

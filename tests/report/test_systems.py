@@ -259,7 +259,9 @@ def test_files_and_the_first_screen_say_the_same():
     assert set(files) == {"systems.csv", "systems.md", "systems.tex"}
     assert "d, clean images, before the gallery" in files["systems.md"]
     headline = headline_of(found, Anchors(), {"d": "d (toy)"})
-    start = "Before there is a gallery, with its own confidence against cosface with a free one: spread is better on clean"
+    start = (
+        "Before there is a gallery, with its own confidence against cosface with a free one: spread is better on clean"
+    )
     assert headline.sentences[0].startswith(start)
     many = _found(PLAIN, *(_method(f"spread{n}", {OWN: 1.2, "norm": 0.1, "margin": 1.5}, risk=0.2) for n in range(4)))
     text = "is better than the plain method with a free one in 4 of 4 cases on clean images (4 adjusted, 4 over any)"

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import NamedTuple
 
 from ...protocols.rows import COMBINED, FITTED, OWN
@@ -13,6 +14,7 @@ from ..comparison import ComparisonRow
 from ..contender import distinct_labels
 from ..reference import sentences
 from ..remarks import lines
+from ..splits import OverSplits
 from ..systems import COLUMNS, JUDGED, System, difference_text
 from ..table import GAP, Cell, Column, Table, cells_table, frame_of, grouped, headings, label, table_of
 from ..verdicts import IMAGES, QUESTIONS, Question, Verdict, adjusted
@@ -31,8 +33,8 @@ WHEN: dict[Question, str] = {"before_gallery": "before there is a gallery", "at_
 CASE = "A case is one method with a confidence of its own on one data set, tested at 95 % confidence over its seeds."
 
 RIVAL: dict[Question, str] = {
-    "before_gallery": "the best free one of the same network",
-    "at_query_time": "the best free one of the ranking",
+    "before_gallery": "the free one of the same network that validation chose",
+    "at_query_time": "the free one of the ranking that validation chose",
 }
 """Words for what a learned confidence has to beat."""
 
@@ -350,6 +352,25 @@ def headline_of(found: Sequence[System], anchors: Anchors, titles: Mapping[str, 
     return Headline(
         (*filter(None, sentences), *_holding(leading)), _what_is_compared(leading), tuple(matrices), tuple(tables)
     )
+
+
+def split_sentences(found: Sequence[OverSplits]) -> list[str]:
+    """What methods are as systems over class splits, a sentence for each data set and question."""
+    texts = []
+    for question, (dataset, rows) in product(QUESTIONS, grouped(found, lambda each: each.contender.dataset).items()):
+        own = [each for each in rows if each.question == question]
+        if not own:
+            continue
+        parts = []
+        for split, images in IMAGES.items():
+            cases = [each.summary for each in own if each.column.split == split]
+            better, worse = sum(each.ci_low > 0 for each in cases), sum(each.ci_high < 0 for each in cases)
+            if cases:
+                parts.append(f"{better} of {len(cases)} methods are better and {worse} worse on {images}")
+        splits = max(len(each.values) for each in own)
+        against = f"{own[0].against} with a free one, with their own confidence"
+        texts.append(f"{dataset}, over {splits} class splits, {WHEN[question]}: than {against}, {', '.join(parts)}.")
+    return texts
 
 
 def _sentence(question: Question, found: Sequence[System], toys: Collection[str]) -> str:

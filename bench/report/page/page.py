@@ -20,10 +20,11 @@ from ...store.folder import Damage
 from ..contender import Contender
 from ..cost import CostRow
 from ..render import environment, to_html
+from ..splits import split_document
 from ..table import Table, grouped
 from ..write import Judged
 from .about import DataSet, data_sets
-from .answer import answer_of, headline_of
+from .answer import answer_of, headline_of, split_sentences
 from .curves import HEIGHT, WIDTH, Chart, charts_of
 from .sources import (
     Tested,
@@ -113,6 +114,7 @@ def page_html(judged: Judged, damaged: Iterable[Damage], pictures: Sequence[Path
     systems = grouped(judged.systems, lambda each: each.contender.dataset)
     titles = {name: each.title for name, each in about.items()}
     headline = headline_of([each for name in about for each in systems.get(name, ())], anchors, titles)
+    over_splits = split_document(judged.splits).tables
     return (
         environment()
         .get_template("page.tmpl")
@@ -124,6 +126,11 @@ def page_html(judged: Judged, damaged: Iterable[Damage], pictures: Sequence[Path
             answer=answer,
             losses=losses(sources),
             headline=headline,
+            split_sentences=split_sentences(judged.splits),
+            split_tables=[
+                replace(each, anchor=anchors.of("splits", each.title), notes=(*each.notes, each.caption))
+                for each in over_splits
+            ],
             cases=cases_table(answer.cases, len(parts), points_text(CONFIDENCE)) if answer and answer.cases else None,
             table=to_html,
             candidates=candidates_table,
@@ -151,6 +158,7 @@ def page_html(judged: Judged, damaged: Iterable[Damage], pictures: Sequence[Path
 _SECTIONS = (
     "top",
     "data",
+    "splits",
     "verdict",
     "short",
     "results",

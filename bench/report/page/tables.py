@@ -128,7 +128,7 @@ def _gain(split: str, images: str) -> Column[Of[ComparisonRow]]:
                 return Cell(found.texts.difference, mean, mark=state_of(found), note=state_of(found) or found.reason)
         return Cell(GAP, note="no verdict")
 
-    title = f"own confidence − best free one, {images}"
+    title = f"own confidence − chosen free one, {images}"
     return Column(title, cell, note="AUROC before there is a gallery, in points")
 
 
@@ -213,7 +213,7 @@ def candidates_table(facts: DatasetFacts, leader: Contender, candidates: Sequenc
 
 
 def cases_table(cases: Sequence[Cases], data_sets: int, matters: str) -> Table:
-    """Table of how often a learned confidence is better than the best free one."""
+    """Table of how often a learned confidence is better than the free one that validation chose."""
     columns: tuple[Column[Cases], ...] = (
         label("use of the learned confidence", lambda each: each.use),
         label("images", lambda each: each.images),
@@ -225,5 +225,5 @@ def cases_table(cases: Sequence[Cases], data_sets: int, matters: str) -> Table:
         Column("not counted: a free one", lambda each: str(each.same)),
     )
     counted = f"methods and {data_sets} data set{'s' * (data_sets != 1)}"
-    title = f"Learned confidences against the best free one, counted over {counted}"
+    title = f"Learned confidences against the free one that validation chose, counted over {counted}"
     return table_of(columns, cases, title, place="page", anchor="cases", small="small fit")

@@ -313,9 +313,13 @@ def advice(answers: Sequence[Verdict]) -> Advice:
 
 def _caveat(chosen: Verdict) -> str:
     """Why a confidence that is better may be no better than what is free; empty if it is better."""
-    if chosen.beats_all_free:
+    if not chosen.beats_all_free:
+        return f"its own confidence orders images as {chosen.same_order_as} does, which is free"
+    rivals = chosen.rivals
+    if chosen.survives or not rivals.best_on_test:
         return ""
-    return f"its own confidence orders images as {chosen.same_order_as} does, which is free"
+    free = percent(rivals.best_on_test_mean, 1)
+    return f"not over any: the free {named(rivals.best_on_test)} has {free} on these images"
 
 
 def named(confidence: str) -> str:
