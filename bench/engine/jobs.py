@@ -156,13 +156,17 @@ class Done(_Message):
 
 
 class Failed(_Message):
-    """Event that a worker reports: a job ended with an error, whose reason is one line and traceback is in ``log``."""
+    """Event that a worker reports: a job ended with an error, whose reason is one line and traceback is in ``log``.
+
+    ``ended`` is whether the process ends with it, since it can do no more on its GPU.
+    """
 
     event: Literal["failed"] = "failed"
     error: str
     reason: str
     place: str
     log: str
+    ended: bool = False
 
 
 Event = EpochDone | Alive | Done | Failed
@@ -184,7 +188,7 @@ class SettingFailed(JobFailed):
 
 
 class WorkerDied(JobFailed):
-    """A worker process ended in the middle of a job: killed, out of memory, or crashed in native code."""
+    """A worker process ended in the middle of a job: killed, out of memory, crashed in native code, or on its GPU."""
 
 
 class WorkerSilent(JobFailed):

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TextIO
 
-from ..errors import UnitFailed, UserError, first_line, is_out_of_memory, place_of
+from ..errors import UnitFailed, UserError, breaks_gpu, first_line, is_out_of_memory, place_of
 from ..resources import keep_memory, pick_device, return_memory
 from ..store.files import write_atomic
 from ..store.folder import CHECKPOINT, LOG
@@ -139,7 +139,8 @@ def failed(job: Job, error: BaseException) -> Failed:
     reason = first_line(error) if said else f"{kind}: {first_line(error)}"
     if is_out_of_memory(error):
         reason = f"out of memory: try fewer --workers, smaller settings or more memory: {reason}"
-    return Failed(error=kind, reason=reason, place="" if said else place_of(error), log=log)
+    place = "" if said else place_of(error)
+    return Failed(error=kind, reason=reason, place=place, log=log, ended=breaks_gpu(error))
 
 
 def main() -> None:
@@ -163,7 +164,10 @@ def main() -> None:
         try:
             emit(run_job(job, emit))
         except BaseException as error:  # a plug-in that calls sys.exit must not end the worker
-            emit(failed(job, error))
+            event = failed(job, error)
+            emit(event)
+            if event.ended:  # CUDA is beyond use, and its clean-up may hang
+                os._exit(1)
         return_memory()  # the next job may need less, and its peak is measured
 
 
