@@ -74,6 +74,8 @@ class OutOfMemory(UnitFailed):
 def is_out_of_memory(error: BaseException) -> bool:
     """Check if an error says that memory ran out: of Python and NumPy, or of torch on the host or on a GPU.
 
+    Some errors of cuBLAS and cuDNN may have another reason (:func:`breaks_gpu`).
+
     Example:
         >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("shapes do not match"))
         (True, False)
@@ -82,7 +84,7 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     text = str(error)
     return isinstance(error, RuntimeError) and (
-        any(words in text for words in _ALLOCATORS) or text.endswith("could not create a primitive")
+        any(words in text for words in _ALLOCATORS + _PERHAPS) or text.endswith("could not create a primitive")
     )
 
 
@@ -96,6 +98,15 @@ _ALLOCATORS = (
 )
 """Words of the ``RuntimeError`` by which torch and the libraries below it say that memory ran out. oneDNN says "could
 not create a primitive" and nothing more; with more behind it, it is something else."""
+
+_PERHAPS = (
+    "CUBLAS_STATUS_NOT_INITIALIZED",
+    "CUDNN_STATUS_INTERNAL_ERROR",
+    "CUDNN_STATUS_NOT_INITIALIZED",
+    "CUDNN_STATUS_EXECUTION_FAILED",
+    "nable to find an engine to execute this computation",
+)
+"""Words of errors of cuBLAS and cuDNN that mostly say that there was no memory for a handle or a workspace."""
 
 
 def breaks_gpu(error: BaseException) -> bool:

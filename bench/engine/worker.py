@@ -20,7 +20,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TextIO
 
-from ..errors import UnitFailed, UserError, breaks_gpu, first_line, is_out_of_memory, place_of
+from ..errors import OutOfMemory, UnitFailed, UserError, breaks_gpu, first_line, is_out_of_memory, place_of
 from ..resources import keep_memory, pick_device, return_memory
 from ..store.files import write_atomic
 from ..store.folder import CHECKPOINT, LOG
@@ -61,8 +61,31 @@ def _become_silent(out: TextIO) -> None:
 def run_job(job: Job, emit: Callable[[Event], None]) -> Done:
     """Do one job in this process: propose trials, train, test, make cached features or check the machine.
 
-    A training or test emits an event after each epoch, and at most ten a second between.
+    A training or test emits an event after each epoch, and at most ten a second between. When memory runs out where
+    smaller parts do not help, what is not needed is freed and the job is done once more, a training from its last
+    epoch: another program may have held memory of the GPU for a while.
     """
+    from .running import release_memory
+
+    freed = False
+
+    def heard(event: Event) -> None:
+        nonlocal freed
+        freed = freed and not isinstance(event, EpochDone)
+        emit(event)
+
+    while True:
+        try:
+            return _run_job(job, heard)
+        except Exception as error:
+            if freed or not (isinstance(error, OutOfMemory) or is_out_of_memory(error)):
+                raise
+        # Here and not above: the error refers to everything that the failed attempt has allocated.
+        release_memory()
+        freed = True
+
+
+def _run_job(job: Job, emit: Callable[[Event], None]) -> Done:
     import torch
 
     from .environment import Meter

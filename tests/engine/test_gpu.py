@@ -1,5 +1,7 @@
 """On a simulated GPU: every method computes what it does on the CPU, and how often a step makes the host wait."""
 
+import contextlib
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -10,19 +12,24 @@ from bench.datasets.array_images import ArrayImages
 from bench.datasets.augmentation import Augmentation
 from bench.datasets.dataset import TrainVal
 from bench.engine.inputs import AugmentedImages, CachedFeatures, Features
+from bench.engine.jobs import Done, TestJob, TrainJob
 from bench.engine.networks import embed
 from bench.engine.running import Running
 from bench.engine.training import Trainer
+from bench.engine.worker import run_job
 from bench.methods._model import EmbeddingModel
 from bench.methods.backbones.registry import build_backbone
 from bench.methods.cosface import CosFace
 from bench.methods.distributions.arrays import to_arrays
 from bench.methods.scorers.spec import DistributionScorer
+from bench.planning.experiment import Experiment
+from bench.planning.plan import build_plans
 from bench.protocols.recipes._base import Optim
 from bench.registry import Registry
 from bench.site import Site
 
-from ..simulated_cuda import Gpu
+from ..simulated_cuda import Gpu, GpuTensor
+from .conftest import write_photographs
 
 METHODS = Registry("methods")
 FORMS = [(name, form) for name in METHODS.names for form in METHODS.get(name).load().forms()]
@@ -134,3 +141,105 @@ def test_a_step_on_the_gpu_is_that_on_the_cpu(gpu, name, form):
     assert found.keys() == expected.keys()
     different = [key for key in found if not torch.equal(found[key].nan_to_num(), expected[key].nan_to_num())]
     assert not different
+
+
+def _plan(folder, device, method="cosface", dataset="ndigit_smoke", of=None, **asked):
+    site = Site(results=str(folder / device), device=device, **(of or {}))
+    request = Experiment(methods=(method,), datasets=(dataset,), hparams="default", **asked)
+    return next(plan for plan in build_plans(request, site).plans if plan.requested), site
+
+
+def _in_training(name):
+    return lambda op, args, to_gpu: op == name and torch.is_grad_enabled()
+
+
+def _to_gpu(dims, dtype):
+    def fails(op, args, to_gpu):
+        moved = op == "_to_copy" and to_gpu and not isinstance(args[0], GpuTensor)
+        return moved and args[0].dim() in dims and args[0].dtype == dtype
+
+    return fails
+
+
+PLACES = {
+    "network to the GPU": _to_gpu({2}, torch.float32),
+    "convolution of a step": _in_training("convolution"),
+    "batch norm of a step": _in_training("native_batch_norm"),
+    "loss of a step": _in_training("_log_softmax"),
+    "backward pass": lambda op, args, to_gpu: op == "convolution_backward",
+    "batch to the GPU": lambda op, args, to_gpu: (
+        _to_gpu({4}, torch.float32)(op, args, to_gpu) and threading.current_thread() is not threading.main_thread()
+    ),
+    "labels to the GPU": _to_gpu({1}, torch.int64),
+    "state of the optimiser": lambda op, args, to_gpu: op == "zeros_like",
+    "step of the optimiser": lambda op, args, to_gpu: op == "_fused_adamw_",
+    "embedding": lambda op, args, to_gpu: op == "convolution" and not torch.is_grad_enabled(),
+    "gallery of a scorer": _to_gpu({2}, torch.float64),
+}
+"""Where memory may run out."""
+
+
+@pytest.mark.slow
+def test_memory_that_runs_out_once_changes_no_result(gpu, tmp_path):
+    plan, site = _plan(tmp_path, "cuda", set=("optim.epochs=2",), seeds=1)
+    (spec,) = plan.train_specs(plan.defaults(), 0, None).values()
+    ended = {}
+    for place, fails in ({"nowhere": lambda op, args, to_gpu: False} | PLACES).items():
+        left = [place != "nowhere"]
+
+        def once(op, args, to_gpu, fails=fails, left=left):
+            return bool(left) and left[-1] and fails(op, args, to_gpu) and left.pop()
+
+        gpu.fails, gpu.freed = once, 0
+        here = site.model_copy(update={"results": str(tmp_path / place.replace(" ", "_"))})
+        with gpu:
+            assert run_job(TrainJob(spec=spec, site=here), lambda event: None) == Done()
+        record = here.store.trained(spec.cell, spec.id)
+        ended[place] = (record.files, record.environment.micro_batch, record.environment.chunk)
+        assert place == "nowhere" or (not left and gpu.freed == 1), f"{place}: memory did not run out"
+    assert {place: found for place, found in ended.items() if found != ended["nowhere"]} == {}
+
+
+def _rows(plan, site, gpu):
+    """Values of the tests of one seed of a method after its whole training, and that of its base."""
+
+    def trained(plan, seed, bases):
+        specs = plan.train_specs(plan.defaults(), seed, bases)
+        for spec in specs.values():
+            run_job(TrainJob(spec=spec, site=site), lambda event: None)
+        return specs
+
+    with gpu:
+        bases = trained(plan.base, 0, None) if plan.base else None
+        (test,) = plan.test_specs(trained(plan, 0, bases))
+        run_job(TestJob(specs=(test,), cell=plan.cell, site=site), lambda event: None)
+    record = site.store.tested(plan.cell, test.id)
+    return [row["value"] for row in record.rows], record.environment.device
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "frozen"),
+    [("cosface", False), ("hib", False), ("pfe", False), ("vmf_loss", False), ("spe", False), ("vmf_loss", True)],
+)
+def test_a_whole_training_and_its_test_are_those_on_the_cpu(gpu, tmp_path, weights, name, frozen):
+    asked = {"set": ("optim.epochs=1",), "seeds": 1, "frozen": frozen, "of": {"weights": str(weights)}}
+    expected, device = _rows(*_plan(tmp_path, "cpu", name, **asked), contextlib.nullcontext())
+    assert device == "cpu"
+    found, device = _rows(*_plan(tmp_path, "cuda", name, **asked), gpu)
+    assert device == "Simulated GPU"
+    assert found == expected
+
+
+@pytest.mark.slow
+def test_photographs_on_the_gpu(gpu, tmp_path, monkeypatch):
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
+    write_photographs(tmp_path / "photos", classes=16, each=4)
+    pins = ("image_size=32", "resize=36", "classes_per_batch=2", "images_per_class=4")
+    asked = {
+        "set": ("optim.epochs=2", *(f"data.{pin}" for pin in pins)), "seeds": 1, "dataset": "folder",
+        "backbone": "test_resnet", "dim": 8, "of": {"data_root": str(tmp_path / "photos"), "weights": "none"},
+    }  # fmt: skip
+    expected, _ = _rows(*_plan(tmp_path, "cpu", **asked), contextlib.nullcontext())
+    found, _ = _rows(*_plan(tmp_path, "cuda", **asked), gpu)
+    assert found == expected
