@@ -111,11 +111,13 @@ class Gpu:
         launches: Number of operators that compute.
         fails: Function ``(operator, arguments, to_gpu) -> bool`` that says where memory runs out, or None.
         freed: How often the cache was emptied.
+        room: Bytes that are free, and all.
+        share: Share of the memory that this process may use.
     """
 
     def __init__(self, patch):
         self.waits, self.launches, self.fails, self.freed = collections.Counter(), 0, None, 0
-        self._entered = []
+        self.room, self.share, self._entered = (80 << 30, 80 << 30), 1.0, []
         quiet = {
             "_lazy_init": None, "is_available": True, "is_initialized": True, "device_count": 1, "current_device": 0,
             "reset_peak_memory_stats": None, "max_memory_allocated": 0, "get_device_name": "Simulated GPU",
@@ -125,6 +127,10 @@ class Gpu:
             patch.setattr(torch.cuda, name, lambda *given, value=value: value)
         patch.setattr(torch.cuda, "synchronize", lambda *given: self.waits.update(["synchronize"]))
         patch.setattr(torch.cuda, "empty_cache", self._free)
+        patch.setattr(torch.cuda, "mem_get_info", lambda *given: self.room)
+        patch.setattr(
+            torch.cuda, "set_per_process_memory_fraction", lambda share, *given: vars(self).update(share=share)
+        )
         patch.setattr(torch.cuda, "get_rng_state", lambda *given: torch.get_rng_state())
         patch.setattr(torch.cuda, "set_rng_state", lambda state, *given: torch.set_rng_state(state))
         for name in ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check"):
@@ -133,6 +139,9 @@ class Gpu:
 
     def _free(self):
         self.freed += 1
+
+    def _limit(self, share, *given):
+        self.share = share
 
     def _threads(self, count):
         return ThreadPoolExecutor(count, initializer=lambda: [mode.__enter__() for mode in self._modes()])

@@ -126,7 +126,15 @@ class CheckJob(_Message):
     site: Site
 
 
-Job = ProposeJob | TrainJob | FeaturesJob | TestedFeaturesJob | TestJob | CheckJob
+class GpuJob(_Message):
+    """Check that the GPU can be used and that others leave room on it for the workers that share it."""
+
+    job: Literal["gpu"] = "gpu"
+    sharing: int
+    site: Site
+
+
+Job = ProposeJob | TrainJob | FeaturesJob | TestedFeaturesJob | TestJob | CheckJob | GpuJob
 
 
 def _files(site: Site, cell: Cell, unit: str) -> tuple[Path, ...]:

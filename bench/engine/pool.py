@@ -29,6 +29,10 @@ killer's work for another program; a fleet that is preempted now and then still 
 ONE_THREAD = {
     name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 }
+UNLESS_SET = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+"""Settings of CUDA that a user may have made already: without the first, matrix products are not repeatable; without
+the second, memory that is free but in pieces is lost."""
+
 _LINE_LIMIT = 1 << 26
 _LOOK = 10.0
 """Longest time between two looks at a silent worker, seconds. Silence is counted in looks and not by a clock, so that a
@@ -69,7 +73,7 @@ class LocalWorker:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, **ONE_THREAD, **self._variables},
+            env={**UNLESS_SET, **os.environ, **ONE_THREAD, **self._variables},
             limit=_LINE_LIMIT,
         )
         self._drain = asyncio.create_task(self._keep_stderr(self._process))

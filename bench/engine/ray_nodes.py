@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from ..errors import UserError, first_line, shortened
-from ..resources import cores
+from ..resources import CARD, SHARE, cores
 from .jobs import (
     EVENTS,
     JOBS,
@@ -98,6 +98,7 @@ class RayWorker:
         self.usable = True
         self.node = on.name
         limits = {name: value for name, value in os.environ.items() if name.startswith("BENCH_MAX_")}
+        limits |= {SHARE: str(gpus)} if gpus else {CARD: ""}
         # No retry of Ray's: it loses events of a job that is run again.
         actor = ray.remote(Host).options(
             num_cpus=1,

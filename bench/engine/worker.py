@@ -34,6 +34,7 @@ from .jobs import (
     Event,
     Failed,
     FeaturesJob,
+    GpuJob,
     Job,
     ProposeJob,
     TestedFeaturesJob,
@@ -89,11 +90,16 @@ def _run_job(job: Job, emit: Callable[[Event], None]) -> Done:
     import torch
 
     from .environment import Meter
+    from .gpu import open_gpu
 
     torch.set_num_threads(1)
     if isinstance(job, ProposeJob):
         return Done(points=_proposals(job))
     site = job.site.model_copy(update={"device": pick_device(job.site.device)})
+    if site.device == "cuda":
+        open_gpu(job.sharing if isinstance(job, GpuJob) else 0)
+    if isinstance(job, GpuJob):
+        return Done()
     _ = site.plugin_tests  # imports the plug-ins
     torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms would import torch's compiler as well
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

@@ -202,7 +202,8 @@ def test_the_actor_gets_a_core_and_its_share_on_that_node_and_no_retry(on_node, 
     silence, variables, declared, sharing, on_cpu = options["arguments"]
     assert (silence, declared, sharing, on_cpu) == (None, 4, 2, False)
     assert variables["BENCH_MAX_PIXELS"] == "9"
-    assert set(variables) == {name for name in os.environ if name.startswith("BENCH_MAX_")}
+    assert variables["BENCH_GPU_SHARE"] == "0.5"
+    assert set(variables) == {name for name in os.environ if name.startswith("BENCH_MAX_")} | {"BENCH_GPU_SHARE"}
 
 
 def _raised(there, job):
