@@ -16,7 +16,7 @@ OUTSIDE = 0.75 * 2**30
 
 
 def open_gpu(sharing: int = 0) -> None:
-    """Open the GPU of this process, hold it to its share of the memory, and turn TF32 off.
+    """Open the GPU of this process, hold it to its share of the memory, and turn TF32 off: a training turns it on.
 
     With ``sharing`` workers on this GPU, none of which has begun, there must be room for the shares of all of them.
 

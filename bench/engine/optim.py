@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..errors import OutOfMemory, UnitFailed, first_line, is_out_of_memory
-from ..methods._model import Embedding, EmbeddingModel
+from ..methods._model import Embedding, EmbeddingModel, tf32
 from ..protocols.recipes._base import Optim, Optimizer, Schedule
 from .inputs import Inputs
 from .running import Running, release_memory
@@ -148,7 +148,8 @@ class Optimisation:
     def backward(self, loss: Tensor) -> None:
         """Set the gradients to those of a loss, a scalar; in half precision they are scaled."""
         self.optimizer.zero_grad(set_to_none=True)
-        self.scaler.scale(loss).backward()
+        with tf32(self.model.tf32):
+            self.scaler.scale(loss).backward()
 
     def update(self, *, heads_only: bool = False) -> None:
         """Take one optimiser step by the gradients of the parameters; ``heads_only`` leaves the backbone as it is."""
@@ -225,7 +226,9 @@ class MicroBatches:
             after = _random_state()
             for part, drawn, gradient in zip(parts, draws, features.grad.split(len(parts[0]))):
                 _set_random_state(drawn)
-                self.model.features(part).backward(gradient)
+                again = self.model.features(part)
+                with tf32(self.model.tf32):
+                    again.backward(gradient)
             _set_random_state(after)
         return loss.detach()
 

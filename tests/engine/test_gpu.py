@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +14,7 @@ from bench.datasets.augmentation import Augmentation
 from bench.datasets.dataset import TrainVal
 from bench.engine.inputs import AugmentedImages, CachedFeatures, Features
 from bench.engine.jobs import Done, TestJob, TrainJob
-from bench.engine.networks import embed
+from bench.engine.networks import embed, prepare_steps
 from bench.engine.running import Running
 from bench.engine.training import Trainer
 from bench.engine.worker import run_job
@@ -141,6 +142,31 @@ def test_a_step_on_the_gpu_is_that_on_the_cpu(gpu, name, form):
     assert found.keys() == expected.keys()
     different = [key for key in found if not torch.equal(found[key].nan_to_num(), expected[key].nan_to_num())]
     assert not different
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32"])
+@pytest.mark.parametrize("micro_batch", [None, 8])
+def test_tf32_is_for_the_backbone_of_a_step_if_asked_for(gpu, precision, micro_batch):
+    """Torch has it on for every convolution."""
+    seen = {}
+
+    def look(op, args, to_gpu):
+        allowed = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+        seen.setdefault((op, torch.is_grad_enabled()), set()).add(allowed)
+
+    off, on, default = (False, False), (True, True), (torch.backends.cudnn.allow_tf32, False)
+    with gpu:
+        trainer = _trainer(CosFace(), "cuda")
+        prepare_steps(trainer.model, replace(trainer.spec.optim, precision=precision))
+        trainer.running.micro_batch = micro_batch
+        gpu.fails = look
+        trainer.train_epoch(0)
+        backbone = on if precision == "tf32" else off
+        assert seen["convolution", True] == seen["convolution_backward", False] == {backbone}
+        assert seen["_log_softmax", True] == {default}  # a product in the loss is not rounded
+        seen.clear()
+        embed(trainer.model, _images().evaluation, 24, "cuda")
+    assert seen["convolution", False] == {off}
 
 
 def _plan(folder, device, method="cosface", dataset="ndigit_smoke", of=None, **asked):
