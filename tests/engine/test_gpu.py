@@ -144,6 +144,19 @@ def test_a_step_on_the_gpu_is_that_on_the_cpu(gpu, name, form):
     assert not different
 
 
+@pytest.mark.parametrize("name", ["dul_reg", "scf"])
+def test_the_weights_of_a_base_move_with_it_however_torch_moves_them(name):
+    method = METHODS.get(name).load()()
+    model = EmbeddingModel(method, build_backbone("convnet", 1, None), 6, 16, CosFace().objective(6, 16))
+    before = torch.__future__.get_overwrite_module_params_on_conversion()
+    torch.__future__.set_overwrite_module_params_on_conversion(True)
+    try:
+        model.double()
+    finally:
+        torch.__future__.set_overwrite_module_params_on_conversion(before)
+    assert model.objective._base[0].weight is model.base_objective.weight
+
+
 @pytest.mark.parametrize("precision", ["float32", "tf32"])
 @pytest.mark.parametrize("micro_batch", [None, 8])
 def test_tf32_is_for_the_backbone_of_a_step_if_asked_for(gpu, precision, micro_batch):
