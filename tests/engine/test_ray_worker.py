@@ -114,6 +114,13 @@ def test_the_actor_says_that_its_process_has_died_or_was_silent(job, process, tm
     assert "--stall" in reason
 
 
+def test_the_actor_says_that_its_gpu_is_gone(job, process, tmp_path, monkeypatch):
+    monkeypatch.setenv("JOBS", str(tmp_path / "job"))
+    monkeypatch.setattr(pool, "TRIES", 1)
+    process([Failed(error="NoGpu", reason="GPU 0 is gone", place="", log="", ended=True)])
+    assert _said(job) == [("gone", "GPU 0 is gone")]
+
+
 # Its counterpart here
 
 
@@ -224,6 +231,7 @@ def _failed(error):
     [
         (("died", "exit code 3"), (WorkerDied, "on node far: exit code 3"), True),
         (("silent", "no progress"), (WorkerSilent, "on node far: no progress"), True),
+        (("gone", "GPU 0 is gone"), (WorkerDied, "on node far: GPU 0 is gone"), False),
         (_failed("ValueError"), (JobCrashed, "on node far: bad"), True),
         (_failed("FloatingPointError"), (SettingFailed, "bad"), True),
         (RayError("The actor died\nlong story"), (WorkerDied, "worker on node far ended: The actor died"), False),
