@@ -121,6 +121,7 @@ class Gpu:
         quiet = {
             "_lazy_init": None, "is_available": True, "is_initialized": True, "device_count": 1, "current_device": 0,
             "reset_peak_memory_stats": None, "max_memory_allocated": 0, "get_device_name": "Simulated GPU",
+            "get_device_capability": (9, 0),
             "manual_seed": None, "manual_seed_all": None, "is_current_stream_capturing": False,
         }  # fmt: skip
         for name, value in quiet.items():
