@@ -31,6 +31,10 @@ class UnknownName(UserError):
         super().__init__(f"unknown {what} {shortened(name, 100)!r}{hint} (known: {', '.join(names)}{elsewhere})")
 
 
+class NoGpu(UserError):
+    """The GPU that was asked for is not there, or this process may not use it."""
+
+
 class TooFewClasses(UserError):
     """A batch needs more classes than the data set has for training."""
 
@@ -70,6 +74,8 @@ class OutOfMemory(UnitFailed):
 def is_out_of_memory(error: BaseException) -> bool:
     """Check if an error says that memory ran out: of Python and NumPy, or of torch on the host or on a GPU.
 
+    Some errors of cuBLAS and cuDNN may have another reason (:func:`breaks_gpu`).
+
     Example:
         >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("shapes do not match"))
         (True, False)
@@ -78,7 +84,7 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     text = str(error)
     return isinstance(error, RuntimeError) and (
-        any(words in text for words in _ALLOCATORS) or text.endswith("could not create a primitive")
+        any(words in text for words in _ALLOCATORS + _PERHAPS) or text.endswith("could not create a primitive")
     )
 
 
@@ -92,6 +98,41 @@ _ALLOCATORS = (
 )
 """Words of the ``RuntimeError`` by which torch and the libraries below it say that memory ran out. oneDNN says "could
 not create a primitive" and nothing more; with more behind it, it is something else."""
+
+_PERHAPS = (
+    "CUBLAS_STATUS_NOT_INITIALIZED",
+    "CUDNN_STATUS_INTERNAL_ERROR",
+    "CUDNN_STATUS_NOT_INITIALIZED",
+    "CUDNN_STATUS_EXECUTION_FAILED",
+    "nable to find an engine to execute this computation",
+)
+"""Words of errors of cuBLAS and cuDNN that mostly say that there was no memory for a handle or a workspace."""
+
+
+def breaks_gpu(error: BaseException) -> bool:
+    """Check if after an error this process can do no more on its GPU, which a fresh process may be able to.
+
+    CUDA reports what a kernel did wrong from then on at every call. An error of cuBLAS or cuDNN may also be a lack of
+    memory; it counts once smaller parts have not helped.
+
+    Example:
+        >>> breaks_gpu(RuntimeError("CUDA error: an illegal memory access was encountered"))
+        True
+        >>> breaks_gpu(RuntimeError("CUDA error: out of memory"))
+        False
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        of_cuda = type(cause).__name__ == "AcceleratorError" or any(words in str(cause) for words in _OF_CUDA)
+        without_memory = any(words in str(cause) for words in _ALLOCATORS)
+        if isinstance(cause, NoGpu) or (isinstance(cause, RuntimeError) and of_cuda and not without_memory):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
+_OF_CUDA = ("CUDA error", "CUBLAS_STATUS", "CUDNN_STATUS", "CUSOLVER_STATUS")
+"""Words of the ``RuntimeError`` by which torch passes on an error of CUDA and its libraries."""
 
 
 def first_line(error: BaseException, limit: int = LINE) -> str:

@@ -5,22 +5,47 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .errors import UserError
+from .errors import NoGpu, UserError, first_line
 
 if TYPE_CHECKING:
     from .datasets.dataset import Dataset
 
 
+CARD = "CUDA_VISIBLE_DEVICES"
+"""Environment variable with the GPUs that a process may use; none if it is empty."""
+
+SHARE = "BENCH_GPU_SHARE"
+"""Environment variable with the share of a GPU's memory that a process may use, in (0, 1]."""
+
+
 def pick_device(device: str) -> str:
-    """Device to compute on, ``cpu`` or ``cuda``; ``auto`` is ``cuda`` if there is a GPU."""
+    """Device to compute on, ``cpu`` or ``cuda``; ``auto`` is ``cuda`` if there is a GPU.
+
+    Raises:
+        NoGpu: If a GPU is asked for, or is there, that cannot be used.
+    """
+    if device == "cpu":
+        return device
     import torch
 
-    if device == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda: torch sees no GPU here; use --device cpu or auto")
-    return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        if torch.cuda.is_available():
+            return "cuda"
+    if device == "auto" and not said:
+        return "cpu"
+    try:  # the driver is too old, say
+        torch.cuda.init()
+        reason = str(said[-1].message) if said else ""
+    except (RuntimeError, AssertionError) as error:
+        reason = first_line(error)
+    reason = re.split(r"\. |\.?$", reason)[0]
+    raise NoGpu(f"--device {device}: torch sees no GPU here ({reason}); use --device cpu")
 
 
 def worker_count(asked: int | None, device: str, gpus_per_worker: float | None = None) -> int:
@@ -57,7 +82,7 @@ def gpu_names() -> list[str]:
     import torch
 
     count = torch.cuda.device_count()
-    given = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    given = [name.strip() for name in os.environ.get(CARD, "").split(",") if name.strip()]
     return given[:count] if len(given) >= count else [str(number) for number in range(count)]
 
 

@@ -6,7 +6,8 @@ A network is a backbone, a mean head, a spread head and an objective.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -86,6 +87,21 @@ class Embedding(NamedTuple):
     distribution: Distribution
 
 
+@contextmanager
+def tf32(allowed: bool) -> Iterator[None]:
+    """Let a GPU round float32 to 10 bits in convolutions and matrix products, or forbid it, for a while.
+
+    By itself torch allows it in convolutions.
+    """
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = products.allow_tf32, convolutions.allow_tf32
+    products.allow_tf32 = convolutions.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        products.allow_tf32, convolutions.allow_tf32 = before
+
+
 class NonFiniteEmbeddings(ValueError):
     """Embeddings of a network that has diverged: some are infinite or not a number."""
 
@@ -126,7 +142,7 @@ class EmbeddingModel(nn.Module):
         self.reads_maps = False
         self._freeze_backbone = freeze_backbone
         self.backbone = backbone
-        self.precision = torch.float32
+        self.precision, self.tf32 = torch.float32, False
         features = int(backbone.out_features)  # type: ignore[arg-type]
         seed("mean")
         self.mean = MeanHead(features, dim)
@@ -170,10 +186,12 @@ class EmbeddingModel(nn.Module):
     def features(self, images: Tensor) -> Tensor:
         """Pooled features ``[B, F]`` of images ``[B, C, H, W]``, or of maps if the attribute ``reads_maps`` is set.
 
-        In training mode the backbone runs under autocast if the attribute ``precision`` is a dtype other than float32.
+        In training mode the backbone runs under autocast if the attribute ``precision`` is a dtype other than float32,
+        and with TF32 if the attribute ``tf32`` is set.
         """
         lower = self.training and self.precision != torch.float32
-        with torch.autocast(images.device.type, self.precision if lower else None, enabled=lower):
+        autocast = torch.autocast(images.device.type, self.precision if lower else None, enabled=lower)
+        with autocast, tf32(self.training and self.tf32):
             features: Tensor = self.cut.features(images) if self.cut and self.reads_maps else self.backbone(images)
         return features
 

@@ -119,12 +119,13 @@ class ClassLikelihood(nn.Module):
         weight = getattr(base, "weight", None)
         if not isinstance(weight, nn.Parameter) or weight.dim() != 2:
             raise UnfitBase(f"{method} needs a base with one weight per class, such as cosface or arcface")
-        # The base module keeps its weights; this is a view of them, not a second copy in the state dict.
-        self._weight = [weight]
+        # In a list, so that its weights are not in the state dict a second time.
+        self._base = [base]
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
         """Scalar loss of a batch of B embeddings with class labels ``[B]``."""
-        return -distribution.log_prob(F.normalize(self._weight[0].detach(), dim=-1)[labels]).mean()
+        weight: Tensor = self._base[0].weight.detach()  # type: ignore[operator, union-attr]
+        return -distribution.log_prob(F.normalize(weight, dim=-1)[labels]).mean()
 
     def validation_loss(self, distribution: Distribution, labels: Tensor) -> Tensor:
         """Scalar loss of N images whose classes, labels ``[N]``, have no weight, because they are not training classes.

@@ -87,7 +87,7 @@ class NirLoss(nn.Module):
         if weight.dim() == 3:
             assert isinstance(self.proxy_loss, SoftTripleLoss)
             share = self.proxy_loss.assigned(points)[1].detach()
-            picked = share[torch.arange(len(labels)), labels].unsqueeze(-1)
+            picked = share[torch.arange(len(labels), device=labels.device), labels].unsqueeze(-1)
             own = (picked * F.normalize(weight, dim=-1)[labels]).sum(1)
         else:
             own = weight[labels]

@@ -114,7 +114,7 @@ edit("methods/dul_cls.py", ("self.kl_weight *", "2 * self.kl_weight *"))
 print(json.dumps(changed()))
 edit("methods/dul_cls.py", ("2 * self.kl_weight *", "self.kl_weight *"))
 print(json.dumps(changed()))
-edit("methods/losses.py", ("self._weight", "self._prototypes"))  # another name for the same value
+edit("methods/losses.py", ("self._base", "self._trained"))  # another name for the same value
 print(json.dumps(changed()))
 print(versions.main([]), versions.main(["--renew"]), versions.main([]), file=sys.stderr)
 print(json.dumps(changed()))

@@ -20,6 +20,7 @@ import torch
 from .._version import __version__
 from ..site import Site
 from ..store.records import Cost, Environment
+from .gpu import software as gpu_software
 from .networks import CHUNK
 from .running import Running
 
@@ -65,7 +66,7 @@ class Meter(Running):
 
     def cost(self) -> Cost:
         """Cost up to now."""
-        gpu = torch.cuda.max_memory_allocated() >> 20 if torch.cuda.is_available() else 0
+        gpu = torch.cuda.max_memory_allocated() >> 20 if torch.cuda.is_initialized() else 0
         return Cost(
             cpu_seconds=None if self.resumed else round(time.process_time() - self._cpu, 3),
             peak_memory_mib=_peak_memory() if self._peaks else None,
@@ -77,7 +78,7 @@ class Meter(Running):
 
 def _forget_peaks() -> bool:
     """Let the largest memory count from now, since a worker does many jobs; False if the system does not."""
-    if torch.cuda.is_available():
+    if torch.cuda.is_initialized():  # a look at the GPU would open it
         torch.cuda.reset_peak_memory_stats()
     try:
         Path("/proc/self/clear_refs").write_text("5")
@@ -101,6 +102,7 @@ def environment(site: Site, started: float, running: Running) -> Environment:
         python=platform.python_version(),
         machine=platform.machine(),
         device=torch.cuda.get_device_name() if site.device == "cuda" else "cpu",
+        gpu_software=gpu_software() if site.device == "cuda" else "",
         threads=torch.get_num_threads(),
         seconds=round(time.perf_counter() - started, 3),
         peak_memory_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // per_mib,

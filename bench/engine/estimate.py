@@ -19,7 +19,7 @@ from ..resources import keep_memory, return_memory
 from ..site import Site
 from ..store.specs import TrainSpec
 from .inputs import generator
-from .networks import CHUNK, at_once, build_model
+from .networks import CHUNK, at_once, build_model, prepare_steps
 from .optim import Optimisation
 from .training import steps_per_epoch
 
@@ -57,13 +57,16 @@ class Estimate:
 
 
 def _median_seconds(work: Callable[[], Any], repeats: int = 3) -> float:
-    work()
+    def whole() -> None:
+        work()
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+
+    whole()  # compiles, and chooses kernels
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
-        work()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+        whole()
         times.append(time.perf_counter() - start)
     return sorted(times)[repeats // 2]
 
@@ -160,6 +163,7 @@ def _step_seconds(
     """Seconds of one training step, or of the fit, on some images, repeated to the size of a batch."""
     if not model.method.by_steps:
         return 0.0  # one pass over cached features: less than a step of any other method
+    prepare_steps(model, spec.optim)
     optimisation = Optimisation(model, spec.optim, device)
     batch, labels = images[torch.arange(len(labels)) % len(images)], labels.to(device)
     with torch.no_grad():

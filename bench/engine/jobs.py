@@ -126,7 +126,15 @@ class CheckJob(_Message):
     site: Site
 
 
-Job = ProposeJob | TrainJob | FeaturesJob | TestedFeaturesJob | TestJob | CheckJob
+class GpuJob(_Message):
+    """Check that the GPU can be used and that others leave room on it for the workers that share it."""
+
+    job: Literal["gpu"] = "gpu"
+    sharing: int
+    site: Site
+
+
+Job = ProposeJob | TrainJob | FeaturesJob | TestedFeaturesJob | TestJob | CheckJob | GpuJob
 
 
 def _files(site: Site, cell: Cell, unit: str) -> tuple[Path, ...]:
@@ -156,13 +164,17 @@ class Done(_Message):
 
 
 class Failed(_Message):
-    """Event that a worker reports: a job ended with an error, whose reason is one line and traceback is in ``log``."""
+    """Event that a worker reports: a job ended with an error, whose reason is one line and traceback is in ``log``.
+
+    ``ended`` is whether the process ends with it, since it can do no more on its GPU.
+    """
 
     event: Literal["failed"] = "failed"
     error: str
     reason: str
     place: str
     log: str
+    ended: bool = False
 
 
 Event = EpochDone | Alive | Done | Failed
@@ -184,7 +196,7 @@ class SettingFailed(JobFailed):
 
 
 class WorkerDied(JobFailed):
-    """A worker process ended in the middle of a job: killed, out of memory, or crashed in native code."""
+    """A worker process ended in the middle of a job: killed, out of memory, crashed in native code, or on its GPU."""
 
 
 class WorkerSilent(JobFailed):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..errors import UserError
-from ..resources import cores, gpu_names, pick_device, worker_count
+from ..resources import CARD, SHARE, cores, gpu_names, pick_device, worker_count
 from ..site import Site
 from ..store.claims import Roster
-from .jobs import Job, TestJob, TrainJob
+from .jobs import GpuJob, Job, JobFailed, TestJob, TrainJob
 from .needs import needs_of
 from .pool import LocalWorker, Pool
 from .ray_cluster import HIDDEN, RayWorkers, Shares
@@ -66,18 +67,34 @@ class Launched:
     text: str
 
 
+class OnGpus(Pool):
+    """Pool of workers on GPUs of this machine, ``sharing`` on each if it is shared, which are tried before any job."""
+
+    def __init__(self, workers: Sequence[LocalWorker], sharing: int, site: Site) -> None:
+        super().__init__(workers)
+        self._try = GpuJob(sharing=sharing, site=site)
+
+    async def start(self) -> None:
+        """Start every worker; a UserError says which GPU cannot be used and why."""
+        await super().start()
+        try:
+            await asyncio.gather(*(worker.run(self._try, lambda event: None) for worker in self._all))
+        except JobFailed as error:
+            raise UserError(str(error)) from None
+
+
 def local(launch: Launch, site: Site) -> Launched:
-    """Workers of this machine, if there is room for them; on GPUs, each is pinned to one of them."""
+    """Workers of this machine, if there is room for them; on GPUs, each is pinned to one of them, on CPUs to none."""
     count = worker_count(launch.workers, launch.device, launch.gpus_per_worker)
-    cards = gpu_names() if launch.device == "cuda" else []
-    workers = [
-        LocalWorker(launch.silence, {"CUDA_VISIBLE_DEVICES": cards[number % len(cards)]} if cards else None)
-        for number in range(count)
-    ]
+    cards = gpu_names() if launch.device == "cuda" else [""]
+    on_each = -(-count // len(cards))
+    share = launch.gpus_per_worker or 1 / on_each
+    workers = [LocalWorker(launch.silence, {CARD: cards[n % len(cards)], SHARE: str(share)}) for n in range(count)]
     place = f"{len(cards)} GPUs" if len(cards) > 1 else launch.device
+    there = site.model_copy(update={"device": launch.device, "threads": max(1, cores() // count)})
     return Launched(
-        Pool(workers),
-        site.model_copy(update={"device": launch.device, "threads": max(1, cores() // count)}),
+        Pool(workers) if launch.device == "cpu" else OnGpus(workers, on_each if share < 1 else 0, there),
+        there,
         f"{count} worker{'s' if count > 1 else ''} on {place}",
     )
 

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ..methods._base import Method
-from ..methods._model import EmbeddingModel, EnsembleMethod, EnsembleModel, NonFiniteEmbeddings
+from ..methods._model import EmbeddingModel, EnsembleMethod, EnsembleModel, NonFiniteEmbeddings, tf32
 from ..methods.backbones.registry import build_backbone, find_weights
 from ..methods.distributions.arrays import from_arrays, to_arrays
+from ..protocols.recipes._base import Optim
 from ..seeds import seed_for
 from ..site import Site
 from ..store.records import TrainRecord
@@ -44,7 +45,8 @@ def at_once(images: Tensor, size: int) -> int:
 def features_of(network: Callable[[Tensor], Tensor], images: Tensor, size: int) -> Tensor:
     """Features of a chunk of up to ``size`` images, few of which pass through the network at a time."""
     few = at_once(images, size)
-    return torch.cat([network(_padded(part, few))[: len(part)] for part in images.split(few)])
+    with tf32(False):
+        return torch.cat([network(_padded(part, few))[: len(part)] for part in images.split(few)])
 
 
 def build_model(spec: TrainSpec, site: Site, num_classes: int, channels: int) -> EmbeddingModel:
@@ -69,6 +71,16 @@ def build_model(spec: TrainSpec, site: Site, num_classes: int, channels: int) ->
     )
     model.to(site.device)
     return model.to(memory_format=torch.channels_last)
+
+
+def prepare_steps(model: EmbeddingModel, optim: Optim) -> None:
+    """Give a network the precision that it trains in, and compile its backbone if that is asked for."""
+    model.tf32 = optim.precision == "tf32"
+    model.precision = torch.float32 if model.tf32 else getattr(torch, optim.precision)
+    if optim.compile:
+        # Compiled kernels are to be deterministic if the others are.
+        torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled(), warn_only=True)
+        model.backbone.compile()
 
 
 def starting_backbone(spec: TrainSpec, site: Site, channels: int) -> nn.Module:

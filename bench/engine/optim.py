@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..errors import OutOfMemory, UnitFailed, first_line, is_out_of_memory
-from ..methods._model import Embedding, EmbeddingModel
+from ..methods._model import Embedding, EmbeddingModel, tf32
 from ..protocols.recipes._base import Optim, Optimizer, Schedule
 from .inputs import Inputs
 from .running import Running, release_memory
@@ -148,7 +148,8 @@ class Optimisation:
     def backward(self, loss: Tensor) -> None:
         """Set the gradients to those of a loss, a scalar; in half precision they are scaled."""
         self.optimizer.zero_grad(set_to_none=True)
-        self.scaler.scale(loss).backward()
+        with tf32(self.model.tf32):
+            self.scaler.scale(loss).backward()
 
     def update(self, *, heads_only: bool = False) -> None:
         """Take one optimiser step by the gradients of the parameters; ``heads_only`` leaves the backbone as it is."""
@@ -172,7 +173,7 @@ class Optimisation:
 
 
 class MicroBatches:
-    """Training steps that go on in micro-batches when memory runs out.
+    """Training steps that are tried again when memory runs out, and then go on in micro-batches.
 
     As in GradCache (Gao et al. 2021, arXiv:2101.06983): a first pass without a graph gives the backbone's features of
     all images, heads and loss are computed on the whole batch, and a second pass gives each part of the features its
@@ -180,7 +181,8 @@ class MicroBatches:
     are the same in both passes; heads and loss draw theirs once. Without dropout the gradients are those of the whole
     batch up to rounding.
 
-    Batch norm that trains takes its statistics from the whole batch, so that such a batch is never split.
+    Batch norm that trains takes its statistics from the whole batch, so that such a batch is never split, nor tried
+    again here: running statistics have moved.
     """
 
     def __init__(self, model: EmbeddingModel, inputs: Inputs, optimisation: Optimisation, running: Running) -> None:
@@ -224,31 +226,39 @@ class MicroBatches:
             after = _random_state()
             for part, drawn, gradient in zip(parts, draws, features.grad.split(len(parts[0]))):
                 _set_random_state(drawn)
-                self.model.features(part).backward(gradient)
+                again = self.model.features(part)
+                with tf32(self.model.tf32):
+                    again.backward(gradient)
             _set_random_state(after)
         return loss.detach()
 
     def _smaller_until_it_fits(self, batch: Tensor, whole: Callable[[], T], in_parts: Callable[[int], T]) -> T:
+        freed = False
         while True:
             restore = _restoring(self._heads)
+            size = self.running.micro_batch
             try:
-                size = self.running.micro_batch
                 return whole() if size is None else in_parts(size)
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
-                smaller = self._smaller(len(batch), error)
+                smaller = size if self._repeatable and not freed else self._smaller(len(batch), error)
             # Here and not above: the error refers to everything that the failed attempt has allocated.
             release_memory()
             restore()
-            self.running.micro_batch = smaller
+            self.running.micro_batch, freed = smaller, True
+
+    @property
+    def _repeatable(self) -> bool:
+        """Whether a failed attempt leaves the backbone as it was."""
+        return not any(isinstance(module, _BatchNorm) and module.training for module in self.model.backbone.modules())
 
     def _smaller(self, batch: int, error: Exception) -> int:
         """Size of micro-batches to try next, if there is one."""
         said = first_line(error)
         if not self.inputs.through_backbone:
             raise OutOfMemory("heads on cached features cannot be trained in parts", said) from error
-        if any(isinstance(module, _BatchNorm) and module.training for module in self.model.backbone.modules()):
+        if not self._repeatable:
             frozen = ", data.freeze_norm=statistics" if hasattr(self.model.backbone, "freeze_norm") else ""
             raise OutOfMemory("batch norm trains on whole batches", said, frozen) from error
         size = min(batch, self.running.micro_batch or batch)

@@ -18,6 +18,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing
 from typing import Protocol
 
+from ..errors import NoGpu
 from .jobs import EVENTS, Alive, Done, EpochDone, Event, Failed, Job, WorkerDied, WorkerSilent, failure
 
 TRIES = 3
@@ -28,6 +29,10 @@ killer's work for another program; a fleet that is preempted now and then still 
 ONE_THREAD = {
     name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 }
+UNLESS_SET = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+"""Settings of CUDA that a user may have made already: without the first, matrix products are not repeatable; without
+the second, memory that is free but in pieces is lost."""
+
 _LINE_LIMIT = 1 << 26
 _LOOK = 10.0
 """Longest time between two looks at a silent worker, seconds. Silence is counted in looks and not by a clock, so that a
@@ -37,19 +42,25 @@ run that was stopped and goes on (Ctrl-Z, a laptop that slept) ends no worker.""
 class LocalWorker:
     """A worker process of this machine, with one thread, which is started again if it has ended.
 
-    It is ended if it has a job and makes no progress for ``silence`` seconds.
+    It is ended if it has a job and makes no progress for ``silence`` seconds. It is not usable once :data:`TRIES`
+    processes of it, one after the other, had no GPU.
     """
 
-    usable = True
     node = ""
 
     def __init__(self, silence: float | None = None, variables: Mapping[str, str] | None = None) -> None:
         self._silence = silence
         self._variables = dict(variables or {})
         self._step = ""
+        self._without_gpu = 0
         self._process: asyncio.subprocess.Process | None = None
         self._stderr: collections.deque[str] = collections.deque(maxlen=20)
         self._drain: asyncio.Task[None] | None = None
+
+    @property
+    def usable(self) -> bool:
+        """True unless its GPU is gone."""
+        return self._without_gpu < TRIES
 
     async def start(self) -> None:
         """Start the process; its imports go on while the caller does something else."""
@@ -62,7 +73,7 @@ class LocalWorker:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, **ONE_THREAD, **self._variables},
+            env={**UNLESS_SET, **os.environ, **ONE_THREAD, **self._variables},
             limit=_LINE_LIMIT,
         )
         self._drain = asyncio.create_task(self._keep_stderr(self._process))
@@ -97,6 +108,13 @@ class LocalWorker:
             while event := await self._event(process):
                 if isinstance(event, Alive):
                     self._step = event.step
+                if isinstance(event, Failed) and event.ended:
+                    self._without_gpu += event.error == NoGpu.__name__
+                    await self.stop()
+                    self._process = None
+                    raise WorkerDied(event.reason, event.place, event.log)
+                if isinstance(event, Done):
+                    self._without_gpu = 0
                 yield event
                 if isinstance(event, Done | Failed):
                     return
@@ -240,6 +258,7 @@ class Pool:
         place = (priority, self._count)
         while True:
             worker = await self._acquire(place)
+            died = False
             try:
                 if not begin():
                     return None
@@ -247,11 +266,12 @@ class Pool:
                 return await worker.run(job, on_event)
             except WorkerDied:
                 deaths += 1
+                died = True
                 if self._stopping or deaths == TRIES:
                     raise
             finally:
                 self._placed(job, None)
-                self._release(worker)
+                self._release(worker, last=died)
 
     async def _acquire(self, place: tuple[tuple[int, ...], int]) -> Worker:
         if self._idle:
@@ -265,11 +285,12 @@ class Pool:
                 self._release(future.result())
             raise
 
-    def _release(self, worker: Worker) -> None:
-        """Give a worker that has become free to the job that is next."""
+    def _release(self, worker: Worker, last: bool = False) -> None:
+        """Give a worker that has become free to the job that is next; the ``last`` choice is one that has just died."""
         if self._stopping or worker not in self._all:
             return
-        if not worker.usable:
+        # No other worker will join those of this machine, and without any the jobs would wait for ever.
+        if not worker.usable and (worker.node or any(other.usable for other in self._all if other is not worker)):
             self._all.remove(worker)
             return
         while self._waiting:
@@ -277,7 +298,7 @@ class Pool:
             if not future.done():  # nobody waits for a cancelled one
                 future.set_result(worker)
                 return
-        self._idle.append(worker)
+        self._idle.insert(0 if last else len(self._idle), worker)
 
     async def stop(self) -> None:
         """End every worker at once; an interrupted training can resume from its last epoch."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from ..errors import UnitFailed, UserError, first_line
 from ..resources import per_gpu
 from ..site import Site
-from .jobs import CheckJob, Done, Job, ProposeJob, WorkerDied
+from .jobs import CheckJob, Done, GpuJob, Job, ProposeJob, WorkerDied
 from .needs import Needs
 from .pool import TRIES, LocalWorker, Pool
 from .ray_nodes import Node, RayWorker, connect, watch_nodes
@@ -267,6 +267,8 @@ class RayWorkers(Pool):
         worker = RayWorker(member.node, self._gpus, self._silence, member.slots)
         try:
             await worker.start()
+            if self._gpus:
+                await worker.run(GpuJob(sharing=0, site=self._site), lambda event: None)
             if not member.checked:
                 await worker.run(CheckJob(needs=self._needs, site=self._site), lambda event: None)
         except BaseException:

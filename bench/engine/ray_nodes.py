@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from ..errors import UserError, first_line, shortened
-from ..resources import cores
+from ..resources import CARD, SHARE, cores
 from .jobs import (
     EVENTS,
     JOBS,
@@ -43,7 +43,7 @@ _TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 
 Said = tuple[str, str]
-"""Message of an actor: ``event`` and an event as JSON, or ``died`` or ``silent`` and the reason."""
+"""Message of an actor: ``event`` and an event as JSON, or ``died``, ``silent`` or ``gone`` (its GPU) and the reason."""
 
 
 class Node(NamedTuple):
@@ -83,7 +83,7 @@ class Host:
             async for event in self._worker.events(job):
                 yield "event", event.model_dump_json()
         except WorkerDied as error:
-            yield "died", str(error)
+            yield "died" if self._worker.usable else "gone", str(error)
         except WorkerSilent as error:
             yield "silent", str(error)
 
@@ -98,6 +98,7 @@ class RayWorker:
         self.usable = True
         self.node = on.name
         limits = {name: value for name, value in os.environ.items() if name.startswith("BENCH_MAX_")}
+        limits |= {SHARE: str(gpus)} if gpus else {CARD: ""}
         # No retry of Ray's: it loses events of a job that is run again.
         actor = ray.remote(Host).options(
             num_cpus=1,
@@ -131,7 +132,8 @@ class RayWorker:
                 self.usable = False
                 raise WorkerDied(f"worker on node {self.node} ended in the middle of the job") from None
             if kind != "event":
-                died = WorkerDied if kind == "died" else WorkerSilent
+                self.usable = kind != "gone"
+                died = WorkerSilent if kind == "silent" else WorkerDied
                 raise died(f"on node {self.node}: {text}")
             event = EVENTS.validate_json(text)
             if isinstance(event, Done):

@@ -42,30 +42,34 @@ def release_memory() -> None:
     """Give back memory that nothing refers to any more, on the host and on the GPU."""
     gc.collect()
     return_memory()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    torch.cuda.empty_cache()  # does nothing where no GPU is used
 
 
 def in_chunks(count: int, size: int, work: Callable[[Tensor, int], T], running: Running, step: str) -> list[T]:
-    """Results of some work on consecutive rows, part by part; when memory runs out, parts become half as large."""
+    """Results of some work on consecutive rows, part by part; when memory runs out, parts become half as large.
+
+    At first a part is tried again as it is: another program may have held memory of the GPU for a while.
+    """
     size = min(size, running.chunk or size)
     parts: list[T] = []
-    start = 0
+    start, freed = 0, False
     while start < count or not parts:
         running.alive(step if count <= size else f"{step}: {start} of {count}")
         rows = torch.arange(start, min(start + size, count))
         try:
             parts.append(work(rows, size))
-            start += size
+            start, freed = start + size, False
             continue
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            if size == 1:
+            if freed and size == 1:
                 raise OutOfMemory(f"{step}, one image at a time", first_line(error)) from error
         # Here and not above: the error refers to everything that the failed attempt has allocated.
         release_memory()
-        size = running.chunk = size // 2
+        if freed:
+            size = running.chunk = size // 2
+        freed = True
     return parts
 
 

@@ -47,7 +47,7 @@ from .inputs import (
     loss_of_any_classes,
     set_scale,
 )
-from .networks import backbone_features, build_model, check_finite, load_base
+from .networks import backbone_features, build_model, check_finite, load_base, prepare_steps
 from .optim import MicroBatches, Optimisation
 from .running import PatientScorer, Running
 
@@ -122,11 +122,7 @@ class Trainer:
         self.data: TrainVal = dataset.train_val(spec.fold, spec.folds)
         self.model = build_model(spec, site, self.data.train.num_classes, self.channels)
         self.inputs = self._inputs(dataset)
-        self.model.precision = getattr(torch, spec.optim.precision)
-        if spec.optim.compile:
-            # Compiled kernels are to be deterministic if the others are.
-            torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled(), warn_only=True)
-            self.model.backbone.compile()
+        prepare_steps(self.model, spec.optim)
         self.progress = Progress()
 
     def _inputs(self, dataset: Dataset) -> Inputs:

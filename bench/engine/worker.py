@@ -20,7 +20,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TextIO
 
-from ..errors import UnitFailed, UserError, first_line, is_out_of_memory, place_of
+from ..errors import OutOfMemory, UnitFailed, UserError, breaks_gpu, first_line, is_out_of_memory, place_of
 from ..resources import keep_memory, pick_device, return_memory
 from ..store.files import write_atomic
 from ..store.folder import CHECKPOINT, LOG
@@ -34,6 +34,7 @@ from .jobs import (
     Event,
     Failed,
     FeaturesJob,
+    GpuJob,
     Job,
     ProposeJob,
     TestedFeaturesJob,
@@ -61,16 +62,44 @@ def _become_silent(out: TextIO) -> None:
 def run_job(job: Job, emit: Callable[[Event], None]) -> Done:
     """Do one job in this process: propose trials, train, test, make cached features or check the machine.
 
-    A training or test emits an event after each epoch, and at most ten a second between.
+    A training or test emits an event after each epoch, and at most ten a second between. When memory runs out where
+    smaller parts do not help, what is not needed is freed and the job is done once more, a training from its last
+    epoch: another program may have held memory of the GPU for a while.
     """
+    from .running import release_memory
+
+    freed = False
+
+    def heard(event: Event) -> None:
+        nonlocal freed
+        freed = freed and not isinstance(event, EpochDone)
+        emit(event)
+
+    while True:
+        try:
+            return _run_job(job, heard)
+        except Exception as error:
+            if freed or not (isinstance(error, OutOfMemory) or is_out_of_memory(error)):
+                raise
+        # Here and not above: the error refers to everything that the failed attempt has allocated.
+        release_memory()
+        freed = True
+
+
+def _run_job(job: Job, emit: Callable[[Event], None]) -> Done:
     import torch
 
     from .environment import Meter
+    from .gpu import open_gpu
 
     torch.set_num_threads(1)
     if isinstance(job, ProposeJob):
         return Done(points=_proposals(job))
     site = job.site.model_copy(update={"device": pick_device(job.site.device)})
+    if site.device == "cuda":
+        open_gpu(job.sharing if isinstance(job, GpuJob) else 0)
+    if isinstance(job, GpuJob):
+        return Done()
     _ = site.plugin_tests  # imports the plug-ins
     torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms would import torch's compiler as well
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
@@ -139,7 +168,8 @@ def failed(job: Job, error: BaseException) -> Failed:
     reason = first_line(error) if said else f"{kind}: {first_line(error)}"
     if is_out_of_memory(error):
         reason = f"out of memory: try fewer --workers, smaller settings or more memory: {reason}"
-    return Failed(error=kind, reason=reason, place="" if said else place_of(error), log=log)
+    place = "" if said else place_of(error)
+    return Failed(error=kind, reason=reason, place=place, log=log, ended=breaks_gpu(error))
 
 
 def main() -> None:
@@ -163,7 +193,10 @@ def main() -> None:
         try:
             emit(run_job(job, emit))
         except BaseException as error:  # a plug-in that calls sys.exit must not end the worker
-            emit(failed(job, error))
+            event = failed(job, error)
+            emit(event)
+            if event.ended:  # CUDA is beyond use, and its clean-up may hang
+                os._exit(1)
         return_memory()  # the next job may need less, and its peak is measured
 
 

@@ -167,6 +167,8 @@ class Environment(_Value):
             of earlier versions.
         commit: Git commit of the checkout that ran it, followed by ``+`` if tracked files had changed; empty if it was
             no checkout, or in records of earlier versions.
+        gpu_software: Versions of CUDA, cuDNN and the driver; empty if no GPU was used. Precision and TF32 are in the
+            specification of the training (``optim.precision``).
     """
 
     bench: str
@@ -182,6 +184,7 @@ class Environment(_Value):
     cost: Cost | None = None
     processor: str = ""
     commit: str = ""
+    gpu_software: str = ""
 
     @property
     def memory_note(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 Optimizer = Literal["adamw", "adam", "sgd", "rmsprop"]
 Schedule = Literal["onecycle", "cosine", "step", "multistep", "constant"]
-Precision = Literal["float32", "bfloat16", "float16"]
+Precision = Literal["float32", "tf32", "bfloat16", "float16"]
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,9 @@ class Optim:
         head_epochs: Number of first epochs in which the backbone is frozen and only the rest trains.
         grad_clip: Largest global norm of the gradient; 0 leaves gradients as they are.
         epochs: Passes over the training images.
-        precision: Precision of the backbone in training: ``float32``, ``bfloat16`` or ``float16`` (with loss scaling);
-            heads and losses are always float32.
+        precision: Precision of the backbone in training: ``float32``, ``tf32`` (float32 that a GPU rounds to 10 bits in
+            convolutions and products), ``bfloat16`` or ``float16`` (with loss scaling); heads and losses are always
+            float32, and so is every embedding.
         compile: Compile the backbone (torch.compile).
     """
 

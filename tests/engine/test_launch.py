@@ -16,14 +16,23 @@ from bench.resources import cores
 from bench.site import Site
 
 
+class Made(list):
+    """Cards of the workers that were made, and the share of each."""
+
+    def __init__(self):
+        super().__init__()
+        self.shares = []
+
+
 @pytest.fixture
 def cards(monkeypatch):
     """Let torch see some GPUs; the workers that are made are kept with the card of each."""
-    made = []
+    made = Made()
 
     class Recorded:
         def __init__(self, silence, variables):
-            made.append((variables or {}).get("CUDA_VISIBLE_DEVICES"))
+            made.append(variables["CUDA_VISIBLE_DEVICES"])
+            made.shares.append(float(variables["BENCH_GPU_SHARE"]))
 
     def of(count, visible=None):
         import torch
@@ -72,20 +81,36 @@ def test_workers_are_pinned_to_the_cards_in_turn(cards, count, visible, options,
     assert there.text == f"{number} on {f'{count} GPUs' if count > 1 else 'cuda'}"
 
 
+@pytest.mark.parametrize(
+    ("count", "options", "share"),
+    [
+        (1, {}, 1.0),
+        (4, {"workers": 2}, 1.0),
+        (1, {"gpus_per_worker": 0.25, "workers": 1}, 0.25),
+        (2, {"gpus_per_worker": 0.5}, 0.5),
+        (2, {"workers": 5}, 1 / 3),
+    ],
+)
+def test_a_worker_is_held_to_its_share_of_a_card(cards, count, options, share):
+    made = cards(count)
+    launched(**options)
+    assert set(made.shares) == {share}
+
+
 def test_on_the_cpu_there_is_a_worker_per_core_and_none_is_pinned(cards):
     made = cards(0)
     there = launched()
-    assert made == [None] * cores()
+    assert made == [""] * cores()  # CUDA is hidden: nothing can open it
     assert (there.site.device, there.site.threads) == ("cpu", 1)
     made.clear()
     assert launched(workers=3).text == "3 workers on cpu"
-    assert made == [None] * 3
+    assert made == [""] * 3
 
 
 def test_on_the_cpu_although_there_are_cards(cards):
     made = cards(2)
     assert launched(device="cpu", workers=1).site.device == "cpu"
-    assert made == [None]
+    assert made == [""]
 
 
 @pytest.mark.parametrize(
@@ -158,6 +183,8 @@ def test_a_worker_process_has_one_thread_and_its_variables(monkeypatch):
 
     start = asyncio.create_subprocess_exec
     monkeypatch.setenv("KEPT", "1")
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
     monkeypatch.setattr(pool.asyncio, "create_subprocess_exec", recorded)
 
     async def run():
@@ -169,6 +196,8 @@ def test_a_worker_process_has_one_thread_and_its_variables(monkeypatch):
     assert given[0]["CUDA_VISIBLE_DEVICES"] == "3"
     assert given[0]["OMP_NUM_THREADS"] == "1"
     assert given[0]["KEPT"] == "1"
+    assert given[0]["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"  # the user's own
+    assert given[0]["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
 
 
 def test_a_run_on_one_machine_imports_no_ray(tmp_path):

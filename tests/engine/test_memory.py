@@ -7,14 +7,15 @@ import sys
 import numpy as np
 import pytest
 import torch
+from bench.engine import worker
 from bench.engine.inputs import AugmentedImages
-from bench.engine.jobs import SETTING_ERRORS, TrainJob
+from bench.engine.jobs import SETTING_ERRORS, Done, EpochDone, TrainJob
 from bench.engine.networks import backbone_features, embed
 from bench.engine.optim import MicroBatches, Optimisation
 from bench.engine.running import PatientScorer, Running, in_chunks
 from bench.engine.testing import run_tests
 from bench.engine.training import Trainer, run_training
-from bench.engine.worker import failed
+from bench.engine.worker import failed, run_job
 from bench.errors import LINE, OutOfMemory, UnitFailed, is_out_of_memory
 from bench.methods._model import Embedding, EmbeddingModel
 from bench.methods.backbones.registry import build_backbone
@@ -39,6 +40,11 @@ REAL = "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't
     [
         (MemoryError(), True),
         (np.exceptions.AxisError("x"), False),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR"), True),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"), True),
+        (RuntimeError("GET was unable to find an engine to execute this computation"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_INVALID_VALUE when calling `cublasSgemm`"), False),
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."), True),
         (RuntimeError(f"{REAL} 8 bytes"), True),
         (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), True),
@@ -267,11 +273,11 @@ class _Counting(torch.nn.Module):
 def test_a_failed_attempt_leaves_no_trace():
     images, labels = _batch()
     model = _frozen_norm(_model(CosFace()))
-    model.objective = _Counting(failures=2)
+    model.objective = _Counting(failures=3)
     steps = _micro_batches(model, None)
     torch.manual_seed(3)
     steps.gradients(images, lambda e: model.objective(e.distribution, labels))
-    assert steps.running.micro_batch == 3  # 12, 6, 3
+    assert steps.running.micro_batch == 3  # 12, 12, 6, 3
     assert model.objective.calls == 1
     torch.manual_seed(3)
     assert torch.equal(model.objective.drawn, torch.rand(1))
@@ -284,8 +290,20 @@ def test_sizes_are_halved_down_to_one_image_and_then_given_up():
     steps = _micro_batches(model, None)
     with pytest.raises(OutOfMemory, match=r"^out of memory \(one image at a time\): try lower data\.classes_per_batch"):
         steps.gradients(images, lambda e: model.objective(e.distribution, labels))
-    assert model.objective.seen == 4  # 12, 6, 3, 1
+    assert model.objective.seen == 5  # 12, 12, 6, 3, 1
     assert steps.running.micro_batch == 1
+
+
+@pytest.mark.parametrize("through_backbone", [True, False])
+def test_memory_that_runs_out_once_changes_no_size(through_backbone):
+    images, labels = _batch()
+    model = _frozen_norm(_model(CosFace()))
+    model.objective = _Counting(failures=1)
+    steps = _micro_batches(model, None)
+    steps.inputs.through_backbone = through_backbone  # heads on cached features have no smaller parts
+    steps.gradients(images, lambda e: model.objective(e.distribution, labels))
+    assert (model.objective.seen, steps.running.micro_batch) == (2, None)
+    assert model.objective.calls == 1
 
 
 def test_other_errors_are_not_caught():
@@ -436,10 +454,59 @@ def test_chunks_cover_every_row_once_and_keep_their_size():
         return rows
 
     assert torch.equal(torch.cat(in_chunks(10, 8, work, running, "x")), torch.arange(10))
-    assert tried == [(8, 8), (4, 4), (2, 2), (2, 2), (2, 2), (2, 2), (2, 2)]
+    assert tried == [(8, 8), (8, 8), (4, 4), (2, 2), (2, 2), (2, 2), (2, 2), (2, 2)]
     tried.clear()
     assert torch.equal(torch.cat(in_chunks(3, 8, work, running, "x")), torch.arange(3))
     assert tried == [(2, 2), (1, 2)]
+
+
+def test_each_chunk_is_tried_again_before_it_is_halved():
+    running, tried = Running(), []
+
+    def work(rows, size):
+        tried.append(int(rows[0]))
+        if tried.count(tried[-1]) == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return rows
+
+    assert torch.equal(torch.cat(in_chunks(10, 4, work, running, "x")), torch.arange(10))
+    assert tried == [0, 0, 4, 4, 8, 8]
+    assert running.chunk is None
+
+
+def _failing(monkeypatch, *script):
+    """Let a job do what a script says, an item each time it is begun: report an epoch, or raise an error."""
+    steps = list(script)
+
+    def run(job, emit):
+        while steps:
+            step = steps.pop(0)
+            if isinstance(step, Exception):
+                raise step
+            emit(step)
+        return Done()
+
+    monkeypatch.setattr(worker, "_run_job", run)
+    return steps
+
+
+RAN_OUT = (torch.OutOfMemoryError("CUDA out of memory."), OutOfMemory("batch norm trains on whole batches", ""))
+
+
+@pytest.mark.parametrize("error", RAN_OUT, ids=["anywhere", "no smaller parts"])
+def test_a_job_is_done_once_more_when_memory_runs_out(monkeypatch, error):
+    said = []
+    _failing(monkeypatch, error, EpochDone(epoch=1), error, EpochDone(epoch=2))
+    assert run_job(None, said.append) == Done()
+    assert said == [EpochDone(epoch=1), EpochDone(epoch=2)]
+    left = _failing(monkeypatch, error, error, error)
+    with pytest.raises(type(error)):
+        run_job(None, said.append)
+    assert len(left) == 1
+    left = _failing(monkeypatch, ValueError("no memory"), error)
+    with pytest.raises(ValueError, match="no memory"):
+        run_job(None, said.append)
+    assert len(left) == 1
 
 
 class _Hungry:

@@ -105,7 +105,7 @@ async def test_before_each_try_it_is_asked_whether_the_job_is_needed():
 
 
 async def test_a_worker_that_cannot_be_used_any_more_leaves():
-    worker = Fake(0, usable=False)
+    worker = Fake(0, node="far", usable=False)
     pool = Pool([worker])
     waiting = asyncio.create_task(pool.run(job()))
     await _turns()

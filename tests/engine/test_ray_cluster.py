@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from bench.engine import ray_cluster
-from bench.engine.jobs import CheckJob, Done, JobCrashed, ProposeJob, TrainJob, WorkerDied
+from bench.engine.jobs import CheckJob, Done, GpuJob, JobCrashed, ProposeJob, TrainJob, WorkerDied
 from bench.engine.needs import Needs
 from bench.engine.ray_cluster import RayWorkers, Shares, slots
 from bench.engine.ray_nodes import Node
@@ -270,6 +270,19 @@ async def test_an_actor_that_has_died_is_replaced(cluster):
         assert cluster.alive() == {"a": 2}
         assert cluster.tried("a") == 3
         assert [type(job) for job in cluster.made[2].jobs] == []  # the node was checked before
+
+
+async def test_a_worker_whose_gpu_cannot_be_used_is_given_up(cluster):
+    FakeWorker.starts["b"] = [None] + [WorkerDied("GPU 0 is gone")] * 9
+    async with started(cluster, [node("a", gpus=1), node("b", gpus=1)]):
+        assert cluster.alive() == {"a": 1, "b": 1}
+        assert [type(job) for job in cluster.made[0].jobs] == [GpuJob, CheckJob]
+        cluster.made[1].usable = False
+        for _ in range(9):
+            await cluster.see(node("a", gpus=1), node("b", gpus=1))
+        assert cluster.alive() == {"a": 1}
+        assert cluster.tried("b") == 4
+        assert cluster.said[-1] == "node b is left out: GPU 0 is gone"
 
 
 async def test_workers_that_are_still_starting_are_not_started_again(cluster):

@@ -114,6 +114,13 @@ def test_the_actor_says_that_its_process_has_died_or_was_silent(job, process, tm
     assert "--stall" in reason
 
 
+def test_the_actor_says_that_its_gpu_is_gone(job, process, tmp_path, monkeypatch):
+    monkeypatch.setenv("JOBS", str(tmp_path / "job"))
+    monkeypatch.setattr(pool, "TRIES", 1)
+    process([Failed(error="NoGpu", reason="GPU 0 is gone", place="", log="", ended=True)])
+    assert _said(job) == [("gone", "GPU 0 is gone")]
+
+
 # Its counterpart here
 
 
@@ -202,7 +209,8 @@ def test_the_actor_gets_a_core_and_its_share_on_that_node_and_no_retry(on_node, 
     silence, variables, declared, sharing, on_cpu = options["arguments"]
     assert (silence, declared, sharing, on_cpu) == (None, 4, 2, False)
     assert variables["BENCH_MAX_PIXELS"] == "9"
-    assert set(variables) == {name for name in os.environ if name.startswith("BENCH_MAX_")}
+    assert variables["BENCH_GPU_SHARE"] == "0.5"
+    assert set(variables) == {name for name in os.environ if name.startswith("BENCH_MAX_")} | {"BENCH_GPU_SHARE"}
 
 
 def _raised(there, job):
@@ -223,6 +231,7 @@ def _failed(error):
     [
         (("died", "exit code 3"), (WorkerDied, "on node far: exit code 3"), True),
         (("silent", "no progress"), (WorkerSilent, "on node far: no progress"), True),
+        (("gone", "GPU 0 is gone"), (WorkerDied, "on node far: GPU 0 is gone"), False),
         (_failed("ValueError"), (JobCrashed, "on node far: bad"), True),
         (_failed("FloatingPointError"), (SettingFailed, "bad"), True),
         (RayError("The actor died\nlong story"), (WorkerDied, "worker on node far ended: The actor died"), False),

@@ -1,0 +1,284 @@
+"""On a simulated GPU: every method computes what it does on the CPU, and how often a step makes the host wait."""
+
+import contextlib
+import threading
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from bench.conformance.method_checks import CLASSES, DIM, PER_CLASS, build
+from bench.conformance.method_checks import _batch as images_and_labels
+from bench.datasets.array_images import ArrayImages
+from bench.datasets.augmentation import Augmentation
+from bench.datasets.dataset import TrainVal
+from bench.engine.inputs import AugmentedImages, CachedFeatures, Features
+from bench.engine.jobs import Done, TestJob, TrainJob
+from bench.engine.networks import embed, prepare_steps
+from bench.engine.running import Running
+from bench.engine.training import Trainer
+from bench.engine.worker import run_job
+from bench.methods._model import EmbeddingModel
+from bench.methods.backbones.registry import build_backbone
+from bench.methods.cosface import CosFace
+from bench.methods.distributions.arrays import to_arrays
+from bench.methods.scorers.spec import DistributionScorer
+from bench.planning.experiment import Experiment
+from bench.planning.plan import build_plans
+from bench.protocols.recipes._base import Optim
+from bench.registry import Registry
+from bench.site import Site
+
+from ..simulated_cuda import Gpu, GpuTensor
+from .conftest import write_photographs
+
+METHODS = Registry("methods")
+FORMS = [(name, form) for name in METHODS.names for form in METHODS.get(name).load().forms()]
+
+WAITS = {
+    "arcface": 6, "cosface": 6, "dsml": 6, "dul_cls": 5, "dul_reg": 6, "el_nivmf": 35, "hib": 9, "laplace": 13,
+    "loss_prediction": 7, "margin": 8, "mc_dropout": 6, "mc_infonce": 21, "multi_similarity": 8, "nir": 8,
+    "norm_softmax": 6, "pfe": 9, "proxy_anchor": 8, "proxy_anchor_el_nivmf": 35, "proxy_distance": 5, "proxy_nca": 6,
+    "scf": 6, "soft_triple": 6, "spe": 29, "untrained": 5, "vmf_fl": 5, "vmf_loss": 18,
+}  # fmt: skip
+"""How often a training step of the engine (of a method that is fitted: its fit) may make the host wait for the GPU:
+the largest number of the method's forms. Five are the engine's: batch, labels, two checks for finite values, the loss.
+Lower a number when a step has become better."""
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    return Gpu(monkeypatch)
+
+
+def _images():
+    pixels, labels = images_and_labels()
+    pixels = (64 * pixels + 128).clamp(0, 255).to(torch.uint8)
+    return ArrayImages(pixels, labels, map(str, range(len(labels))), map(str, range(CLASSES)), mean=(0.5,), std=(0.25,))
+
+
+def _trainer(method, device):
+    """The engine's training of a small network on six classes, whose epochs have one step."""
+    images, running = _images(), Running()
+    torch.manual_seed(0)
+    base = CosFace().objective(CLASSES, DIM) if method.on_base else None
+    model = EmbeddingModel(method, build_backbone("convnet", 1, None), CLASSES, DIM, base)
+    trainer = object.__new__(Trainer)
+    trainer.model = model.to(device).to(memory_format=torch.channels_last)
+    trainer.data = data = TrainVal(images, images, 0, 4)
+    trainer.site, trainer.running = Site(results="unused", device=device), running
+    trainer.spec = SimpleNamespace(
+        optim=Optim(epochs=1, lr=1e-3, lr_objective=1e-2),
+        batches=SimpleNamespace(classes_per_batch=CLASSES, images_per_class=PER_CLASS, epoch_repeats=1.0),
+        dataset="none", draw_of=lambda axis: 0,
+    )  # fmt: skip
+    trainer.inputs = AugmentedImages(data, Augmentation(), device, running)
+    if model.backbone_frozen:
+        with torch.no_grad():
+            features = model.eval().features(images.evaluation(torch.arange(len(images))).to(device))
+        trainer.inputs = CachedFeatures(Features(features[None], features[None], features), device, running)
+    return trainer
+
+
+def _values(name, form, device, gpu):
+    """What a method computes on a device: loss, gradients, weights, embeddings, confidences and scores."""
+    cls = METHODS.get(name).load()
+    method = cls(cls.Params(**cls.defaults(form)))
+    found = {}
+    if method.ensemble:
+        model = build(cls).to(device)
+    else:
+        trainer = _trainer(method, device)
+        model = trainer.model
+        if method.warm_start:
+            trainer._warm_start()
+        gpu.waits.clear()
+        loss = trainer.train_epoch(0) if method.by_steps else trainer.fit()
+        found["loss"] = torch.tensor(loss)
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    found |= model.state_dict() | {f"gradient of {key}": value for key, value in gradients.items() if value is not None}
+    waits = gpu.waits.total()
+    images = _images()
+    distribution, confidences = embed(model, images.evaluation, len(images), device, chunk=32)
+    scorer = DistributionScorer(method.scorer, distribution, model.scorer_options(), device)
+    found["scores"] = scorer.matrix(torch.arange(8), torch.arange(len(images)))
+    found["pairs"] = scorer.pairs(torch.arange(8), torch.arange(8).flip(0))
+    found |= to_arrays(distribution)[1] | confidences
+    return {key: value.cpu() for key, value in found.items()}, waits
+
+
+def test_devices_are_not_mixed(gpu):
+    here, mask = torch.ones(3), torch.tensor([True, False, True])
+    with gpu:
+        there = here.to("cuda")
+        assert (there.device.type, (there + 1).device.type, here.device.type) == ("cuda", "cuda", "cpu")
+        for mixed in (
+            lambda: there + here,
+            lambda: torch.cat([there, here]),
+            lambda: there.put_(torch.tensor([0]), there[:1]),
+            lambda: here[torch.arange(2, device="cuda")],
+            lambda: torch.rand(3, device="cuda", generator=torch.Generator()),
+        ):
+            with pytest.raises(RuntimeError, match=r"device|Expected a 'cuda'"):
+                mixed()
+        with pytest.raises(TypeError, match="numpy"):
+            there.numpy()
+        assert torch.equal((there + torch.tensor(1.0)).cpu(), here + 1)  # a number may be on the CPU
+        gpu.waits.clear()
+        there[mask.to("cuda", non_blocking=True)].sum().item()
+        there[mask.to("cuda", non_blocking=True)] = 0  # is a masked fill
+    assert gpu.waits == {"size of a mask": 1, "_local_scalar_dense": 1}
+
+
+@pytest.mark.parametrize(("name", "form"), FORMS)
+def test_a_step_on_the_gpu_is_that_on_the_cpu(gpu, name, form):
+    expected, none = _values(name, form, "cpu", gpu)
+    with gpu:
+        found, waits = _values(name, form, "cuda", gpu)
+    assert gpu.launches > 0
+    assert none == 0
+    if not METHODS.get(name).load().ensemble:
+        assert waits <= WAITS[name]
+    assert found.keys() == expected.keys()
+    different = [key for key in found if not torch.equal(found[key].nan_to_num(), expected[key].nan_to_num())]
+    assert not different
+
+
+@pytest.mark.parametrize("name", ["dul_reg", "scf"])
+def test_the_weights_of_a_base_move_with_it_however_torch_moves_them(name):
+    method = METHODS.get(name).load()()
+    model = EmbeddingModel(method, build_backbone("convnet", 1, None), 6, 16, CosFace().objective(6, 16))
+    before = torch.__future__.get_overwrite_module_params_on_conversion()
+    torch.__future__.set_overwrite_module_params_on_conversion(True)
+    try:
+        model.double()
+    finally:
+        torch.__future__.set_overwrite_module_params_on_conversion(before)
+    assert model.objective._base[0].weight is model.base_objective.weight
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32"])
+@pytest.mark.parametrize("micro_batch", [None, 8])
+def test_tf32_is_for_the_backbone_of_a_step_if_asked_for(gpu, precision, micro_batch):
+    """Torch has it on for every convolution."""
+    seen = {}
+
+    def look(op, args, to_gpu):
+        allowed = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+        seen.setdefault((op, torch.is_grad_enabled()), set()).add(allowed)
+
+    off, on, default = (False, False), (True, True), (torch.backends.cudnn.allow_tf32, False)
+    with gpu:
+        trainer = _trainer(CosFace(), "cuda")
+        prepare_steps(trainer.model, replace(trainer.spec.optim, precision=precision))
+        trainer.running.micro_batch = micro_batch
+        gpu.fails = look
+        trainer.train_epoch(0)
+        backbone = on if precision == "tf32" else off
+        assert seen["convolution", True] == seen["convolution_backward", False] == {backbone}
+        assert seen["_log_softmax", True] == {default}  # a product in the loss is not rounded
+        seen.clear()
+        embed(trainer.model, _images().evaluation, 24, "cuda")
+    assert seen["convolution", False] == {off}
+
+
+def _plan(folder, device, method="cosface", dataset="ndigit_smoke", of=None, **asked):
+    site = Site(results=str(folder / device), device=device, **(of or {}))
+    request = Experiment(methods=(method,), datasets=(dataset,), hparams="default", **asked)
+    return next(plan for plan in build_plans(request, site).plans if plan.requested), site
+
+
+def _in_training(name):
+    return lambda op, args, to_gpu: op == name and torch.is_grad_enabled()
+
+
+def _to_gpu(dims, dtype):
+    def fails(op, args, to_gpu):
+        moved = op == "_to_copy" and to_gpu and not isinstance(args[0], GpuTensor)
+        return moved and args[0].dim() in dims and args[0].dtype == dtype
+
+    return fails
+
+
+PLACES = {
+    "network to the GPU": _to_gpu({2}, torch.float32),
+    "convolution of a step": _in_training("convolution"),
+    "batch norm of a step": _in_training("native_batch_norm"),
+    "loss of a step": _in_training("_log_softmax"),
+    "backward pass": lambda op, args, to_gpu: op == "convolution_backward",
+    "batch to the GPU": lambda op, args, to_gpu: (
+        _to_gpu({4}, torch.float32)(op, args, to_gpu) and threading.current_thread() is not threading.main_thread()
+    ),
+    "labels to the GPU": _to_gpu({1}, torch.int64),
+    "state of the optimiser": lambda op, args, to_gpu: op == "zeros_like",
+    "step of the optimiser": lambda op, args, to_gpu: op == "_fused_adamw_",
+    "embedding": lambda op, args, to_gpu: op == "convolution" and not torch.is_grad_enabled(),
+    "gallery of a scorer": _to_gpu({2}, torch.float64),
+}
+"""Where memory may run out."""
+
+
+@pytest.mark.slow
+def test_memory_that_runs_out_once_changes_no_result(gpu, tmp_path):
+    plan, site = _plan(tmp_path, "cuda", set=("optim.epochs=2",), seeds=1)
+    (spec,) = plan.train_specs(plan.defaults(), 0, None).values()
+    ended = {}
+    for place, fails in ({"nowhere": lambda op, args, to_gpu: False} | PLACES).items():
+        left = [place != "nowhere"]
+
+        def once(op, args, to_gpu, fails=fails, left=left):
+            return bool(left) and left[-1] and fails(op, args, to_gpu) and left.pop()
+
+        gpu.fails, gpu.freed = once, 0
+        here = site.model_copy(update={"results": str(tmp_path / place.replace(" ", "_"))})
+        with gpu:
+            assert run_job(TrainJob(spec=spec, site=here), lambda event: None) == Done()
+        record = here.store.trained(spec.cell, spec.id)
+        ended[place] = (record.files, record.environment.micro_batch, record.environment.chunk)
+        assert place == "nowhere" or (not left and gpu.freed == 1), f"{place}: memory did not run out"
+    assert {place: found for place, found in ended.items() if found != ended["nowhere"]} == {}
+
+
+def _rows(plan, site, gpu):
+    """Values of the tests of one seed of a method after its whole training, and that of its base."""
+
+    def trained(plan, seed, bases):
+        specs = plan.train_specs(plan.defaults(), seed, bases)
+        for spec in specs.values():
+            run_job(TrainJob(spec=spec, site=site), lambda event: None)
+        return specs
+
+    with gpu:
+        bases = trained(plan.base, 0, None) if plan.base else None
+        (test,) = plan.test_specs(trained(plan, 0, bases))
+        run_job(TestJob(specs=(test,), cell=plan.cell, site=site), lambda event: None)
+    record = site.store.tested(plan.cell, test.id)
+    return [row["value"] for row in record.rows], record.environment.device
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "frozen"),
+    [("cosface", False), ("hib", False), ("pfe", False), ("vmf_loss", False), ("spe", False), ("vmf_loss", True)],
+)
+def test_a_whole_training_and_its_test_are_those_on_the_cpu(gpu, tmp_path, weights, name, frozen):
+    asked = {"set": ("optim.epochs=1",), "seeds": 1, "frozen": frozen, "of": {"weights": str(weights)}}
+    expected, device = _rows(*_plan(tmp_path, "cpu", name, **asked), contextlib.nullcontext())
+    assert device == "cpu"
+    found, device = _rows(*_plan(tmp_path, "cuda", name, **asked), gpu)
+    assert device == "Simulated GPU"
+    assert found == expected
+
+
+@pytest.mark.slow
+def test_photographs_on_the_gpu(gpu, tmp_path, monkeypatch):
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
+    write_photographs(tmp_path / "photos", classes=16, each=4)
+    pins = ("image_size=32", "resize=36", "classes_per_batch=2", "images_per_class=4")
+    asked = {
+        "set": ("optim.epochs=2", *(f"data.{pin}" for pin in pins)), "seeds": 1, "dataset": "folder",
+        "backbone": "test_resnet", "dim": 8, "of": {"data_root": str(tmp_path / "photos"), "weights": "none"},
+    }  # fmt: skip
+    expected, _ = _rows(*_plan(tmp_path, "cpu", **asked), contextlib.nullcontext())
+    found, _ = _rows(*_plan(tmp_path, "cuda", **asked), gpu)
+    assert found == expected

@@ -1,0 +1,267 @@
+"""Faults of a GPU: an error that breaks it for its process, memory that runs out, and a GPU that cannot be used."""
+
+import asyncio
+import sys
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import torch
+from bench.engine import pool
+from bench.engine.environment import Meter, environment
+from bench.engine.jobs import Done, Failed, GpuJob, ProposeJob, WorkerDied
+from bench.engine.launch import OnGpus
+from bench.engine.pool import LocalWorker, Pool
+from bench.engine.running import Running, release_memory
+from bench.engine.worker import failed, run_job
+from bench.errors import NoGpu, OutOfMemory, UnitFailed, UserError, breaks_gpu
+from bench.resources import pick_device
+from bench.site import Site
+
+from ..simulated_cuda import Gpu
+from .test_failures import RUN, _plugin
+
+JOB = ProposeJob(axes=("x",), space={}, sampler="tpe", numbers=(), told=(), fixed={})
+ASSERT = "CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported"
+AcceleratorError = getattr(torch, "AcceleratorError", RuntimeError)
+
+
+def _caused(error, cause):
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (AcceleratorError(ASSERT), True),
+        (RuntimeError("CUDA error: uncorrectable ECC error encountered"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`"), True),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"), True),
+        (_caused(ValueError("a plug-in's own words"), RuntimeError(ASSERT)), True),
+        (_caused(OutOfMemory("one image at a time", ""), RuntimeError("CUDNN_STATUS_INTERNAL_ERROR")), True),
+        (NoGpu("GPU 0 is gone"), True),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), False),
+        (RuntimeError("CUDA error: out of memory"), False),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), False),
+        (_caused(OutOfMemory("one image at a time", ""), torch.OutOfMemoryError("CUDA out of memory.")), False),
+        (RuntimeError("shapes do not match"), False),
+        (UnitFailed("loss became nan"), False),
+        (UserError("CUDA error"), False),
+    ],
+)
+def test_what_breaks_a_gpu(error, said):
+    assert breaks_gpu(error) is said
+    assert failed(JOB, error).ended is said
+
+
+@pytest.fixture
+def processes(monkeypatch):
+    """Let the processes of workers each answer a job by one of the given events; gives the numbers of those started."""
+    started = []
+
+    def of(*said):
+        start = asyncio.create_subprocess_exec
+        text = "import sys\nfor line in sys.stdin:\n    print(sys.argv[1], flush=True)"
+        waiting = [line.model_dump_json() for line in said]
+
+        async def scripted(*arguments, **options):
+            process = await start(sys.executable, "-c", text, waiting.pop(0), **options)
+            started.append(process.pid)
+            return process
+
+        monkeypatch.setattr(pool.asyncio, "create_subprocess_exec", scripted)
+        return started
+
+    return of
+
+
+def _ended(reason, error="RuntimeError"):
+    return Failed(error=error, reason=reason, place="", log="", ended=True)
+
+
+async def test_a_job_whose_worker_has_broken_its_gpu_goes_to_another_one(processes):
+    started = processes(_ended("CUDA error"), Done(), Done())
+    first, second = LocalWorker(), LocalWorker()
+    there = Pool([first, second])
+    try:
+        assert await there.run(JOB) == Done()
+        assert len(started) == 2
+        assert second._process is None  # its process was ended
+        assert await there.run(JOB) == Done()
+        assert len(started) == 2
+    finally:
+        await there.stop()
+
+
+async def test_a_job_that_breaks_every_gpu_is_given_up_with_its_reason(processes):
+    started = processes(*[_ended("CUDA error: device-side assert triggered")] * 3)
+    there = Pool([LocalWorker()])
+    with pytest.raises(WorkerDied, match=r"^CUDA error: device-side assert triggered$"):
+        await there.run(JOB)
+    assert len(started) == 3
+
+
+async def test_a_worker_whose_gpu_is_gone_gets_no_more_jobs(processes):
+    gone = _ended("GPU 1 is gone", error="NoGpu")
+    started = processes(gone, Done(), gone, gone)
+    lives, dies = LocalWorker(), LocalWorker()
+    there = Pool([lives, dies])
+    try:
+        for _ in range(3):
+            assert await there.run(JOB) == Done()
+            there._idle.reverse()  # the one without a GPU is taken first
+        assert len(started) == 4
+        assert there._all == there._idle == [lives]
+    finally:
+        await there.stop()
+
+
+async def test_the_last_worker_of_a_machine_stays_so_that_nothing_waits_for_ever(processes):
+    processes(*[_ended("GPU 0 is gone", error="NoGpu")] * 6)
+    there = Pool([LocalWorker()])
+    for _ in range(2):
+        with pytest.raises(WorkerDied, match="GPU 0 is gone"):
+            await asyncio.wait_for(there.run(JOB), 60)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    return Gpu(monkeypatch)
+
+
+def _on_gpu(sharing=0):
+    return run_job(GpuJob(sharing=sharing, site=Site(results="unused", device="cuda")), lambda event: None)
+
+
+@pytest.mark.parametrize(("share", "allowed"), [("1.0", 1.0), ("0.5", 0.5 - 0.75 / 80), ("0.01", 0.005)])
+def test_a_worker_takes_no_more_memory_than_its_share(gpu, monkeypatch, share, allowed):
+    monkeypatch.setenv("BENCH_GPU_SHARE", share)
+    with gpu:
+        assert _on_gpu() == Done()
+    assert gpu.share == pytest.approx(allowed)
+
+
+def test_a_share_that_others_have_taken_is_refused(gpu, monkeypatch):
+    monkeypatch.setenv("BENCH_GPU_SHARE", "0.5")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    gpu.room = (79 << 30, 80 << 30)  # the contexts of two workers
+    with gpu:
+        assert _on_gpu(sharing=2) == Done()
+        gpu.room = (60 << 30, 80 << 30)
+        assert _on_gpu() == Done()  # the worker has the GPU for itself, or has begun
+        with pytest.raises(
+            NoGpu, match=r"^GPU 3: 2 workers with a share of 0\.5 need 80\.0 GiB, but 60\.0 of 80\.0 GiB"
+        ):
+            _on_gpu(sharing=2)
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("CUDA error: all CUDA-capable devices are busy or unavailable\nCUDA kernel errors", "uses it alone"),
+        ("No CUDA GPUs are available", "GPU 0 cannot be used: No CUDA GPUs are available$"),
+    ],
+)
+def test_a_gpu_that_cannot_be_opened_is_one_line(gpu, monkeypatch, reason, said):
+    def init():
+        raise RuntimeError(reason)
+
+    monkeypatch.setattr(torch.cuda, "init", init)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with gpu, pytest.raises(NoGpu, match=said) as caught:
+        _on_gpu()
+    assert failed(JOB, caught.value).ended
+    assert "\n" not in str(caught.value)
+
+
+OLD = "The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver by"
+NONE = "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU"
+
+
+@pytest.mark.parametrize(
+    ("device", "warning", "reason", "said"),
+    [
+        ("cuda", None, NONE, "sees no GPU here (Found no NVIDIA driver on your system); use --device cpu"),
+        ("cuda", OLD, OLD, "sees no GPU here (The NVIDIA driver on your system is too old (found version 11040));"),
+        ("auto", OLD, OLD, "sees no GPU here (The NVIDIA driver on your system is too old (found version 11040));"),
+        ("auto", None, NONE, None),
+        ("cpu", OLD, OLD, None),
+    ],
+)
+def test_a_driver_that_does_not_do_is_named_before_anything_is_done(
+    monkeypatch, refusal, tmp_path, device, warning, reason, said
+):
+    def available():
+        if warning:
+            warnings.warn(f"CUDA initialization: {warning}", stacklevel=2)
+        return False
+
+    def init():
+        raise RuntimeError(reason)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", available)
+    monkeypatch.setattr(torch.cuda, "init", init)
+    if said is None:
+        assert pick_device(device) == "cpu"
+    else:
+        assert f"--device {device}: torch {said}" in refusal("run", "--method", "cosface", *RUN, "--device", device)
+        assert not list(tmp_path.iterdir())
+
+
+def test_a_number_of_a_gpu_is_no_device(refusal):
+    assert "'cuda:7' is not one of 'auto', 'cpu', 'cuda'" in refusal("run", "--method", "cosface", "--device", "cuda:7")
+
+
+async def test_a_gpu_that_cannot_be_used_ends_the_run_before_its_first_job(processes):
+    processes(Done(), _ended("GPU 1 cannot be used: busy", error="NoGpu"))
+    there = OnGpus([LocalWorker(), LocalWorker()], 0, Site(results="unused", device="cuda"))
+    with pytest.raises(UserError, match=r"^GPU 1 cannot be used: busy$"):
+        await there.start()
+    await there.stop()
+
+
+def test_a_job_on_the_cpu_opens_no_gpu(monkeypatch):
+    """A GPU that is full, or that another program uses alone, ended it. (Torch's optimisers open it if it is seen.)"""
+
+    def opened(*given):
+        raise AssertionError("a GPU was opened")
+
+    for name in ("_lazy_init", "init", "current_device", "synchronize"):
+        monkeypatch.setattr(torch.cuda, name, opened)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    running = Meter.of(lambda step: None, resumed=False)
+    release_memory()
+    found = environment(Site(results="unused", device=pick_device("cpu")), 0.0, running)
+    assert (found.device, found.gpu_software, found.cost.peak_gpu_memory_mib) == ("cpu", "", None)
+
+
+def test_a_record_has_the_software_of_the_gpu(gpu, monkeypatch):
+    text = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27\nGCC version: 13.3.0"
+    monkeypatch.setattr("bench.engine.gpu.Path", lambda path: SimpleNamespace(read_text=lambda: text))
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91300)
+    with gpu:
+        found = environment(Site(results="unused", device="cuda"), 0.0, Running())
+    assert (found.device, found.gpu_software) == ("Simulated GPU", "CUDA 13.0, cuDNN 91300, driver 580.65.06")
+
+
+BREAKS_ONCE = """import os, pathlib
+        pids = pathlib.Path(__file__).with_name("pids")
+        first = not pids.exists()
+        with pids.open("a") as file:
+            print(os.getpid(), file=file)
+        if first:
+            raise RuntimeError("CUDA error: device-side assert triggered")
+        return super().forward(distribution, labels)"""
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_after_an_error_of_cuda(cli, tmp_path):
+    plugin = _plugin(tmp_path, BREAKS_ONCE)
+    done = cli("run", "--method", "mine", *RUN, "--hparams", "default", "--plugin", plugin)
+    assert "1 trainings done" in " ".join(done.stderr.split())
+    first, *others = (tmp_path / "pids").read_text().split()
+    assert len(set(others)) == 1
+    assert first not in others
