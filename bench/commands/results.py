@@ -489,9 +489,18 @@ def _say_what_was_rescored(collected: Collected) -> None:
 
 
 def say_what_is_not_drawn(lines: Iterable[str], console: Console) -> None:
-    """Print which figures of a report are missing, or lack something, and why."""
+    """Print which figures of a report are missing, or lack something, and why; once what many lack."""
+    by_reason: dict[str, list[str]] = {}
     for line in lines:
-        say(console, f"not drawn: {line}")
+        by_reason.setdefault(line.rpartition(": ")[2], []).append(line)
+    for reason, own in by_reason.items():
+        few = own if len(own) <= FEW_LINES else [f"{own[0].rpartition(': ')[0]} and {len(own) - 1} more: {reason}"]
+        for line in few:
+            say(console, f"not drawn: {line}")
+
+
+FEW_LINES = 3
+"""Most lines about one reason that are printed one by one."""
 
 
 def say_what_was_left_out(damaged: Iterable[Damage], older: int, console: Console) -> None:

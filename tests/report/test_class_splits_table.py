@@ -10,6 +10,8 @@ from statistics import fmean, stdev
 import pytest
 from bench.protocols.statistics import Summary, summarise_splits
 from bench.report.frame import collect
+from bench.report.page.answer import split_sentences
+from bench.report.page.page import page_html
 from bench.report.splits import over_splits, split_document
 from bench.report.variance import variance_document
 from bench.report.write import Judged
@@ -156,3 +158,32 @@ def test_an_archive_of_brief_records_gives_the_same_table(store, tmp_path):
     found, wanted = (split_document(over_splits(each, collect(each))).numbers for each in (Store(kept), store))
     assert found.equals(wanted)
     assert not found.empty
+
+
+def _system(store, method, split, values):
+    """A comparison of systems over class splits, with made-up differences."""
+    every = over_splits(store, collect(store))
+    means = next(each for each in every if each.contender.method == method and not each.against)
+    column = replace(means.column, metric="augrc", variant="recall_at_1", split=split)
+    numbered = dict(enumerate(values, 1))
+    return replace(means, column=column, against="cosface", question="before_gallery", values=numbered)
+
+
+def test_the_page_begins_with_the_class_splits(store):
+    found = [_system(store, "pfe", "test", (0.1, 0.11, 0.12)), _system(store, "pfe", "test_crop", (-0.2, 0.1, 0.2))]
+    (sentence,) = split_sentences(found)
+    assert sentence == (
+        "ndigit_smoke, over 3 class splits, before there is a gallery: than cosface with a free one, with their own"
+        " confidence, 1 of 1 methods are better and 0 worse on clean images, 0 of 1 methods are better and 0 worse on"
+        " centre crops."
+    )
+    judged = Judged(store, collect(store))
+    judged.__dict__["splits"] = [*judged.splits, *found]
+    page = page_html(judged, ())
+    assert page.index(sentence) < page.index('id="answer"')
+    assert "systems over class splits: AUGRC of cosface minus the method" in page
+    alone = Judged(store, replace(judged.results, tests=()))
+    alone.__dict__["splits"] = judged.splits
+    page = page_html(alone, ())
+    assert sentence in page
+    assert "All tests are on class splits" in page

@@ -178,6 +178,9 @@ class _Store:
     def __init__(self, root):
         self.root = root
 
+    def archive_of(self, cell, kind, unit):
+        return None
+
     def unit_dir(self, cell, kind, unit):
         return self.root / f"{cell.method}-{kind}-{unit}"
 
@@ -537,6 +540,18 @@ def test_what_is_missing_is_said_in_one_line(tmp_path):
         "convergence: tiny, lost, default, seed 0: its training has no record",
     ):
         assert re.search(line, text), (line, text)
+
+
+def test_what_many_lack_is_printed_once(capsys):
+    from bench.commands.results import say_what_is_not_drawn
+    from rich.console import Console
+
+    many = [f"images: tiny, pfe, seed {seed}: an archive has no embeddings" for seed in range(5)]
+    say_what_is_not_drawn([*many, "cost: nothing to compare"], Console())
+    assert capsys.readouterr().out.splitlines() == [
+        "not drawn: images: tiny, pfe, seed 0 and 4 more: an archive has no embeddings",
+        "not drawn: cost: nothing to compare",
+    ]
 
 
 def test_an_unknown_figure_is_named():

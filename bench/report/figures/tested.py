@@ -101,6 +101,8 @@ def read_model(store: Store, record: TestRecord, label: str, index: int) -> Test
             wanted = [name for name in file.keys() if name in ("labels", *ROLES) or name.startswith("clean.")]  # noqa: SIM118
             arrays = {name.removeprefix("clean."): file.get_tensor(name) for name in wanted}
     except (OSError, SafetensorError):
+        if not path.exists() and store.archive_of(record.cell, "test", record.unit):
+            raise Missing("an archive has no embeddings") from None
         raise Missing(f"{path} is missing or damaged; remove its folder and run the command again") from None
     labels = arrays.pop("labels")
     everything = torch.arange(len(labels))

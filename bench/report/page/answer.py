@@ -463,7 +463,8 @@ def _holding(found: Sequence[System]) -> tuple[str, ...]:
 
 
 def _matrix(title: str, found: Sequence[System], ids: Mapping[int, str], titles: Mapping[str, str]) -> Table:
-    datasets = list(dict.fromkeys(each.contender.dataset for each in found))
+    counts = Counter(each.contender.dataset for each in found)
+    datasets = [name for name, _ in counts.most_common()]  # a narrow screen shows the first ones
     rows = []
     for name, own in sorted(grouped(found, _name).items()):
         by_dataset = {each.contender.dataset: each for each in own}
