@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from bench.doctor.steps import photograph
 from PIL import Image
 from torchvision import transforms
 
@@ -51,18 +52,11 @@ class Files(torch.utils.data.Dataset):
 
 
 def photographs(folder: Path, count: int, size: tuple[int, int]) -> list[Path]:
-    """JPEG files with the statistics of photographs: smooth structure at several scales plus a little noise."""
+    """JPEG files with the statistics of photographs."""
     rng = np.random.default_rng(0)
-    paths = []
-    for i in range(count):
-        picture = np.zeros((size[1], size[0], 3))
-        for cells in (4, 16, 64):
-            layer = Image.fromarray(rng.integers(0, 256, (cells, cells, 3), dtype=np.uint8)).resize(size, 3)
-            picture += np.asarray(layer) / (3 * cells / 4) ** 0.5
-        picture = 255 * picture / picture.max() + rng.normal(0, 4, picture.shape)
-        path = folder / f"{i}.jpg"
-        Image.fromarray(picture.clip(0, 255).astype(np.uint8)).save(path, quality=90)
-        paths.append(path)
+    paths = [folder / f"{i}.jpg" for i in range(count)]
+    for path in paths:
+        photograph(rng, size).save(path, quality=90)
     return paths
 
 

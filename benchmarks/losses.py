@@ -18,20 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from bench.methods import EmbeddingModel
+from bench.doctor.steps import METHODS, loss_step
 from bench.methods.distributions import vmf_log_normalizer
-from bench.registry import Registry
-from torch import nn
-
-
-class Flat(nn.Module):
-    """Identity in place of a backbone: returns its features unchanged."""
-
-    out_features = 1024
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Features as they are."""
-        return x
 
 
 def timed(run: Callable[[], object], device: str) -> float:
@@ -96,30 +84,6 @@ def googlenet_step(batch: int, device: str) -> Callable[[], None]:
     return run
 
 
-def loss_step(name: str, classes: int, dim: int, batch: int, device: str) -> Callable[[], None]:
-    """Distribution, loss and backward to the raw embeddings and the objective's parameters."""
-    cls = Registry("methods").get(name).load()
-    method = cls()
-    torch.manual_seed(0)
-    base = Registry("methods").get("cosface").load()().objective(classes, dim) if method.on_base else None
-    model = EmbeddingModel(method, Flat(), classes, dim, base).to(device).train()
-    labels = torch.arange(batch, device=device) // 4 % classes
-    features = torch.rand(batch, 1024, device=device)
-    if method.warm_start:
-        with torch.no_grad():
-            method.initialise(model, model(features).raw, labels)
-    raw = model(features).raw.detach()
-    spread = None if model.spread is None else model.spread(features).detach()
-
-    def run() -> None:
-        model.zero_grad(set_to_none=True)
-        point = raw.clone().requires_grad_()
-        width = None if spread is None else spread.clone().requires_grad_()
-        model.objective(method.distribution(point, width), labels).backward()
-
-    return run
-
-
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -134,8 +98,8 @@ def main() -> None:
     print(f"{a.device}, {torch.get_num_threads()} threads; a step of GoogLeNet at 224 px, timed at batch")
     print(f"{a.backbone_batch} in turns with each loss and scaled to {a.batch}; {a.classes} classes, dim {a.dim}\n")
     print(f"{'loss':<24}{'ms':>9}{'step ms':>9}{'% of step':>11}{'peak MiB':>10}")
-    for entry in Registry("methods"):
-        run = loss_step(entry.name, a.classes, a.dim, a.batch, a.device)
+    for entry in METHODS:
+        run = loss_step(entry.load()(), a.classes, a.dim, a.batch, a.device)
         step, loss = paired(backbone, run, a.repeats, a.device)
         step *= a.batch / a.backbone_batch
         share, peak = 100 * loss / step, peak_extra(run, a.device)

@@ -160,7 +160,7 @@ ROOMS = (
     ("site", "progress"),
     ("planning",),
     ("engine",),
-    ("scoring",),
+    ("doctor", "scoring"),
     ("report",),
     ("papers",),
     ("commands",),

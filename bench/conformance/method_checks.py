@@ -19,7 +19,7 @@ SAME = 1e-5
 """Range of confidences, as a share of the largest one, that is called constant; float32 has 1e-7, our methods 1e-2."""
 
 
-def _batch(seed: int = 0) -> tuple[Tensor, Tensor]:
+def batch(seed: int = 0) -> tuple[Tensor, Tensor]:
     """Images ``[B, 1, 20, 20]`` of a few classes that differ by a fixed pattern, and labels."""
     g = torch.Generator().manual_seed(seed)
     patterns = torch.randn(CLASSES, 1, SIDE, SIDE, generator=g)
@@ -48,7 +48,7 @@ def build(cls: type, form: str = "corrected", **params: Any) -> Any:
     model = EmbeddingModel(method, backbone, CLASSES, DIM, base)
     model.train()
     if method.warm_start:
-        images, labels = _batch()
+        images, labels = batch()
         with torch.no_grad():
             method.initialise(model, model(images).raw, labels)
     if not method.by_steps:
@@ -70,7 +70,7 @@ def _ensemble(method: Any) -> Any:
 
 @torch.no_grad()
 def _fit(model: Any) -> None:
-    images, labels = _batch()
+    images, labels = batch()
     model.eval()
     model.method.fit(model, model.features(images), labels)
     model.train()
@@ -114,7 +114,7 @@ def shapes(cls: Any) -> None:
     An ensemble of M models has the event shape ``[M D]`` and no loss.
     """
     model = build(cls)
-    images, labels = _batch()
+    images, labels = batch()
     embedding = model(images)
     dim = DIM * (MEMBERS if cls.ensemble else 1)
     require(embedding.raw.shape == (len(labels), dim), "raw embeddings must be [B, D]")
@@ -146,7 +146,7 @@ def finite(cls: Any) -> None:
     """
     for form in cls.forms():
         model = build(cls, form)
-        images, labels = _batch()
+        images, labels = batch()
         loss = _loss(model, images, labels)
         if model.method.by_steps:
             loss.backward()
@@ -220,7 +220,7 @@ def learns(cls: Any) -> None:
     The fit must leave the same network however often it is repeated.
     """
     model = build(cls)
-    images, labels = _batch()
+    images, labels = batch()
     if not model.method.by_steps:
         _require_fit(model)
         return
@@ -241,7 +241,7 @@ def learns(cls: Any) -> None:
 
 def _train(model: Any, steps: int, lr: float) -> None:
     """Train on one fixed batch."""
-    images, labels = _batch()
+    images, labels = batch()
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=lr)
     for _ in range(steps):
         optimizer.zero_grad()
@@ -271,7 +271,7 @@ def confidence(cls: Any) -> None:
     steps of training.
     """
     model = build(cls).eval()
-    images, labels = _batch()
+    images, labels = batch()
     found = model.confidences(model(images))
     for name, values in found.items():
         require(values.shape == (len(labels),), f"confidence {name} must be [B]")
@@ -303,7 +303,7 @@ def scores(cls: Any) -> None:
 
     model = build(cls).eval()
     with torch.no_grad():
-        distribution = model(_batch()[0]).distribution
+        distribution = model(batch()[0]).distribution
         options = {key: value for key, value in model.scorer_options().items()}
         matrix = pairwise_score(cls.scorer, distribution, distribution, **options)
     require(bool(torch.isfinite(matrix).all()), "scores are not finite")
@@ -319,7 +319,7 @@ def round_trip(cls: Any) -> None:
     from ..methods.distributions.arrays import from_arrays, to_arrays
 
     model = build(cls)
-    images, labels = _batch()
+    images, labels = batch()
     buffer = io.BytesIO()
     torch.save(model.state_dict(), buffer)
     buffer.seek(0)
@@ -341,7 +341,7 @@ def round_trip(cls: Any) -> None:
 @_of_training
 def deterministic(cls: Any) -> None:
     """Require that the same seeds give the same loss and gradients of a method."""
-    images, labels = _batch()
+    images, labels = batch()
     found = []
     for _ in range(2):
         model = build(cls)
@@ -359,7 +359,7 @@ def independent(cls: Any) -> None:
     This holds in evaluation mode, up to rounding.
     """
     model = build(cls).eval()
-    images, _ = _batch()
+    images, _ = batch()
     rows = torch.arange(len(images)).flip(0)[::3]
     with torch.no_grad():
         torch.manual_seed(1)
@@ -398,7 +398,7 @@ def frozen(cls: Any) -> None:
 
 
 def _two_steps(model: Any) -> None:
-    images, labels = _batch()
+    images, labels = batch()
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1, weight_decay=0.1)
     model.train()
     for _ in range(2):

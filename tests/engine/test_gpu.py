@@ -3,36 +3,24 @@
 import contextlib
 import threading
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
-from bench.conformance.method_checks import CLASSES, DIM, PER_CLASS, build
-from bench.conformance.method_checks import _batch as images_and_labels
-from bench.datasets.array_images import ArrayImages
-from bench.datasets.augmentation import Augmentation
-from bench.datasets.dataset import TrainVal
-from bench.engine.inputs import AugmentedImages, CachedFeatures, Features
+from bench.conformance.method_checks import build
+from bench.doctor.simulated_gpu import Gpu, GpuTensor
+from bench.doctor.steps import METHODS, one_step, small_images, small_trainer, values
 from bench.engine.jobs import Done, TestJob, TrainJob
 from bench.engine.networks import embed, prepare_steps
-from bench.engine.running import Running
-from bench.engine.training import Trainer
 from bench.engine.worker import run_job
 from bench.methods._model import EmbeddingModel
 from bench.methods.backbones.registry import build_backbone
 from bench.methods.cosface import CosFace
-from bench.methods.distributions.arrays import to_arrays
-from bench.methods.scorers.spec import DistributionScorer
 from bench.planning.experiment import Experiment
 from bench.planning.plan import build_plans
-from bench.protocols.recipes._base import Optim
-from bench.registry import Registry
 from bench.site import Site
 
-from ..simulated_cuda import Gpu, GpuTensor
 from .conftest import write_photographs
 
-METHODS = Registry("methods")
 FORMS = [(name, form) for name in METHODS.names for form in METHODS.get(name).load().forms()]
 
 WAITS = {
@@ -48,63 +36,19 @@ Lower a number when a step has become better."""
 
 @pytest.fixture
 def gpu(monkeypatch):
-    return Gpu(monkeypatch)
-
-
-def _images():
-    pixels, labels = images_and_labels()
-    pixels = (64 * pixels + 128).clamp(0, 255).to(torch.uint8)
-    return ArrayImages(pixels, labels, map(str, range(len(labels))), map(str, range(CLASSES)), mean=(0.5,), std=(0.25,))
-
-
-def _trainer(method, device):
-    """The engine's training of a small network on six classes, whose epochs have one step."""
-    images, running = _images(), Running()
-    torch.manual_seed(0)
-    base = CosFace().objective(CLASSES, DIM) if method.on_base else None
-    model = EmbeddingModel(method, build_backbone("convnet", 1, None), CLASSES, DIM, base)
-    trainer = object.__new__(Trainer)
-    trainer.model = model.to(device).to(memory_format=torch.channels_last)
-    trainer.data = data = TrainVal(images, images, 0, 4)
-    trainer.site, trainer.running = Site(results="unused", device=device), running
-    trainer.spec = SimpleNamespace(
-        optim=Optim(epochs=1, lr=1e-3, lr_objective=1e-2),
-        batches=SimpleNamespace(classes_per_batch=CLASSES, images_per_class=PER_CLASS, epoch_repeats=1.0),
-        dataset="none", draw_of=lambda axis: 0,
-    )  # fmt: skip
-    trainer.inputs = AugmentedImages(data, Augmentation(), device, running)
-    if model.backbone_frozen:
-        with torch.no_grad():
-            features = model.eval().features(images.evaluation(torch.arange(len(images))).to(device))
-        trainer.inputs = CachedFeatures(Features(features[None], features[None], features), device, running)
-    return trainer
+    return Gpu(monkeypatch.setattr)
 
 
 def _values(name, form, device, gpu):
-    """What a method computes on a device: loss, gradients, weights, embeddings, confidences and scores."""
+    """What a method computes on a device, and how often its step waited for the simulated GPU."""
     cls = METHODS.get(name).load()
     method = cls(cls.Params(**cls.defaults(form)))
-    found = {}
     if method.ensemble:
-        model = build(cls).to(device)
-    else:
-        trainer = _trainer(method, device)
-        model = trainer.model
-        if method.warm_start:
-            trainer._warm_start()
-        gpu.waits.clear()
-        loss = trainer.train_epoch(0) if method.by_steps else trainer.fit()
-        found["loss"] = torch.tensor(loss)
-    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
-    found |= model.state_dict() | {f"gradient of {key}": value for key, value in gradients.items() if value is not None}
-    waits = gpu.waits.total()
-    images = _images()
-    distribution, confidences = embed(model, images.evaluation, len(images), device, chunk=32)
-    scorer = DistributionScorer(method.scorer, distribution, model.scorer_options(), device)
-    found["scores"] = scorer.matrix(torch.arange(8), torch.arange(len(images)))
-    found["pairs"] = scorer.pairs(torch.arange(8), torch.arange(8).flip(0))
-    found |= to_arrays(distribution)[1] | confidences
-    return {key: value.cpu() for key, value in found.items()}, waits
+        return values(build(cls).to(device), device), 0
+    trainer = small_trainer(method, device)
+    gpu.waits.clear()
+    loss, waits = torch.tensor(one_step(trainer)), gpu.waits.total()
+    return values(trainer.model, device) | {"loss": loss}, waits
 
 
 def test_devices_are_not_mixed(gpu):
@@ -169,7 +113,7 @@ def test_tf32_is_for_the_backbone_of_a_step_if_asked_for(gpu, precision, micro_b
 
     off, on, default = (False, False), (True, True), (torch.backends.cudnn.allow_tf32, False)
     with gpu:
-        trainer = _trainer(CosFace(), "cuda")
+        trainer = small_trainer(CosFace(), "cuda")
         prepare_steps(trainer.model, replace(trainer.spec.optim, precision=precision))
         trainer.running.micro_batch = micro_batch
         gpu.fails = look
@@ -178,7 +122,7 @@ def test_tf32_is_for_the_backbone_of_a_step_if_asked_for(gpu, precision, micro_b
         assert seen["convolution", True] == seen["convolution_backward", False] == {backbone}
         assert seen["_log_softmax", True] == {default}  # a product in the loss is not rounded
         seen.clear()
-        embed(trainer.model, _images().evaluation, 24, "cuda")
+        embed(trainer.model, small_images().evaluation, 24, "cuda")
     assert seen["convolution", False] == {off}
 
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from bench.doctor.simulated_gpu import Gpu
 from bench.engine import pool
 from bench.engine.environment import Meter, environment
 from bench.engine.jobs import Done, Failed, GpuJob, ProposeJob, WorkerDied
@@ -18,7 +19,6 @@ from bench.errors import NoGpu, OutOfMemory, UnitFailed, UserError, breaks_gpu
 from bench.resources import pick_device
 from bench.site import Site
 
-from ..simulated_cuda import Gpu
 from .test_failures import RUN, _plugin
 
 JOB = ProposeJob(axes=("x",), space={}, sampler="tpe", numbers=(), told=(), fixed={})
@@ -127,7 +127,7 @@ async def test_the_last_worker_of_a_machine_stays_so_that_nothing_waits_for_ever
 
 @pytest.fixture
 def gpu(monkeypatch):
-    return Gpu(monkeypatch)
+    return Gpu(monkeypatch.setattr)
 
 
 def _on_gpu(sharing=0):

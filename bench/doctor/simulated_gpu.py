@@ -4,22 +4,29 @@ Python sees the device ``cuda:0``; C++ sees ``meta``, of which it asks nothing, 
 ends a backward pass. Kernels are those of the CPU, so that values can be compared bit for bit. It cannot see what a
 kernel rounds, CUDA's random numbers, real memory, streams, or autocast.
 
-``with gpu:`` applies to the present thread and to the one that makes batches ahead.
+``with gpu:`` applies to the present thread and to the one that makes batches ahead. As a program it is a worker process
+on such a GPU.
 """
+
+from __future__ import annotations
 
 import collections
 import contextlib
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import torch
-from bench.engine import inputs
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-aten = torch.ops.aten
+from ..engine import inputs, worker
+
 CUDA, SEEN, CPU = torch.device("cuda", 0), torch.device("meta"), torch.device("cpu")
 OUT_OF_MEMORY = "CUDA out of memory. Tried to allocate 2.00 GiB."
+ASSERT = "CUDA error: device-side assert triggered"
 
 WAITS = {
     "_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "bincount",
@@ -30,64 +37,73 @@ WAITS = {
 TAKES_INDICES = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
 
 
-class GpuTensor(torch.Tensor):
+class GpuTensor(Tensor):
     """A tensor on the simulated GPU."""
 
+    held: Tensor
+    gpu: Gpu
+
     @staticmethod
-    def __new__(cls, held, gpu):
-        made = torch.Tensor._make_wrapper_subclass(
+    def __new__(cls, held: Tensor, gpu: Gpu) -> GpuTensor:  # noqa: D102
+        made: GpuTensor = Tensor._make_wrapper_subclass(
             cls, held.size(), strides=held.stride(), storage_offset=held.storage_offset(), dtype=held.dtype,
             device=SEEN,
         )  # fmt: skip
         made.held, made.gpu = held, gpu
         return made
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
     device = property(lambda self: CUDA)
     is_cuda = property(lambda self: True)
     is_cpu = is_meta = property(lambda self: False)
 
     @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         gpu = next(leaf.gpu for leaf in tree_leaves((args, kwargs or {})) if isinstance(leaf, GpuTensor))
         return gpu.run(func, args, kwargs or {})
 
-    def get_device(self):
+    def get_device(self) -> int:
+        """Number of the GPU."""
         return 0
 
-    def numpy(self, **options):
+    def numpy(self, **options: object) -> Any:
+        """Raise what a tensor of CUDA raises."""
         raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() first.")
 
-    __array__ = numpy
+    __array__ = numpy  # type: ignore[assignment]
 
-    def tolist(self):
+    def tolist(self) -> Any:
+        """Numbers of the tensor, for which the host waits."""
         return self.cpu().tolist()
 
-    def __reduce_ex__(self, protocol):
+    def __reduce_ex__(self, protocol: Any) -> Any:
         return self.cpu().__reduce_ex__(protocol)
 
-    def __deepcopy__(self, memo):
+    def __deepcopy__(self, memo: Any) -> GpuTensor:
+        copy: Any
         memo[id(self)] = copy = self.detach().clone().requires_grad_(self.requires_grad)
-        return copy
+        return copy  # type: ignore[no-any-return]
 
-    def __repr__(self):
+    def __repr__(self) -> str:  # type: ignore[override]
         return f"GpuTensor({tuple(self.shape)}, {self.dtype})"
 
 
-def _seen(device):
+def _seen(device: Any) -> Any:
     return SEEN if isinstance(device, str | torch.device) and str(device).partition(":")[0] == "cuda" else device
 
 
 class _Names(TorchFunctionMode):
     """Replaces the device ``cuda`` by what C++ sees."""
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         args, kwargs = tuple(map(_seen, args)), {name: _seen(value) for name, value in (kwargs or {}).items()}
         if func in (torch.tensor, torch.as_tensor) and kwargs.get("device") == SEEN:
             return func(*args, **{**kwargs, "device": CPU}).to(SEEN)
-        if func is torch.Tensor.new_tensor and isinstance(args[0], GpuTensor) and "device" not in kwargs:
+        if func is Tensor.new_tensor and isinstance(args[0], GpuTensor) and "device" not in kwargs:
             return torch.tensor(*args[1:], **({"dtype": args[0].dtype} | kwargs)).to(SEEN)
-        if func is torch.Tensor.pin_memory:
+        if func is Tensor.pin_memory:
             return args[0]
         return func(*args, **kwargs)
 
@@ -95,16 +111,18 @@ class _Names(TorchFunctionMode):
 class _Rules(TorchDispatchMode):
     """Sends every operator to the GPU, which leaves those of the CPU alone."""
 
-    def __init__(self, gpu):
+    def __init__(self, gpu: Gpu) -> None:
         super().__init__()
         self.gpu = gpu
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self.gpu.run(func, args, kwargs or {})
 
 
 class Gpu:
-    """The simulated GPU; made with a ``MonkeyPatch``, which takes it away again.
+    """The simulated GPU, of which there is one: functions of torch are replaced, by a ``setattr`` that may be undone.
+
+    An index beyond the end of a tensor breaks it, as CUDA does: from then on every operator fails.
 
     Attributes:
         waits: How often the host waited for the GPU, by reason; copies that block are among them.
@@ -115,42 +133,49 @@ class Gpu:
         share: Share of the memory that this process may use.
     """
 
-    def __init__(self, patch):
-        self.waits, self.launches, self.fails, self.freed = collections.Counter(), 0, None, 0
-        self.room, self.share, self._entered = (80 << 30, 80 << 30), 1.0, []
+    def __init__(self, patch: Callable[[Any, str, Any], None] = setattr) -> None:
+        self.waits: collections.Counter[str] = collections.Counter()
+        self.fails: Callable[[str, Any, bool], Any] | None = None
+        self.launches, self.freed, self.broken = 0, 0, False
+        self.room, self.share = (80 << 30, 80 << 30), 1.0
+        self._entered: list[contextlib.ExitStack] = []
         quiet = {
             "_lazy_init": None, "is_available": True, "is_initialized": True, "device_count": 1, "current_device": 0,
-            "reset_peak_memory_stats": None, "max_memory_allocated": 0, "get_device_name": "Simulated GPU",
+            "reset_peak_memory_stats": None, "max_memory_allocated": 0, "memory_allocated": 0,
+            "get_device_name": "Simulated GPU",
             "get_device_capability": (9, 0),
             "manual_seed": None, "manual_seed_all": None, "is_current_stream_capturing": False,
         }  # fmt: skip
         for name, value in quiet.items():
-            patch.setattr(torch.cuda, name, lambda *given, value=value: value)
-        patch.setattr(torch.cuda, "synchronize", lambda *given: self.waits.update(["synchronize"]))
-        patch.setattr(torch.cuda, "empty_cache", self._free)
-        patch.setattr(torch.cuda, "mem_get_info", lambda *given: self.room)
-        patch.setattr(
-            torch.cuda, "set_per_process_memory_fraction", lambda share, *given: vars(self).update(share=share)
-        )
-        patch.setattr(torch.cuda, "get_rng_state", lambda *given: torch.get_rng_state())
-        patch.setattr(torch.cuda, "set_rng_state", lambda state, *given: torch.set_rng_state(state))
+            patch(torch.cuda, name, lambda *given, value=value: value)
+        patch(torch.cuda, "synchronize", lambda *given: self.waits.update(["synchronize"]))
+        patch(torch.cuda, "empty_cache", self._free)
+        patch(torch.cuda, "mem_get_info", lambda *given: self.room)
+        patch(torch.cuda, "set_per_process_memory_fraction", self._limit)
+        patch(torch.cuda, "get_rng_state", lambda *given: torch.get_rng_state())
+        patch(torch.cuda, "set_rng_state", lambda state, *given: torch.set_rng_state(state))
         for name in ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check"):
-            patch.setattr(torch.optim.Optimizer, name, lambda self: None, raising=False)
-        patch.setattr(inputs, "ThreadPoolExecutor", self._threads)
+            if hasattr(torch.optim.Optimizer, name):
+                patch(torch.optim.Optimizer, name, lambda self: None)
+        patch(inputs, "ThreadPoolExecutor", self._threads)
 
-    def _free(self):
+    def _free(self) -> None:
         self.freed += 1
 
-    def _limit(self, share, *given):
+    def _limit(self, share: float, *given: object) -> None:
         self.share = share
 
-    def _threads(self, count):
-        return ThreadPoolExecutor(count, initializer=lambda: [mode.__enter__() for mode in self._modes()])
+    def _threads(self, count: int) -> ThreadPoolExecutor:
+        def begin() -> None:
+            for mode in self._modes():
+                mode.__enter__()
 
-    def _modes(self):
+        return ThreadPoolExecutor(count, initializer=begin)
+
+    def _modes(self) -> tuple[_Names, _Rules]:
         return _Names(), _Rules(self)
 
-    def __enter__(self):
+    def __enter__(self) -> Gpu:
         stack = contextlib.ExitStack()
         swapped = torch.__future__.get_swap_module_params_on_conversion()
         stack.callback(torch.__future__.set_swap_module_params_on_conversion, swapped)
@@ -161,18 +186,20 @@ class Gpu:
         self._entered.append(stack)
         return self
 
-    def __exit__(self, *error):
-        return self._entered.pop().__exit__(*error)
+    def __exit__(self, *error: Any) -> None:
+        self._entered.pop().__exit__(*error)
 
-    def run(self, func, args, kwargs):
+    def run(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         """Do an operator as CUDA would, on the numbers that the tensors hold."""
         name = func._schema.name.removeprefix("aten::")
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         ours = [tensor for tensor in tensors if isinstance(tensor, GpuTensor)]
         asked = kwargs.get("device")
         to_gpu = bool(ours) if asked is None else _seen(asked) == SEEN
         if not ours and not to_gpu:
             return func(*args, **kwargs)
+        if self.broken:
+            raise RuntimeError(ASSERT)
         if self.fails is not None and self.fails(name, args, to_gpu):
             raise torch.OutOfMemoryError(OUT_OF_MEMORY)
         self._obey(name, args, kwargs, tensors, to_gpu)
@@ -182,13 +209,17 @@ class Gpu:
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": False}
         held_args, held_kwargs = tree_map_only(GpuTensor, lambda tensor: tensor.held, (args, kwargs))
-        found = func(*held_args, **held_kwargs)
+        try:
+            found = func(*held_args, **held_kwargs)
+        except IndexError:
+            self.broken = True
+            raise RuntimeError(ASSERT) from None
         if not to_gpu:
             return found
-        made = tree_map_only(torch.Tensor, lambda tensor: GpuTensor(tensor, self), found)
+        made = tree_map_only(Tensor, lambda tensor: GpuTensor(tensor, self), found)
         return return_and_correct_aliasing(func, args, kwargs, made)
 
-    def _obey(self, name, args, kwargs, tensors, to_gpu):
+    def _obey(self, name: str, args: Any, kwargs: Mapping[str, Any], tensors: list[Tensor], to_gpu: bool) -> None:
         """Raise what CUDA raises when devices are mixed, and count what the host waits for."""
         others = [tensor for tensor in tensors if not isinstance(tensor, GpuTensor)]
         generator = kwargs.get("generator")
@@ -214,3 +245,8 @@ class Gpu:
             raise RuntimeError(f"Expected all tensors to be on the same device, but found cuda:0 and cpu! ({name})")
         if name in WAITS or (name == "repeat_interleave" and kwargs.get("output_size") is None):
             self.waits[name] += 1
+
+
+if __name__ == "__main__":
+    with Gpu():
+        worker.main()
