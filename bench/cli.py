@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ._version import __version__
-from .commands import catalogue, data, embed, export, new, paper, rescore, results, run, score, share, test
+from .commands import catalogue, data, doctor, embed, export, new, paper, rescore, results, run, score, share, test
 from .errors import (
     LINE,
     UnitFailed,
@@ -71,6 +71,7 @@ app.command("list")(catalogue.list_entries)
 app.command("show")(catalogue.show)
 app.add_typer(data.app, name="data")
 app.command("test")(test.check_entries)
+app.command("doctor")(doctor.doctor)
 app.command("new")(new.new)
 app.command("status")(results.status)
 app.command("report")(results.report)

@@ -56,7 +56,9 @@ class Estimate:
         return plan.models * (each + plan.trials * self.measuring)
 
 
-def _median_seconds(work: Callable[[], Any], repeats: int = 3) -> float:
+def median_seconds(work: Callable[[], Any], repeats: int = 3) -> float:
+    """Median seconds of some work, after once that does not count; on a GPU until it is done."""
+
     def whole() -> None:
         work()
         if torch.cuda.is_initialized():
@@ -105,14 +107,14 @@ def _estimate(plan: Plan, site: Site) -> Estimate:
     def seconds_of_one(inputs: Tensor) -> float:
         model.eval()
         with torch.no_grad():
-            return _median_seconds(lambda: model(inputs), 1) / len(inputs)
+            return median_seconds(lambda: model(inputs), 1) / len(inputs)
 
     one_image, inputs = seconds_of_one(images), images
     if model.cut is not None:
         with torch.no_grad():
             inputs = model.cut.maps(images)
         model.reads_maps = True
-    one_step = _step_seconds(model, spec, inputs, data.train.labels[rows], site.device, 1 if photographs else 3)
+    one_step = step_seconds(model, spec, inputs, data.train.labels[rows], site.device, 1 if photographs else 3)
     steps, epochs = steps_per_epoch(spec, len(data.train)), spec.optim.epochs
     pass_of = at_once(images, CHUNK)
     validating = -(-len(data.val) // pass_of) * pass_of * one_image
@@ -143,21 +145,21 @@ def _reading(
 ) -> tuple[float, float, int]:
     """Seconds to augment one image and to decode all that are not in the cache, and the bytes that these take."""
     if not isinstance(few, PhotoImages):
-        seconds = _median_seconds(lambda: few.training(torch.arange(len(few)), augmentation, generator("x")))
+        seconds = median_seconds(lambda: few.training(torch.arange(len(few)), augmentation, generator("x")))
         return seconds / max(1, len(few)), 0.0, 0
     photographs: list[PhotoImages] = [part for part in (*held_out, tests) if isinstance(part, PhotoImages)]
     few.view = replace(few.view, cache=False)
     some = list(few.paths[:16])
-    reading = _median_seconds(lambda: [few.read(path, "training") for path in some], 1) / len(some)
+    reading = median_seconds(lambda: [few.read(path, "training") for path in some], 1) / len(some)
     cache_bytes = sum(part.estimated_cache_bytes("evaluation") for part in photographs)
     if isinstance(data.train, PhotoImages):
         cache_bytes += data.train.estimated_cache_bytes("training")
     counts = (len(data.train), len(data.val), *map(len, held_out), len(tests))
-    load = _median_seconds(lambda: few.training(torch.arange(len(some)), augmentation, generator("x")), 1)
+    load = median_seconds(lambda: few.training(torch.arange(len(some)), augmentation, generator("x")), 1)
     return max(0.0, load / len(some) - reading), reading * sum(counts) if cache_bytes else 0.0, cache_bytes
 
 
-def _step_seconds(
+def step_seconds(
     model: EmbeddingModel, spec: TrainSpec, images: Tensor, labels: Tensor, device: str, repeats: int
 ) -> float:
     """Seconds of one training step, or of the fit, on some images, repeated to the size of a batch."""
@@ -174,4 +176,4 @@ def _step_seconds(
         embedding = model.embed_features(features) if model.backbone_frozen else model(batch)
         optimisation.step(model.objective(embedding.distribution, labels))
 
-    return _median_seconds(step, repeats)
+    return median_seconds(step, repeats)

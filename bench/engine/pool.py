@@ -47,6 +47,8 @@ class LocalWorker:
     """
 
     node = ""
+    module = "bench.engine.worker"
+    """What the process runs."""
 
     def __init__(self, silence: float | None = None, variables: Mapping[str, str] | None = None) -> None:
         self._silence = silence
@@ -69,7 +71,7 @@ class LocalWorker:
             sys.executable,
             "-P",
             "-m",
-            "bench.engine.worker",
+            self.module,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

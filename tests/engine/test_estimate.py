@@ -23,7 +23,7 @@ def test_work_that_a_gpu_still_has_to_do_is_waited_for(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "synchronize", wait)
-    assert estimate._median_seconds(work, 1) == 5.0
+    assert estimate.median_seconds(work, 1) == 5.0
 
 
 @pytest.mark.parametrize(

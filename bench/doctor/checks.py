@@ -1,0 +1,411 @@
+"""The checks of ``bench doctor``; as a program, one of them in a process of its own.
+
+Each is a function of :class:`Here` that returns what it found. A worker's one thread and settings of CUDA apply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from .._version import __version__
+from ..conformance.failure import ConformanceError, require
+from ..conformance.method_checks import build
+from ..engine.environment import processor
+from ..engine.estimate import median_seconds, step_seconds
+from ..engine.gpu import OUTSIDE, open_gpu, software
+from ..engine.inputs import AugmentedImages, generator
+from ..engine.jobs import TestJob, TrainJob
+from ..engine.launch import OnGpus
+from ..engine.pool import LocalWorker, Pool
+from ..engine.running import release_memory
+from ..engine.training import Trainer
+from ..engine.worker import run_job
+from ..errors import first_line, place_of
+from ..methods.cosface import CosFace
+from ..planning.experiment import Experiment
+from ..planning.plan import Plan, build_plans
+from ..protocols.recipes._base import Optim
+from ..resources import CARD, SHARE, cores, gpu_names, keep_memory
+from ..site import Site
+from ..store.specs import TrainSpec
+from .simulated_gpu import Gpu
+from .steps import METHODS, DrawsOnCpu, apart, loss_step, one_step, photograph, small_trainer, values
+
+TOLERANCE = 1e-4
+"""Largest relative difference of a method's step without TF32: float32 has 1e-7, a step a few hundred operations. It
+was chosen without a GPU."""
+
+
+class _SimulatedWorker(LocalWorker):
+    module = "bench.doctor.simulated_gpu"
+
+
+@dataclass(frozen=True)
+class Here:
+    """Device and empty folder of a check; the GPU if it is the simulated one."""
+
+    device: str
+    folder: Path
+    gpu: Gpu | None = None
+
+    @contextlib.contextmanager
+    def on(self, device: str) -> Iterator[None]:
+        """Context of work on a device, which a worker would open likewise."""
+        if device == "cpu":
+            yield
+            return
+        with self.gpu or contextlib.nullcontext():
+            open_gpu()
+            yield
+
+    def site(self, name: str, device: str = "", **given: Any) -> Site:
+        """Site with a results folder of this name."""
+        return Site(results=str(self.folder / name), device=device or self.device, threads=cores(), **given)
+
+    def worker(self, share: float = 1.0) -> LocalWorker:
+        """A worker process with a share of the first GPU."""
+        kind = _SimulatedWorker if self.gpu else LocalWorker
+        card = "" if self.device == "cpu" else "0" if self.gpu else gpu_names()[0]
+        return kind(variables={CARD: card, SHARE: str(share)})
+
+
+Found = tuple[str, dict[str, float]]
+"""What a check found: a line for people, and figures by name."""
+
+
+def versions(here: Here) -> Found:
+    """Versions, and the GPU with its memory."""
+    says = f"bench {__version__}, torch {torch.__version__}, {processor()} ({cores()} usable)"
+    if here.device == "cpu":
+        return says, {}
+    with here.on("cuda"):
+        free, total = torch.cuda.mem_get_info()
+        says += f"; {torch.cuda.get_device_name()}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free, {software()}"
+    return says, {"total": total, "free": free}
+
+
+def _trained() -> list[Any]:
+    """Methods that are trained by steps."""
+    classes = [METHODS.get(name).load() for name in METHODS.names]
+    return [cls for cls in classes if not cls.ensemble and cls.by_steps]
+
+
+def _taught(name: str, form: str, device: str) -> Any:
+    """Network of a method after one step or its fit."""
+    cls = METHODS.get(name).load()
+    method = cls(cls.Params(**cls.defaults(form)))
+    if method.ensemble:
+        return build(cls).to(device)
+    # Adam would enlarge the rounding of gradients that are zero.
+    trainer = small_trainer(method, device, Optim(epochs=1, lr=1e-3, lr_objective=1e-2, optimizer="sgd"))
+    one_step(trainer)
+    return trainer.model
+
+
+def _untaught(name: str, form: str, device: str) -> Any:
+    return build(METHODS.get(name).load(), form).to(device)
+
+
+def _compared(
+    here: Here,
+    network: Callable[[str, str, str], Any],
+    difference: Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], float],
+    what: str,
+) -> Found:
+    """Differences between GPU and CPU in the values of some networks, one of every method and form."""
+    found = {}
+    for name in METHODS.names:
+        for form in METHODS.get(name).load().forms():
+            expected = values(network(name, form, "cpu"), "cpu")
+            with here.on("cuda"), contextlib.nullcontext() if here.gpu else DrawsOnCpu():
+                found[f"{name} {form}"] = difference(values(network(name, form, "cuda"), "cuda"), expected)
+    most = max(found, key=found.__getitem__)
+    says = f"{len(found)} forms of methods, {what} by {found[most]:.1e} at most ({most})"
+    require(found[most] <= TOLERANCE, f"{says}; allowed is {TOLERANCE:g}")
+    return says, found
+
+
+def methods(here: Here) -> Found:
+    """A step of every method and form: gradients, weights, embeddings, confidences and scores as on the CPU."""
+    return _compared(here, _taught, apart, "whose steps differ from the CPU's (relative)")
+
+
+def rankings(here: Here) -> Found:
+    """Every method's own scorer ranks as on the CPU, but for scores that are equal up to rounding."""
+
+    def swapped(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
+        scores = expected["scores"].double()
+        lost = scores.sort(descending=True).values - scores.gather(1, found["scores"].argsort(descending=True))
+        return float(lost.abs().max() / scores.abs().max())
+
+    return _compared(here, _untaught, swapped, "whose swapped scores differ (relative)")
+
+
+def _plan(site: Site, dataset: str = "ndigit_smoke", **asked: Any) -> Plan:
+    method = asked.pop("method", CosFace.name)
+    request = Experiment(methods=(method,), datasets=(dataset,), hparams="default", **asked)
+    return next(plan for plan in build_plans(request, site).plans if plan.requested)
+
+
+def _spec(plan: Plan, seed: int = 0) -> TrainSpec:
+    (spec,) = plan.train_specs(plan.defaults(), seed, None).values()
+    return spec
+
+
+def run(here: Here) -> Found:
+    """A whole training and its test, on a GPU with about the values of the CPU."""
+    rows: dict[str, Tensor] = {}
+    for device in dict.fromkeys(("cpu", here.device)):
+        site = here.site(device, device)
+        plan = _plan(site, seeds=1, set=("optim.epochs=2",))
+        spec = _spec(plan)
+        (test,) = plan.test_specs({spec.fold: spec})
+        with here.on(device):
+            run_job(TrainJob(spec=spec, site=site), lambda event: None)
+            run_job(TestJob(specs=(test,), cell=plan.cell, site=site), lambda event: None)
+        record = site.store.tested(plan.cell, test.id)
+        assert record is not None
+        rows[device] = torch.tensor([row["value"] for row in record.rows], dtype=torch.float64).nan_to_num()
+    expected, found = rows["cpu"], rows[here.device]
+    says = f"a training and its test gave {len(found)} values"
+    if here.device == "cpu":
+        return says, {}
+    equal = float((found == expected).double().mean())
+    middle = float(((found - expected).abs() / expected.abs().clamp_min(1e-6)).median())
+    says += f", {equal:.0%} of which are the CPU's; half of them differ by at most {middle:.1e} (relative)"
+    require(middle <= 0.05, f"{says}; allowed is 0.05")
+    return says, {"equal": equal, "middle": middle}
+
+
+async def _finish(workers: list[LocalWorker], jobs: list[TrainJob], on_epoch: Any = lambda epoch: None) -> list[float]:
+    """Do jobs one after the other by the first worker alone, then all by all of them; seconds of both."""
+    cuda = jobs[0].site.device == "cuda"
+    pool = OnGpus(workers, len(workers) if len(workers) > 1 else 0, jobs[0].site) if cuda else Pool(workers)
+    try:
+        await pool.start()
+        start = time.perf_counter()
+        await pool.run(jobs[0], on_epoch)
+        alone = time.perf_counter()
+        await asyncio.gather(*(pool.run(job) for job in jobs[1:]))
+        return [alone - start, time.perf_counter() - alone]
+    finally:
+        await pool.stop()
+
+
+def resume(here: Here) -> Found:
+    """A worker that is killed after an epoch: its training goes on, and ends as an undisturbed one."""
+    weights, records = [], []
+    for name in ("undisturbed", "killed"):
+        site, worker = here.site(name), here.worker()
+        killed: list[object] = []
+        spec = _spec(_plan(site, seeds=1, set=("optim.epochs=3",)))
+
+        def kill(epoch: int, name: str = name, worker: LocalWorker = worker, killed: list[object] = killed) -> None:
+            if name == "killed" and not killed:
+                killed.append(asyncio.ensure_future(worker.stop()))
+
+        asyncio.run(_finish([worker], [TrainJob(spec=spec, site=site)], kill))
+        record = site.store.trained(spec.cell, spec.id)
+        assert record is not None
+        records.append(record)
+        weights.append(load_file(site.store.whole_weights(spec.cell, spec.id)))
+    cost = records[1].environment.cost
+    require(cost is not None and cost.resumed, "the training began anew")
+    difference = apart(weights[1], weights[0])
+    require(difference <= 1e-2, f"weights differ by {difference:.1e} (relative) from those of an undisturbed training")
+    same = "to the last bit" if records[0].files == records[1].files else f"up to {difference:.1e}"
+    return f"the training went on, and its weights are the undisturbed one's {same}", {"difference": difference}
+
+
+def _waits(gpu: Gpu | None, work: Callable[[], object]) -> int:
+    """How often the host waits for the GPU in some work."""
+    if gpu:
+        gpu.waits.clear()
+        work()
+        return gpu.waits.total()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        work()
+    torch.cuda.set_sync_debug_mode("default")
+    return sum("synchroniz" in str(each.message) for each in said)
+
+
+def waits(here: Here) -> Found:
+    """How often a training step makes the host wait for the GPU, by method."""
+    counts: dict[str, float] = {}
+    with here.on("cuda"):
+        for cls in _trained():
+            counts[cls.name] = _waits(here.gpu, partial(one_step, small_trainer(cls(), "cuda")))
+    few, *_, most = sorted(counts, key=counts.__getitem__)
+    return f"{counts[few]} ({few}) to {counts[most]} ({most}) times a step", counts
+
+
+def _photographs(here: Here) -> Trainer:
+    """A training on photographs that were made for it, ready for its first step: ResNet-50 at 224 px on a GPU."""
+    backbone, side, size, each = "resnet50", 224, (500, 375), 20
+    if here.device == "cpu":
+        backbone, each = "resnet18", 2
+    if here.gpu:
+        backbone, side, size, each = "test_resnet", 32, (48, 36), 2
+    rng = np.random.default_rng(0)
+    for number in range(96):
+        path = here.folder / "photographs" / f"c{number // 6:02d}" / f"{number % 6}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            photograph(rng, size).save(path, quality=90)
+    site = here.site("photographs-run", data_root=str(here.folder / "photographs"), weights="none")
+    pins = (f"image_size={side}", f"resize={side * 8 // 7}", "classes_per_batch=6", f"images_per_class={each}")
+    plan = _plan(site, "folder", seeds=1, backbone=backbone, set=tuple(f"data.{pin}" for pin in pins))
+    trainer = Trainer(_spec(plan), site)
+    trainer.resume_or_start()
+    return trainer
+
+
+def speed(here: Here) -> Found:
+    """Images per second of loader, copy, network and all together, in one thread; share of each loss in its step."""
+    device = here.device
+    with here.on(device):
+        trainer = _photographs(here)
+        data, spec, inputs = trainer.data.train, trainer.spec, trainer.inputs
+        assert isinstance(inputs, AugmentedImages)
+        size, gen = spec.batches.classes_per_batch * spec.batches.images_per_class, generator("doctor")
+        rows = torch.arange(size) % len(data)
+        images = data.training(rows, inputs.augmentation, gen)
+        seconds = {"loader": median_seconds(lambda: data.training(rows, inputs.augmentation, gen, images))}
+        if device == "cuda":
+            seconds["copy"] = median_seconds(lambda: images.to(device, memory_format=torch.channels_last))
+        there, labels = images.to(device, memory_format=torch.channels_last), data.labels[rows]
+        half = device == "cuda" and torch.cuda.get_device_capability() >= (8, 0) and not here.gpu
+        for precision in ("tf32", "bfloat16", "float32") if half else ("float32",):
+            at = spec.replaced(optim=replace(spec.optim, precision=precision))
+            seconds[precision] = step_seconds(trainer.model, at, there, labels, device, 3)
+        trainer.steps = 8 if device == "cuda" else 1
+        seconds["all"] = median_seconds(lambda: trainer.train_epoch(0)) / trainer.steps
+        peak = torch.cuda.max_memory_allocated() + OUTSIDE if device == "cuda" else 0.0
+        losses = {cls.name: median_seconds(loss_step(cls(), 100, 128, size, device)) for cls in _trained()}
+    # A step of the network that was timed has a loss of its own.
+    rest = seconds["float32"] - losses[CosFace.name]
+    share = {name: own / (own + rest) for name, own in losses.items()}
+    top = ", ".join(f"{name} {share[name]:.1%}" for name in sorted(share, key=lambda name: -share[name])[:3])
+    rates = {name: size / second for name, second in seconds.items()}
+    listed = ", ".join(f"{name} {float(f'{rate:.3g}'):,g}" for name, rate in rates.items())
+    says = f"images per second, {spec.backbone}, batches of {size}: {listed}; largest losses: {top} of a step"
+    return says, {"peak": peak, **rates, **{f"loss {name}": part for name, part in share.items()}}
+
+
+def memory(here: Here) -> Found:
+    """A step that needs more memory than there is: it is done in parts, with the same loss."""
+    losses = []
+    with here.on("cuda"):
+        trainer = _photographs(here)
+        trainer.steps = 1
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        losses.append(trainer.train_epoch(0))
+        allowed = before + 0.7 * (torch.cuda.max_memory_allocated() - before)
+        whole = len(next(iter(trainer._batches()))[0])
+        trainer = _photographs(here)
+        trainer.steps = 1
+        release_memory()
+        torch.cuda.set_per_process_memory_fraction(allowed / torch.cuda.mem_get_info()[1])
+        if here.gpu:
+            here.gpu.fails = lambda op, args, to_gpu: op == "convolution" and len(args[0]) > whole // 2
+        losses.append(trainer.train_epoch(0))
+    part = trainer.running.micro_batch
+    require(part is not None, "the step did not run out of memory")
+    says = f"a step on {whole} images went on in parts of {part}; its loss is {losses[1]:.5f}, {losses[0]:.5f} at once"
+    require(abs(losses[1] - losses[0]) <= 1e-3 * abs(losses[0]), says)
+    return says, {}
+
+
+def shares(here: Here) -> Found:
+    """Two workers, each with half of a GPU, train at once."""
+    site = here.site("shares")
+    plan = _plan(site, seeds=3, set=("optim.epochs=2",))
+    jobs = [TrainJob(spec=_spec(plan, seed), site=site) for seed in range(3)]
+    alone, together = asyncio.run(_finish([here.worker(0.5) for _ in range(2)], jobs))
+    gain = 2 * alone / together
+    return f"two small trainings at once do {gain:.2f} times the work of one at a time", {"gain": gain}
+
+
+POISON = '''
+import os, pathlib
+import torch
+from bench.methods import register
+from bench.methods.cosface import CosFace
+
+
+@register
+class Poison(CosFace):
+    """Breaks the GPU of the first process that uses it."""
+
+    name = "doctor_poison"
+    summary = "breaks its first GPU"
+
+    def distribution(self, raw, spread):
+        pids = pathlib.Path(__file__).with_name("pids")
+        first = not pids.exists()
+        with pids.open("a") as file:
+            print(os.getpid(), file=file)
+        if first:  # an index beyond the end is a device-side assert
+            raw[torch.full((1,), 1 << 20, device=raw.device)].sum().item()
+        return super().distribution(raw, spread)
+'''
+
+
+def poisoned(here: Here) -> Found:
+    """A worker whose GPU a kernel has broken ends, and its training goes on in another process."""
+    plugin = here.folder / "doctor_poison.py"
+    plugin.write_text(POISON)
+    site = here.site("poisoned", plugins=(str(plugin),))
+    spec = _spec(_plan(site, method="doctor_poison", seeds=1, set=("optim.epochs=1",)))
+    asyncio.run(_finish([here.worker()], [TrainJob(spec=spec, site=site)]))
+    processes = dict.fromkeys(plugin.with_name("pids").read_text().split())
+    require(len(processes) == 2, f"the training was done by {len(processes)} processes, 2 were expected")
+    return "the worker ended, and the training was done by another process", {}
+
+
+CHECKS: dict[str, Callable[[Here], Found]] = {
+    check.__name__: check
+    for check in (versions, methods, rankings, run, resume, waits, speed, memory, shares, poisoned)
+}
+
+
+def main(name: str, device: str, simulated: bool, folder: Path) -> None:
+    """Do a check, and write what it found to ``result.json`` in its folder."""
+    os.environ["BENCH_CACHE"] = str(folder / "cache")
+    torch.set_num_threads(1)
+    keep_memory()
+    here = Here(device, folder, Gpu() if simulated else None)
+    with contextlib.suppress(OSError, AttributeError):  # not on macOS
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # end with the parent
+    try:
+        says, figures = CHECKS[name](here)
+        result = {"state": "ok", "says": says, "figures": figures}
+    except Exception as error:  # whatever it is, it is what the check reports
+        kind = "" if isinstance(error, ConformanceError) else f"{type(error).__name__} at {place_of(error)}: "
+        result = {"state": "FAIL", "says": kind + first_line(error), "figures": {}}
+    (folder / "result.json").write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3] == "simulated", Path(sys.argv[4]))
