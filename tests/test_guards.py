@@ -1,6 +1,7 @@
 """Guards of the layout: what the wheel holds, how the package imports, and who may import whom."""
 
 import ast
+import re
 import runpy
 import subprocess
 import sys
@@ -65,6 +66,18 @@ def test_the_reference_results_are_small_and_have_no_checkpoint():
     assert sum((ROOT / path).stat().st_size for path in files) <= 20_000_000
     endings = {"".join(path.suffixes[-2:]) for path in files} - {".json", ".csv", ".md"}
     assert endings == {".tar.xz", ".queries.xz"}
+
+
+def test_workflows_pin_their_actions_and_may_only_read():
+    workflows = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+    assert len(workflows) >= 4
+    for path in workflows:
+        text = path.read_text()
+        assert "\npermissions:\n  contents: read\n" in text, path.name
+        used = re.findall(r"uses: (\S+)", text)
+        # The publisher of PyPI asks for this branch, which gets its security fixes.
+        loose = [each for each in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", each)]
+        assert set(loose) <= {"pypa/gh-action-pypi-publish@release/v1"}, path.name
 
 
 def test_the_console_script_works_from_another_directory(tmp_path):
