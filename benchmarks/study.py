@@ -1,7 +1,7 @@
 """Pack the records of the study (docs/study.md), and recompute its tables from what the repository has of them.
 
     python benchmarks/study.py pack RESULTS.. --whole study.tar.xz --out results/study
-    python benchmarks/study.py tables results/study --figure docs/figures/study_grocery.svg > tables.md
+    python benchmarks/study.py tables results/study --figure docs/figures/study.svg > tables.md
 
 Results of several sessions are packed together: RESULTS may be archives, too, the former ones first.
 
