@@ -215,9 +215,9 @@ def _require_finite(model: Any, what: str, raw: Tensor, spread: Tensor | None, l
 
 @_of_training
 def learns(cls: Any) -> None:
-    """Require that 25 training steps of a method on one fixed batch lower its loss, or that a fit changes the network.
+    """Require that 25 steps on one fixed batch lower a method's loss and leave images apart, or that it can be fitted.
 
-    The fit must leave the same network however often it is repeated.
+    A fit has to change the network, and must leave the same network however often it is repeated.
     """
     model = build(cls)
     images, labels = batch()
@@ -237,6 +237,10 @@ def learns(cls: Any) -> None:
     _train(model, steps=25, lr=3e-3)
     after = measure()
     require(after < before, f"the loss went from {before:.4g} to {after:.4g} in 25 steps on one batch")
+    with torch.no_grad():
+        means = model.eval()(images).distribution.mean
+    apart = float((means - means[:1]).abs().max()) > SAME * float(means.abs().max())
+    require(apart, "after 25 steps, the embedding is the same for every image")
 
 
 def _train(model: Any, steps: int, lr: float) -> None:

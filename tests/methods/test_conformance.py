@@ -186,6 +186,7 @@ def _fitted(change):
         ("finite", _with(lambda c, d: _NoLoss(float("nan")))),
         ("finite", _with(lambda c, d: _Dead(c, d, 12.0))),
         ("learns", _with(lambda c, d: _NoLoss(-0.0))),
+        ("learns", _heads(lambda raw, training: torch.ones_like(raw) + 0 * raw)),
         ("deterministic", _with(lambda c, d: _Drifting(c, d, 12.0))),
     ],
 )
