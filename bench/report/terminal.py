@@ -169,7 +169,8 @@ def _paired_table(title: str, rows: pd.DataFrame, columns: Sequence[ComparedColu
 
 
 def _paired_notes(rows: pd.DataFrame) -> list[str]:
-    notes = ["verdict on the other, by p adjusted with Holm's method (intervals are not adjusted)"]
+    notes = ["verdict on the other, p adjusted by Holm's method; equivalent: inside the region"]
+    notes.append("intervals are not adjusted")
     left_out = "; ".join(text for text in rows["left_out"].unique() if text)
     return [*notes, *([f"left out: {left_out}"] if left_out else [])]
 

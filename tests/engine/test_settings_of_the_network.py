@@ -23,6 +23,7 @@ class _Model(torch.nn.Module):
         super().__init__()
         self.backbone = torch.nn.Linear(3, 1, bias=False)
         self.objective = torch.nn.Module()
+        self.tf32 = False
 
 
 @pytest.mark.parametrize(("clip", "norm"), [(0.0, 5000.0), (10.0, 10.0), (1e9, 5000.0)])

@@ -267,10 +267,10 @@ def test_budgets_and_parts_of_the_data_are_named():
     assert "Only a part of the images: e." in notes
 
 
-def test_a_constant_confidence_is_said_first_and_is_no_case(tmp_path):
+def test_a_constant_confidence_is_said_and_is_no_case(tmp_path):
     dead = Made("dead", (0.9, 0.91, 0.92), (0.5, 0.5, 0.5))
     answer = _answer(dead, LEADING)
-    (said,) = answer.warnings
+    (said,) = answer.remarks
     assert re.fullmatch("On d: Own confidence constant for all (.* )?images, so there is no verdict on it: dead.", said)
     assert {each.judged + each.same for each in answer.cases} == {1}
     page = Tree(page_html(Judged(Store(tmp_path), Results.of((*dead.records(), *LEADING.records()))), ()))

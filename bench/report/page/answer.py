@@ -97,10 +97,12 @@ class Point(NamedTuple):
 class Answer:
     """Answer to the title of the page: one sentence, points about the questions, what counts, and what is missing.
 
-    ``warnings`` are about heads that are not shown to be better than the network as it is, and about what went wrong.
+    ``warnings`` are about heads that are not shown to be better than the network as it is, ``remarks`` about what went
+    wrong.
     """
 
     warnings: list[str]
+    remarks: list[str]
     lead: str
     points: tuple[Point, ...]
     notes: tuple[str, ...]
@@ -116,14 +118,20 @@ def answer_of(data_sets: Sequence[Words]) -> Answer:
     points = (*_about_confidences(data_sets, cases), Point("Retrieval", retrieval))
     notes = filter(None, (CASE if cases else "", how, *_about_settings(data_sets)))
     warnings = [each for words in data_sets for each in _warnings(words)]
-    return Answer(warnings, _lead(cases), points, tuple(notes), tuple(_missing(data_sets, cases)), cases)
+    marked = [each for words in data_sets for each in _remarks(words)]
+    return Answer(warnings, marked, _lead(cases), points, tuple(notes), tuple(_missing(data_sets, cases)), cases)
 
 
 def _warnings(words: Words) -> list[str]:
     facts = words.facts
-    named = [(facts.labels[row.contender], row) for row in facts.rows]
-    unbeaten = sentences(facts.title, ((name, row.against) for name, row in named))
-    return unbeaten + [f"On {facts.title}: {each}" for each in lines((name, row.remarks) for name, row in named)]
+    return sentences(facts.title, ((facts.labels[row.contender], row.against) for row in facts.rows))
+
+
+def _remarks(words: Words) -> list[str]:
+    facts = words.facts
+    return [
+        f"On {facts.title}: {each}" for each in lines((facts.labels[row.contender], row.remarks) for row in facts.rows)
+    ]
 
 
 def _cases(data_sets: Sequence[Words], images: str, question: Question, form: str, names: tuple[str, ...]) -> Cases:
