@@ -156,8 +156,10 @@ def compare_methods(store: Store, methods: tuple[str, ...], as_json: bool) -> No
         raise UserError(f"{store.root} has no finished test yet; `bench status` shows what exists")
     for name in methods:
         if name not in set(frame["method"]):
-            for _, what, reason in (each for each in failures(store, ()) if name in each.place.split("/")):
-                raise UserError(f"{name} has no finished test here: {what}: {reason}; `bench status` lists all")
+            failed = next((each for each in failures(store, ()) if name in each.place.split("/")), None)
+            if failed is not None:
+                said = f"{failed.what}: {failed.reason}; `bench status` lists all"
+                raise UserError(f"{name} has no finished test here: {said}")
             raise UnknownName("method of these results", name, set(frame["method"]))
     lines = paired_methods(seed_groups(collected.merged), methods)
     if lines.empty or not lines["seeds"].any():

@@ -184,10 +184,13 @@ def _thresholds(network: Network, named: str) -> dict[str, str]:
     spec = network.record.spec
     try:
         images = network.site.dataset(spec.dataset, spec.view).train_val(spec.fold, spec.folds).val
-        found = network.embed_rows(images.evaluation, len(images))
-        pairs = sample_pairs(images.labels, images.ids, seed=0)
-    except (UserError, DataError, ValueError):  # not at hand, or of one class
+    except (UserError, DataError):  # not at hand
         return {}
+    try:
+        pairs = sample_pairs(images.labels, images.ids, seed=0)
+    except ValueError:  # of one class
+        return {}
+    found = network.embed_rows(images.evaluation, len(images))
     unit = F.normalize(torch.from_numpy(found.mean).double(), dim=-1)
     cosine, accuracy = best_threshold((unit[pairs.left] * unit[pairs.right]).sum(-1), pairs.same)
     values = {str(share): float(np.quantile(found.confidence[named], share)) for share in SHARES}

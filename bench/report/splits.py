@@ -176,9 +176,10 @@ def _systems(every: Mapping[Contender, BySplit], means: Iterable[OverSplits]) ->
         replace(of[contender], column=replace(AUGRC, split=split), against=plain, question=question, values=values)
         for (contender, plain, question, split), values in gains.items()
     ]
-    first = [each for each in found if (each.question, each.column.split) == FIRST]
-    adjusted = dict(zip(map(id, first), holm(np.array([each.p for each in first]))))
-    return [replace(each, p_holm=float(adjusted.get(id(each), np.nan))) for each in found]
+    compared = grouped(found, lambda each: (each.question, each.column.split)).values()
+    return [
+        replace(each, p_holm=float(p)) for own in compared for each, p in zip(own, holm(np.array([o.p for o in own])))
+    ]
 
 
 def _test_over_train(store: Store, records: Iterable[TestRecord]) -> float:

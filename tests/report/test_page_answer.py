@@ -285,6 +285,7 @@ def test_a_training_whose_loss_never_fell_is_named():
 
     falls = [training(), training(2.0), training(None, 2.0), training(None, 2.0, 2.5, 1.9)]
     assert {each.loss_note for each in falls} == {""}
+    assert training(None, 2.0, 2.0 - 1e-9).loss_note.startswith("the loss never fell: 2 in")  # rounding alone
     (test,) = POINT.records()[:1]
     assert sources.losses([sources.Tested(test, tuple(falls))]) == []
     assert sources.losses([sources.Tested(test, (training(None, 2.0, 2.5, 2.25),))]) == [

@@ -371,14 +371,20 @@ def split_sentences(found: Sequence[OverSplits]) -> list[str]:
             continue
         parts = []
         for split, images in IMAGES.items():
-            cases = [each.summary for each in own if each.column.split == split]
-            better, worse = sum(each.ci_low > 0 for each in cases), sum(each.ci_high < 0 for each in cases)
+            cases = [each for each in own if each.column.split == split]
             if cases:
-                parts.append(f"{better} of {len(cases)} methods are better and {worse} worse on {images}")
+                better = _counted([each for each in cases if each.summary.ci_low > 0])
+                worse = _counted([each for each in cases if each.summary.ci_high < 0])
+                parts.append(f"of {len(cases)} methods, {better} are better and {worse} worse on {images}")
         splits = max(len(each.values) for each in own)
-        against = f"{own[0].against} with a free one, with their own confidence"
-        texts.append(f"{dataset}, over {splits} class splits, {WHEN[question]}: than {against}, {', '.join(parts)}.")
+        start = f"{dataset}, over {splits} class splits, {WHEN[question]}, with their own confidence"
+        texts.append(f"{start} against {own[0].against} with a free one: {'; '.join(parts)}.")
     return texts
+
+
+def _counted(cases: Sequence[OverSplits]) -> str:
+    """How many there are, and of how many this holds if the p-values are adjusted."""
+    return f"{len(cases)} ({sum(each.p_holm <= 0.05 for each in cases)} adjusted)" if cases else "0"
 
 
 def _sentence(question: Question, found: Sequence[System], toys: Collection[str]) -> str:
