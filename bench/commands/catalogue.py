@@ -70,6 +70,7 @@ def list_entries(
         str,
         typer.Argument(help=f"What to list: {', '.join(Listed)}.", autocompletion=completion.LISTED),
     ] = "",
+    part: Annotated[str, typer.Argument(help="List only names that contain this, such as `dinov2`.")] = "",
     as_json: Json = False,
     check: Annotated[bool, typer.Option("--check", help=CHECK_HELP)] = False,
     plugin: Plugins = None,
@@ -79,10 +80,17 @@ def list_entries(
     \b
     bench list methods
     bench list datasets --json
+    bench list backbones dinov2
     """  # noqa: D301 (click's mark for lines that are not to be filled)
-    rows = list_rows(_listed(kind), tuple(plugin or ()), check)
+    listed = _listed(kind)
+    every = list_rows(listed, tuple(plugin or ()), check)
+    rows = [row for row in every if part.lower() in row["name"].lower()]
     if as_json:
         print_json(rows)
+    elif not rows:
+        raise UserError(f"no name contains {part!r}; `bench list {listed}` has all")
+    elif listed is Listed.backbones and not part:
+        _print_families(rows)
     else:
         width = max((len(row["name"]) for row in rows), default=0)
         family = ""
@@ -96,6 +104,23 @@ def list_entries(
             typer.echo(printable(f"{outcome}{row['name']:<{width}}  {row['summary']}{weights}{problem}"))
     if check and any(row.get("error") for row in rows):
         raise typer.Exit(1)
+
+
+def _print_families(rows: list[ListRow]) -> None:
+    """Print our backbones, networks with weights here, and a line for each family of timm."""
+    families: dict[str, list[ListRow]] = {}
+    for row in rows:
+        families.setdefault(row["family"], []).append(row)
+    ours = families.pop(OURS)
+    width = max(len(row["name"]) for row in ours)
+    for row in ours:
+        typer.echo(f"{row['name']:<{width}}  {row['summary']}{'  [weights here]' if row['weights'] else ''}")
+    typer.echo(f"\nfamilies of timm, {len(rows) - len(ours):,} networks: `bench list backbones PART` has names with PART")
+    for family, members in families.items():
+        here = [row["name"] for row in members if row["weights"]]
+        typer.echo(f"{family:<{width}}  {len(members):>4}, such as {members[0]['name']}")
+        for name in here:
+            typer.echo(f"{'':<{width}}        {name}  [weights here]")
 
 
 def _listed(kind: str) -> Listed:

@@ -65,7 +65,7 @@ def _near(name: str, first: list[str], then: list[str], least: float = 0.6) -> s
     wanted = name.lower()
     near = get_close_matches(wanted, first, 3, least) or get_close_matches(wanted, then, 3, least)
     hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ";"
-    return f"{hint} `bench list backbones` has all names"
+    return f"{hint} `bench list backbones PART` has names"
 
 
 def _hub_name(name: str, download: bool) -> str:

@@ -35,7 +35,7 @@ def test_a_name_is_completed_by_the_default_tag(asked, full):
     [
         ("vit_tiny_patch16_224.augreg_in21", "has no weights .* did you mean 'vit_tiny_patch16_224.augreg_in21k'"),
         ("ViT_tiny_patch16_224", "did you mean 'vit_tiny_patch16_224'"),
-        ("", "unknown backbone ''; `bench list backbones`"),
+        ("", "unknown backbone ''; `bench list backbones PART`"),
         ("path/to/file.pth", "a file of weights belongs to --weights$"),
         ("timm/resnet18.a1_in1k", "a repository is hf-hub:timm/resnet18.a1_in1k"),
         ("hf-hub:resnet18", "does not read like hf-hub:ORG/NAME"),
