@@ -115,7 +115,7 @@ def _print_families(rows: list[ListRow]) -> None:
     width = max(len(row["name"]) for row in ours)
     for row in ours:
         typer.echo(f"{row['name']:<{width}}  {row['summary']}{'  [weights here]' if row['weights'] else ''}")
-    typer.echo(f"\nfamilies of timm, {len(rows) - len(ours):,} networks: `bench list backbones PART` has names with PART")
+    typer.echo(f"\nfamilies of timm, {len(rows) - len(ours):,} networks: `bench list backbones PART` has the names")
     for family, members in families.items():
         here = [row["name"] for row in members if row["weights"]]
         typer.echo(f"{family:<{width}}  {len(members):>4}, such as {members[0]['name']}")
