@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
@@ -327,9 +327,10 @@ DIFFERENCE = "AUGRC"
 
 
 class Headline(NamedTuple):
-    """Sentences about systems, one for each question, and a matrix of methods and data sets for each kind of images."""
+    """Sentences about systems, one for each question, their counts, and a matrix of methods for each kind of images."""
 
     sentences: tuple[str, ...]
+    counts: Table | None
     compared: str
     matrices: tuple[Table, ...]
     tables: tuple[Table, ...]
@@ -352,13 +353,17 @@ def headline_of(found: Sequence[System], anchors: Anchors, titles: Mapping[str, 
             ids[id(each)] = anchors.of("system", dataset, names[each.contender], each.split, each.question)
         tables.append(_table(own, [ids[id(each)] for each in own], anchors.of("systems", dataset), titles[dataset]))
     toys = {name for name, title in titles.items() if title != name}
-    sentences = [_sentence(question, leading, toys) for question in QUESTIONS]
+    sentences = [_sentence(question, leading) for question in QUESTIONS]
     matrices = [
         _matrix(f"{WHEN[question].capitalize()}, {IMAGES[split]}", own, ids, titles)
         for (question, split), own in sorted(places.items(), key=lambda item: list(QUESTIONS).index(item[0][0]))
     ]
     return Headline(
-        (*filter(None, sentences), *_holding(leading)), _what_is_compared(leading), tuple(matrices), tuple(tables)
+        (*filter(None, sentences), *_holding(leading)),
+        _counts(leading, toys),
+        _what_is_compared(leading),
+        tuple(matrices),
+        tuple(tables),
     )
 
 
@@ -387,38 +392,57 @@ def _counted(cases: Sequence[OverSplits]) -> str:
     return f"{len(cases)} ({sum(each.p_holm <= 0.05 for each in cases)} adjusted)" if cases else "0"
 
 
-def _sentence(question: Question, found: Sequence[System], toys: Collection[str]) -> str:
+def _sentence(question: Question, found: Sequence[System]) -> str:
     """How often a method is better and worse than the plain one, by kind of images; empty if none is counted.
 
     Of few methods on one data set, what each is.
     """
     counted = [each for each in found if each.question == question and each.counts]
-    if len({each.contender for each in counted}) <= NAMED and len({each.contender.dataset for each in counted}) == 1:
-        return _named_sentence(question, counted)
-    better, worse, serious, heads = [], [], [], []
-    for split, images in IMAGES.items():
-        cases = [each for each in found if (each.question, each.split) == (question, split) and each.counts]
-        if cases:
-            wins = [each for each in cases if each.outcome == "better"]
-            remark = f" ({sum(each.holds for each in wins)} adjusted, {sum(each.survives for each in wins)} over any)"
-            better.append(f"{len(wins)} of {len(cases)} cases on {images}{remark if wins else ''}")
-            losses = [each for each in cases if each.outcome == "worse"]
-            worse.append(f"{len(losses)} ({sum(each.holds for each in losses)} adjusted)" if losses else "0")
-            on_plain = [each for each in cases if each.plain and each.contender.base == each.plain.method]
-            if on_plain:
-                heads.append(_wins(on_plain))
-            others = [each for each in cases if each.contender.dataset not in toys]
-            if 0 < len(others) < len(cases):
-                serious.append(_wins(others))
-    if not better:
+    if not counted:
         return ""
-    form = ", alone or combined with the margin," if question == "at_query_time" else ""
-    end = f" Heads on the plain method's networks: better in {' and in '.join(heads)}." if heads else ""
-    end += f" Without the toys: better in {' and in '.join(serious)}." if serious else ""
+    if _are_few(counted):
+        return _named_sentence(question, counted)
+    better, worse = [], []
+    for split, cases in grouped(counted, lambda each: each.split).items():
+        outcomes = Counter(each.outcome for each in cases)
+        better.append(f"{outcomes['better']} of {len(cases)} cases on {IMAGES[split]}")
+        worse.append(str(outcomes["worse"]))
     return (
-        f"{WHEN[question].capitalize()}, a method with its own confidence{form} is better than the plain method with a"
-        f" free one in {' and '.join(better)}; it is worse in {' and in '.join(worse)}.{end}"
+        f"{WHEN[question].capitalize()}, a method with its own confidence{FORM[question]} is better than the plain"
+        f" method with a free one in {' and '.join(better)}; it is worse in {' and in '.join(worse)}."
     )
+
+
+FORM: dict[Question, str] = {"before_gallery": "", "at_query_time": ", alone or combined with the margin,"}
+"""How a method's own confidence is used."""
+
+
+def _counts(found: Sequence[System], toys: Collection[str]) -> Table | None:
+    """How many cases are better and worse, of all, of heads on the plain method's networks, and without the toys."""
+    kinds: dict[str, Callable[[System], object]] = {
+        "all": lambda each: True,
+        "heads on the plain networks": lambda each: each.plain and each.contender.base == each.plain.method,
+        "without the toys": lambda each: each.contender.dataset not in toys,
+    }
+    rows = []
+    counted = [each for each in found if each.counts]
+    for (kind, belongs), question, (split, images) in product(kinds.items(), QUESTIONS, IMAGES.items()):
+        every = [each for each in counted if (each.question, each.split) == (question, split)]
+        cases = list(filter(belongs, every))
+        if cases and (kind == "all" or len(cases) < len(every)):
+            better = [each for each in cases if each.outcome == "better"]
+            worse = [each for each in cases if each.outcome == "worse"]
+            numbers = [len(cases), len(better), sum(each.holds for each in better)]
+            numbers += [sum(each.survives for each in better), len(worse), sum(each.holds for each in worse)]
+            rows.append([kind, WHEN[question], images, *map(str, numbers)])
+    titles = ("cases", "when", "images", "of", "better", "adjusted", "over any", "worse", "adjusted")
+    title = "In how many cases a method is better or worse than the plain one"
+    return None if _are_few(counted) else cells_table(title, headings(*titles, labels=3), rows, small="small fit")
+
+
+def _are_few(counted: Sequence[System]) -> bool:
+    """True if these are so few methods, of one data set, that each is named."""
+    return len({each.contender for each in counted}) <= NAMED and len({each.contender.dataset for each in counted}) == 1
 
 
 NAMED = 3
@@ -436,15 +460,8 @@ def _named_sentence(question: Question, found: Sequence[System]) -> str:
         ]
         texts.append(f"{name} is {'; '.join(said)}")
     plain = next((each.plain.label for each in found if each.plain), "the plain method")
-    form = ", alone or combined with the margin," if question == "at_query_time" else ""
-    start = f"{WHEN[question].capitalize()}, with its own confidence{form} against {plain} with a free one"
+    start = f"{WHEN[question].capitalize()}, with its own confidence{FORM[question]} against {plain} with a free one"
     return f"{start}: {'. '.join(texts)}."
-
-
-def _wins(cases: Sequence[System]) -> str:
-    """In how many of some cases the method is better, and worse."""
-    states = Counter(each.outcome for each in cases)
-    return f"{states['better']} of their {len(cases)} cases (worse in {states['worse']})"
 
 
 def _what_is_compared(found: Sequence[System]) -> str:

@@ -66,8 +66,15 @@ class Chart:
 
     @cached_property
     def _levels(self) -> list[float]:
-        values = [y for line in self.lines for _, y in line.points]
+        # Of the named curves: a network at chance would leave the others a few pixels.
+        values = [y for line in self.legend or self.lines for _, y in line.points]
         return _ticks(min(values), max(values), 5)
+
+    @property
+    def cut(self) -> bool:
+        """True if a grey curve leaves the frame."""
+        low, high = self._levels[0], self._levels[-1]
+        return any(not low <= y <= high for line in self.lines for _, y in line.points)
 
     @cached_property
     def _most(self) -> float:
@@ -91,6 +98,7 @@ class Chart:
         return {
             "x": shares,
             "y_title": self.y_title,
+            "range": [self._levels[0], self._levels[-1]],
             "lines": [
                 {"label": line.label, "style": line.style, "y": [dict(line.points).get(x) for x in shares]}
                 for line in self.lines

@@ -60,7 +60,7 @@
     }
     var plot = new uPlot({
       width: width, height: Math.round(width * 0.64), legend: { show: false },
-      scales: { x: { time: false } }, focus: { alpha: 0.25 },
+      scales: { x: { time: false }, y: { range: data.range } }, focus: { alpha: 0.25 },
       cursor: { focus: { prox: 80 }, drag: { x: true, y: false } },
       axes: [Object.assign({ label: "least confident queries left out, %", size: 34, labelSize: 18 }, axis),
         Object.assign({ label: data.y_title, size: 44, labelSize: 18 }, axis)],

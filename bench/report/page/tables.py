@@ -102,7 +102,8 @@ def results_table(facts: DatasetFacts, anchor: str, costs: Mapping[Contender, Co
 def _may_be_best(rank: Rank) -> Cell:
     if rank.interval is None:
         return Cell(GAP, note=rank.reason)
-    return Cell("yes" if rank.may_be_best else "no")
+    wider = "a paired test finds a better one; the interval of the rank, about all pairs at once, is wider"
+    return Cell("yes" if rank.may_be_best else "no", note="" if rank.may_be_best or rank.interval.low > 1 else wider)
 
 
 def _against(rows: Sequence[ComparisonRow]) -> Iterator[Column[Of[ComparisonRow]]]:
