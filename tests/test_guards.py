@@ -1,10 +1,12 @@
 """Guards of the layout: what the wheel holds, how the package imports, and who may import whom."""
 
 import ast
+import itertools
 import re
 import runpy
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -78,6 +80,39 @@ def test_workflows_pin_their_actions_and_may_only_read():
         # The publisher of PyPI asks for this branch, which gets its security fixes.
         loose = [each for each in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", each)]
         assert set(loose) <= {"pypa/gh-action-pypi-publish@release/v1"}, path.name
+
+
+def test_licences_of_all_dependencies_are_listed():
+    locked = {each["name"]: each for each in tomllib.loads((ROOT / "uv.lock").read_text())["package"]}
+    ours = locked["probembed"]
+    found, ahead = set(), [*ours["dependencies"], *itertools.chain(*ours["optional-dependencies"].values())]
+    while ahead:
+        wanted = ahead.pop()
+        if wanted["name"] not in found:
+            found.add(wanted["name"])
+            package = locked[wanted["name"]]
+            ahead += package.get("dependencies", [])
+            ahead += itertools.chain(
+                *(package.get("optional-dependencies", {}).get(e, []) for e in wanted.get("extra", []))
+            )
+    table = (ROOT / "docs" / "dependencies.md").read_text().partition("## ")[0]
+    listed = set(re.findall(r"[a-z0-9][a-z0-9-]*", table))
+    assert len(found) > 80
+    assert found <= listed
+
+
+def test_no_reader_of_a_file_may_run_code_in_it():
+    for path in _our_files():
+        if path.suffix != ".py":
+            continue
+        for node in ast.walk(ast.parse((ROOT / path).read_text())):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = {alias.name for alias in node.names} | {getattr(node, "module", "")}
+                assert not names & {"pickle", "cPickle", "dill", "joblib", "shelve", "marshal", "yaml"}, path
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("torch.load", "load_state_dict"):
+                assert {"weights_only": True} in [{k.arg: getattr(k.value, "value", None)} for k in node.keywords], path
+            if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+                assert node.value.value is False, path
 
 
 def test_the_console_script_works_from_another_directory(tmp_path):
