@@ -102,7 +102,7 @@ def versions(here: Here) -> Found:
     return says, {"total": total, "free": free}
 
 
-def _trained() -> list[Any]:
+def trained() -> list[Any]:
     """Methods that are trained by steps."""
     classes = [METHODS.get(name).load() for name in METHODS.names]
     return [cls for cls in classes if not cls.ensemble and cls.by_steps]
@@ -253,7 +253,7 @@ def waits(here: Here) -> Found:
     """How often a training step makes the host wait for the GPU, by method."""
     counts: dict[str, float] = {}
     with here.on("cuda"):
-        for cls in _trained():
+        for cls in trained():
             counts[cls.name] = _waits(here.gpu, partial(one_step, small_trainer(cls(), "cuda")))
     few, *_, most = sorted(counts, key=counts.__getitem__)
     return f"{counts[few]} ({few}) to {counts[most]} ({most}) times a step", counts
@@ -301,7 +301,7 @@ def speed(here: Here) -> Found:
         trainer.steps = 8 if device == "cuda" else 1
         seconds["all"] = median_seconds(lambda: trainer.train_epoch(0)) / trainer.steps
         peak = torch.cuda.max_memory_allocated() + OUTSIDE if device == "cuda" else 0.0
-        losses = {cls.name: median_seconds(loss_step(cls(), 100, 128, size, device)) for cls in _trained()}
+        losses = {cls.name: median_seconds(loss_step(cls(), 100, 128, size, device)) for cls in trained()}
     # A step of the network that was timed has a loss of its own.
     rest = seconds["float32"] - losses[CosFace.name]
     share = {name: own / (own + rest) for name, own in losses.items()}
