@@ -289,11 +289,13 @@ def speed(here: Here) -> Found:
         assert isinstance(inputs, AugmentedImages)
         size, gen = spec.batches.classes_per_batch * spec.batches.images_per_class, generator("doctor")
         rows = torch.arange(size) % len(data)
-        images = data.training(rows, inputs.augmentation, gen)
-        seconds = {"loader": median_seconds(lambda: data.training(rows, inputs.augmentation, gen, images))}
+        there, labels = inputs.batch(rows, gen), data.labels[rows]
         if device == "cuda":
-            seconds["copy"] = median_seconds(lambda: images.to(device, memory_format=torch.channels_last))
-        there, labels = images.to(device, memory_format=torch.channels_last), data.labels[rows]
+            made, finish = data.for_gpu(rows, inputs.augmentation, gen)
+            seconds = {"loader": median_seconds(lambda: data.for_gpu(rows, inputs.augmentation, gen, made))}
+            seconds["copy"] = median_seconds(lambda: inputs.to_gpu(made, finish))
+        else:
+            seconds = {"loader": median_seconds(lambda: data.training(rows, inputs.augmentation, gen, there))}
         half = device == "cuda" and torch.cuda.get_device_capability() >= (8, 0) and not here.gpu
         for precision in ("tf32", "bfloat16", "float32") if half else ("float32",):
             at = spec.replaced(optim=replace(spec.optim, precision=precision))
