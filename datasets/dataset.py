@@ -159,6 +159,15 @@ class ImageSet(ABC):
             TypeError: If the settings are of another class.
         """
 
+    def for_gpu(
+        self, index: Tensor, augmentation: TrainingAugmentation, generator: torch.Generator, out: Tensor | None = None
+    ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """Training images up to what is better done on a GPU: a batch, and a function of it there that does the rest.
+
+        The arguments and draws are those of :meth:`training`, and the result is that up to rounding.
+        """
+        return self.training(index, augmentation, generator, out), lambda batch: batch
+
     def view_of(self, index: Tensor, augmentation: TrainingAugmentation, view: int) -> Tensor:
         """One numbered augmented view of some images; its draws depend on the view and each image's identity alone.
 

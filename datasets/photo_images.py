@@ -20,7 +20,7 @@ from .dataset import ImageSet
 from .decode import decode, open_image
 from .files import DataError
 from .pixel_cache import PixelCache, cache_folder
-from .view import PhotoAugmentation, View, colour_jitter, crop_boxes, cropped_view, evaluation_view, resize
+from .view import PhotoAugmentation, View, colour_jitter, crop_boxes, cropped_view, evaluation_view, finished, resize
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -229,18 +229,64 @@ class PhotoImages(ImageSet):
         Raises:
             TypeError: If the settings are not a :class:`PhotoAugmentation`.
         """
+        u, flip, factors, order = self._draws(index, augmentation, generator)
+        flips, jitters = flip.tolist(), factors.tolist()
+        shape = self._shape(index)
+        batch = torch.empty(shape) if out is None or out.shape != shape else out
+        targets = batch.unbind(0)
+
+        def write() -> Callable[[int, Tensor], None]:
+            # An image is changed in memory that stays in the processor's cache, then written to the batch once.
+            scratch = torch.empty(shape[1:])
+
+            def one(place: int, made: Tensor) -> None:
+                torch.div(made.flip(2) if flips[place] else made, 255, out=scratch)
+                targets[place].copy_(colour_jitter(scratch, jitters[place], order))
+
+            return one
+
+        self._crop(index, augmentation, u, write)
+        return batch
+
+    def for_gpu(
+        self, index: Tensor, augmentation: TrainingAugmentation, generator: torch.Generator, out: Tensor | None = None
+    ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """Crops, uint8 ``[B, 3, S, S]`` with channels last in memory; flips, scaling and colour jitter are left."""
+        if type(self).training is not PhotoImages.training:  # a subclass does something else
+            return super().for_gpu(index, augmentation, generator, out)
+        u, flip, factors, order = self._draws(index, augmentation, generator)
+        shape = self._shape(index)
+        usable = out is not None and out.shape == shape and out.dtype == torch.uint8
+        made = torch.empty(shape, dtype=torch.uint8, memory_format=torch.channels_last)
+        batch = out if usable and out is not None else made
+        targets = batch.unbind(0)
+        self._crop(index, augmentation, u, lambda: lambda place, made: targets[place].copy_(made))
+        return batch, lambda there: finished(there, flip, factors, order)
+
+    def _draws(
+        self, index: Tensor, augmentation: TrainingAugmentation, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor, Tensor, list[int]]:
+        """Draws of crops ``[B, 26]``, flips ``[B]``, factors of the jitter ``[B, 3]`` and the order of its changes."""
         if not isinstance(augmentation, PhotoAugmentation):
             raise TypeError(f"photographs are augmented by a PhotoAugmentation, not {type(augmentation).__name__}")
         u = torch.rand(len(index), 26, generator=generator, dtype=torch.float64)
         order = torch.randperm(3, generator=generator).tolist()
-        flip = (u[:, 22] < augmentation.flip).tolist()
-        size = [self.view.image_size] * 2
-
         ranges = torch.tensor([augmentation.brightness, augmentation.contrast, augmentation.saturation])
-        factors = (1 + ranges * (2 * u[:, 23:] - 1)).tolist()
-        shape = (len(index), 3, *size)
-        batch = torch.empty(shape) if out is None or out.shape != shape else out
-        targets = batch.unbind(0)
+        return u, u[:, 22] < augmentation.flip, 1 + ranges * (2 * u[:, 23:] - 1), order
+
+    def _shape(self, index: Tensor) -> tuple[int, ...]:
+        return (len(index), 3, self.view.image_size, self.view.image_size)
+
+    def _crop(
+        self,
+        index: Tensor,
+        augmentation: TrainingAugmentation,
+        u: Tensor,
+        write: Callable[[], Callable[[int, Tensor], object]],
+    ) -> None:
+        """Cut out and resize images; each thread makes a function that takes the place and pixels of each of them."""
+        assert isinstance(augmentation, PhotoAugmentation)
+        size = [self.view.image_size] * 2
 
         if self.view.cache:
             cache, rows = self._training_cache(index)
@@ -257,19 +303,15 @@ class PhotoImages(ImageSet):
             return image[:, top : top + h, left : left + w]
 
         def crop(places: Sequence[int]) -> None:
-            # An image is changed in memory that stays in the processor's cache, then written to the batch once.
-            scratch = torch.empty(shape[1:])
+            written = write()
             for place in places:
                 # torchvision's resized_crop without its checks, which block the other threads.
-                made = interpolate(box(place)[None], size, mode=self.view.interpolation, antialias=True)[0]
-                torch.div(made.flip(2) if flip[place] else made, 255, out=scratch)
-                targets[place].copy_(colour_jitter(scratch, factors[place], order))
+                written(place, interpolate(box(place)[None], size, mode=self.view.interpolation, antialias=True)[0])
 
         # Threads wait less for the interpreter lock if they take many images at a time.
         share = max(1, -(-len(index) // (2 * self.threads)))
         for _ in self.map(crop, [range(len(index))[at : at + share] for at in range(0, len(index), share)]):
             pass
-        return batch
 
     def cropped(self, index: Tensor, fraction: Tensor) -> Tensor:
         """Centre crops of the original files, resized as for evaluation; a fraction is one of the shorter side."""

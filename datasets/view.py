@@ -174,6 +174,37 @@ def colour_jitter(image: Tensor, factors: Sequence[float], order: Sequence[int])
     return image
 
 
+def finished(pixels: Tensor, flip: Tensor, factors: Tensor, order: Sequence[int]) -> Tensor:
+    """Flip, scale and jitter crops on their device, all at once: what :func:`colour_jitter` does to one at a time.
+
+    The pixels are uint8 ``[B, 3, H, W]``, the flips bool ``[B]``, and the factors float64 ``[B, 3]``; the latter two
+    are on the CPU.
+    """
+
+    def beside(values: Tensor) -> Tensor:
+        values = values.pin_memory() if pixels.is_cuda else values
+        return values.to(pixels.device, non_blocking=True).view(-1, 1, 1, 1)
+
+    images = torch.where(beside(flip), pixels.flip(3), pixels).float().div_(255)
+    for change in order:
+        factor = beside(factors[:, change].float())
+        if change == 0:
+            images.mul_(factor)
+        elif change == 1:
+            mean = _grey(images.mean((2, 3), keepdim=True))
+            images.mul_(factor).add_((1 - factor) * mean)
+        else:
+            images = torch.lerp(_grey(images), images, factor)
+        images.clamp_(0, 1)
+    return images
+
+
+def _grey(images: Tensor) -> Tensor:
+    red, green, blue = images.split(1, 1)
+    grey: Tensor = _GREY[0] * red + _GREY[1] * green + _GREY[2] * blue
+    return grey
+
+
 __all__ = [
     "PhotoAugmentation",
     "View",
@@ -181,5 +212,6 @@ __all__ = [
     "crop_boxes",
     "cropped_view",
     "evaluation_view",
+    "finished",
     "resize",
 ]

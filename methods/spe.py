@@ -116,10 +116,12 @@ class PrototypeLoss(nn.Module):
         half = self.split(labels)
         variance = distribution.variance + self.noise()
         losses = []
-        for queries, support in ((~half, half), (half, ~half)):
-            classes, prototype = prototypes(distribution.loc[support], variance[support], labels[support])
-            queries = queries & torch.isin(labels, classes)
-            if len(classes) < 2 or not queries.any():
+        for asked, support in ((~half, half), (half, ~half)):
+            # Positions and not masks: each mask as an index makes the host wait for a GPU.
+            places = support.nonzero().squeeze(1)
+            classes, prototype = prototypes(distribution.loc[places], variance[places], labels[places])
+            queries = (asked & torch.isin(labels, classes)).nonzero().squeeze(1)
+            if len(classes) < 2 or not len(queries):
                 continue
             own = variance if self.noisy_queries else distribution.variance
             query = IsotropicNormal(distribution.loc[queries], own[queries], validate_args=False)

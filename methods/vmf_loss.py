@@ -51,7 +51,8 @@ def surrogate_log_normalizer(k: Tensor, dim: int) -> Tensor:
     return (dim - 1) / 4 * ((half + r_low).log() + (half + r_high).log()) - 0.5 * (r_low + r_high)
 
 
-_BLOCK_ELEMENTS = 1 << 18
+_BLOCK_ELEMENTS, _GPU_BLOCK_ELEMENTS = 1 << 18, 1 << 24
+"""Draws times classes worked on at a time: in the cache of a processor, or few and large kernels of a GPU."""
 
 
 class _MeanLogSum(torch.autograd.Function):
@@ -74,7 +75,8 @@ class _MeanLogSum(torch.autograd.Function):
         share, pull = torch.zeros_like(k_squared), torch.zeros_like(k_squared)
         total, grad_beta = draws.new_zeros((), dtype=torch.float64), draws.new_zeros((), dtype=torch.float64)
         constant = k_squared + b * b
-        for rows in torch.arange(len(draws), device=draws.device).split(max(1, _BLOCK_ELEMENTS // len(weight))):
+        elements = _BLOCK_ELEMENTS if draws.device.type == "cpu" else _GPU_BLOCK_ELEMENTS
+        for rows in torch.arange(len(draws), device=draws.device).split(max(1, elements // len(weight))):
             z = draws[rows]
             inner = z @ weight.mT
             log, ratio = log_and_ratio(torch.add(constant, inner, alpha=2.0 * b).clamp_min_(0.0), dim)

@@ -102,7 +102,7 @@ def versions(here: Here) -> Found:
     return says, {"total": total, "free": free}
 
 
-def _trained() -> list[Any]:
+def trained() -> list[Any]:
     """Methods that are trained by steps."""
     classes = [METHODS.get(name).load() for name in METHODS.names]
     return [cls for cls in classes if not cls.ensemble and cls.by_steps]
@@ -253,7 +253,7 @@ def waits(here: Here) -> Found:
     """How often a training step makes the host wait for the GPU, by method."""
     counts: dict[str, float] = {}
     with here.on("cuda"):
-        for cls in _trained():
+        for cls in trained():
             counts[cls.name] = _waits(here.gpu, partial(one_step, small_trainer(cls(), "cuda")))
     few, *_, most = sorted(counts, key=counts.__getitem__)
     return f"{counts[few]} ({few}) to {counts[most]} ({most}) times a step", counts
@@ -289,11 +289,13 @@ def speed(here: Here) -> Found:
         assert isinstance(inputs, AugmentedImages)
         size, gen = spec.batches.classes_per_batch * spec.batches.images_per_class, generator("doctor")
         rows = torch.arange(size) % len(data)
-        images = data.training(rows, inputs.augmentation, gen)
-        seconds = {"loader": median_seconds(lambda: data.training(rows, inputs.augmentation, gen, images))}
+        there, labels = inputs.batch(rows, gen), data.labels[rows]
         if device == "cuda":
-            seconds["copy"] = median_seconds(lambda: images.to(device, memory_format=torch.channels_last))
-        there, labels = images.to(device, memory_format=torch.channels_last), data.labels[rows]
+            made, finish = data.for_gpu(rows, inputs.augmentation, gen)
+            seconds = {"loader": median_seconds(lambda: data.for_gpu(rows, inputs.augmentation, gen, made))}
+            seconds["copy"] = median_seconds(lambda: inputs.to_gpu(made, finish))
+        else:
+            seconds = {"loader": median_seconds(lambda: data.training(rows, inputs.augmentation, gen, there))}
         half = device == "cuda" and torch.cuda.get_device_capability() >= (8, 0) and not here.gpu
         for precision in ("tf32", "bfloat16", "float32") if half else ("float32",):
             at = spec.replaced(optim=replace(spec.optim, precision=precision))
@@ -301,7 +303,7 @@ def speed(here: Here) -> Found:
         trainer.steps = 8 if device == "cuda" else 1
         seconds["all"] = median_seconds(lambda: trainer.train_epoch(0)) / trainer.steps
         peak = torch.cuda.max_memory_allocated() + OUTSIDE if device == "cuda" else 0.0
-        losses = {cls.name: median_seconds(loss_step(cls(), 100, 128, size, device)) for cls in _trained()}
+        losses = {cls.name: median_seconds(loss_step(cls(), 100, 128, size, device)) for cls in trained()}
     # A step of the network that was timed has a loss of its own.
     rest = seconds["float32"] - losses[CosFace.name]
     share = {name: own / (own + rest) for name, own in losses.items()}

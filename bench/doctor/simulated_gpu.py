@@ -15,6 +15,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import MagicMock
 
 import torch
 from torch import Tensor
@@ -73,6 +74,9 @@ class GpuTensor(Tensor):
         raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() first.")
 
     __array__ = numpy  # type: ignore[assignment]
+
+    def record_stream(self, stream: object) -> None:
+        """Do nothing: memory is not used again."""
 
     def tolist(self) -> Any:
         """Numbers of the tensor, for which the host waits."""
@@ -148,6 +152,8 @@ class Gpu:
         }  # fmt: skip
         for name, value in quiet.items():
             patch(torch.cuda, name, lambda *given, value=value: value)
+        for name in ("Event", "Stream", "stream", "current_stream"):
+            patch(torch.cuda, name, lambda *given: MagicMock())  # all is done in turn
         patch(torch.cuda, "synchronize", lambda *given: self.waits.update(["synchronize"]))
         patch(torch.cuda, "empty_cache", self._free)
         patch(torch.cuda, "mem_get_info", lambda *given: self.room)

@@ -1,4 +1,4 @@
-"""The GPU of a worker process: opening it, its share of the memory, its arithmetic and its software."""
+"""The GPU of a worker process: opening it, its memory, arithmetic and software, and numbers that move to and fro."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from ..errors import NoGpu, first_line
 from ..resources import CARD, SHARE
@@ -40,6 +41,28 @@ def open_gpu(sharing: int = 0) -> None:
             f" {free / 2**30:.1f} of {total / 2**30:.1f} GiB are free; use fewer --workers, or a smaller"
             " --gpus-per-worker with them"
         )
+
+
+def sent(tensor: Tensor, device: str) -> Tensor:
+    """A tensor of the CPU on a device; the host does not wait until it is there."""
+    return tensor if device == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+
+
+class Read:
+    """Numbers of a tensor on their way to the host, which waits only for what had been launched before them."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._numbers, self._event = tensor, torch.cuda.Event() if tensor.is_cuda else None
+        if self._event is not None:
+            self._numbers = tensor.to("cpu", non_blocking=True)  # in pinned memory
+            self._event.record()
+
+    def numbers(self) -> list[float]:
+        """The numbers of a tensor ``[N]``."""
+        if self._event is not None:
+            self._event.synchronize()
+        found: list[float] = self._numbers.tolist()
+        return found
 
 
 def software() -> str:

@@ -35,6 +35,7 @@ from ..site import Site
 from ..store.files import sha256, write_atomic
 from ..store.folder import FEATURES, is_whole_cache
 from ..store.specs import TrainSpec
+from .gpu import sent
 from .networks import backbone_features, embed, features_of, starting_backbone
 from .running import Running, in_chunks
 
@@ -70,7 +71,8 @@ class Features:
     def of_training(self, view: Tensor, rows: Tensor) -> Tensor:
         """Features ``[B, F]`` of the views ``[B]`` of training images ``[B]``."""
         if isinstance(self.train, Tensor):
-            return self.train[view, rows]
+            device = self.train.device.type
+            return self.train[sent(view, device), sent(rows, device)]
         order = view.argsort(stable=True)
         parts = rows[order].split(view.bincount(minlength=len(self.train)).tolist())
         found = torch.cat([features[part] for features, part in zip(self.train, parts)])
@@ -332,14 +334,27 @@ class AugmentedImages:
         # On a CPU, training itself has all cores.
         self.ahead = device != "cpu"
         self._last: Tensor | None = None
+        self._stream = torch.cuda.Stream() if self.ahead else None
 
     def batch(self, rows: Tensor, gen: torch.Generator) -> Tensor:
         """Augmented training images ``[B, C, H, W]``, as :meth:`.ImageSet.training` returns them, on the device."""
+        if self._stream is not None:
+            return self.to_gpu(*self.data.train.for_gpu(rows, self.augmentation, gen, self._last))
         self._last = self.data.train.training(rows, self.augmentation, gen, self._last)
         moved: Tensor = self._last.to(self.device, memory_format=torch.channels_last)
         if moved is self._last:  # in the same memory, which is the caller's now
             self._last = None
         return moved
+
+    def to_gpu(self, made: Tensor, finish: Callable[[Tensor], Tensor]) -> Tensor:
+        """A batch that is moved and finished beside the training step, on a stream of its own."""
+        assert self._stream is not None
+        self._last = made if made.is_pinned() else made.pin_memory()
+        with torch.cuda.stream(self._stream):
+            batch = finish(self._last.to(self.device, non_blocking=True)).contiguous(memory_format=torch.channels_last)
+        batch.record_stream(torch.cuda.current_stream())
+        self._stream.synchronize()  # from here on, what is pinned may be written to
+        return batch
 
     def embed_batch(self, model: EmbeddingModel, inputs: Tensor) -> Embedding:
         """Embed a batch of images: raw embeddings ``[B, D]`` and one distribution of batch shape ``[B]``."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..datasets.batches import class_balanced_batches
 from ..datasets.dataset import Dataset, TrainVal
-from ..errors import UnitFailed, first_line
+from ..errors import UnitFailed, first_line, is_out_of_memory
 from ..methods._model import Embedding, NonFiniteEmbeddings
 from ..methods.scorers.inner_products import mode_scorer
 from ..methods.scorers.spec import DistributionScorer
@@ -33,6 +33,7 @@ from ..store.records import Epoch, TrainRecord
 from ..store.specs import Cell, TrainSpec
 from .corrupted_images import crop_auroc
 from .environment import environment
+from .gpu import Read, sent
 from .inputs import (
     AugmentedImages,
     CachedFeatures,
@@ -109,6 +110,8 @@ class Progress:
 
 class Trainer:
     """One training: the network, its inputs, its optimiser and how far it is."""
+
+    _finite: Read | None = None
 
     def __init__(self, spec: TrainSpec, site: Site, running: Running | None = None) -> None:
         self.spec, self.site = spec, site
@@ -229,19 +232,21 @@ class Trainer:
         self.model.train()
         if heads_only:
             self.model.backbone.eval()  # its batch statistics do not move either
-        total = torch.zeros((), dtype=torch.float64)
+        total = torch.zeros((), dtype=torch.float64, device=self.site.device)
         for number, (rows, batch) in enumerate(self._batches(after=(epoch,))):
             step = f"epoch {epoch + 1}, batch {number + 1}"
             self.running.alive(step)
             self.optimisation.set_rate(epoch * self.steps + number, self.steps)
-            loss_of = partial(self._loss, self.data.train.labels[rows].to(self.site.device), step)
+            loss_of = partial(self._loss, sent(self.data.train.labels[rows], self.site.device), step)
             try:
                 loss = self.micro_batches.gradients(batch, loss_of, heads_only)
+                self._require_finite(step)
             except ValueError as error:
+                self._require_finite(step)
                 self._blame_divergence(error, step)
                 raise
             self.optimisation.update(heads_only=heads_only)
-            total += loss.double().cpu()
+            total += loss.double()
         return float(total) / self.steps
 
     @torch.no_grad()
@@ -292,17 +297,39 @@ class Trainer:
             raise UnitFailed(f"weights are not finite in {step}: {first_line(error)}") from error
 
     def _loss(self, labels: Tensor, step: str, embedding: Embedding) -> Tensor:
-        """The scalar loss of the embeddings of a batch, all of which must be finite."""
-        loss: Tensor = self.model.objective(embedding.distribution, labels)
+        """The scalar loss of the embeddings of a batch; :meth:`_require_finite` is to be asked about it.
+
+        On a CPU it has been, before the backward pass. On a GPU its answer is under way while that is launched, and
+        there before the step is taken.
+        """
+        self._finite = None
+        finite = torch.isfinite(embedding.raw.detach()).all()
+        on_gpu = finite.is_cuda
+        try:
+            loss: Tensor = self.model.objective(embedding.distribution, labels)
+        except (ValueError, RuntimeError) as error:
+            # On a GPU, embeddings are not validated before.
+            if on_gpu and not is_out_of_memory(error) and not bool(finite):
+                raise UnitFailed(f"some embeddings are not finite in {step}") from error
+            raise
         if loss.dim():
             raise ValueError(f"the objective returned a loss of shape {tuple(loss.shape)}; it has to be a scalar")
         if not loss.requires_grad:
             raise ValueError("the loss does not depend on anything trained: detached, or made of constants?")
-        if not torch.isfinite(loss):
-            raise UnitFailed(f"loss became {loss.item()} in {step}")
-        if not torch.isfinite(embedding.raw.detach()).all():
-            raise UnitFailed(f"some embeddings are not finite in {step}")
+        self._finite = Read(torch.stack([loss.detach(), finite.to(loss.dtype)]))
+        if not on_gpu:
+            self._require_finite(step)
         return loss
+
+    def _require_finite(self, step: str) -> None:
+        """Raise a failure of the unit if the loss of this step or its embeddings are not finite."""
+        if self._finite is None:
+            return
+        (loss, finite), self._finite = self._finite.numbers(), None
+        if not math.isfinite(loss):
+            raise UnitFailed(f"loss became {loss} in {step}")
+        if not finite:
+            raise UnitFailed(f"some embeddings are not finite in {step}")
 
     def validate(self, epoch: int, loss: float | None) -> Epoch:
         """Measure an epoch, numbered from 0, on validation classes: MAP@R, and the loss if it is defined for them.

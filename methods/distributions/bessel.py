@@ -16,6 +16,7 @@ as k goes to 0, the range that mutual likelihood scores need.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -27,8 +28,9 @@ from torch.autograd.function import once_differentiable
 _LEAST_ORDER = {torch.float64: 30.0, torch.float32: 12.0}
 _LOST = {torch.float64: 1 / 8, torch.float32: 2.0}
 """A term of the expansion below this many roundings is left out."""
-_CHUNK = 1 << 15
-"""Elements worked on at a time: the intermediates of one chunk stay in the processor's cache."""
+_CHUNK, _GPU_CHUNK = 1 << 15, 1 << 22
+"""Elements worked on at a time: the intermediates of one chunk stay in the processor's cache; a GPU has few and large
+kernels. Values do not depend on it."""
 
 
 @lru_cache(maxsize=1)
@@ -99,6 +101,27 @@ def _horner(coefficients: tuple[float, ...], t: Tensor) -> Tensor:
     return value
 
 
+@lru_cache(maxsize=64)
+def _coefficients(dim: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Coefficients of both polynomials of an expansion, ``[K, 2, 1]``, highest power first."""
+    e = _expansion(dim, dtype)
+    return torch.tensor([e.quotient, e.slope], dtype=dtype).mT.unsqueeze(-1).to(device)
+
+
+def _polynomials(dim: int, t: Tensor) -> tuple[Tensor, Tensor]:
+    """Both polynomials of an expansion; a GPU gets the same kernel for both."""
+    if t.device.type == "cpu":
+        e = _expansion(dim, t.dtype)
+        return _horner(e.quotient, t), _horner(e.slope, t)
+    first, *others = _coefficients(dim, t.dtype, t.device)
+    flat = t.reshape(-1)
+    value = first.expand(2, len(flat)).contiguous()
+    for c in others:
+        value.mul_(flat).add_(c)
+    quotient, slope = value.view(2, *t.shape)
+    return quotient, slope
+
+
 def _evaluate_squared(squared: Tensor, dim: int, want_log: bool) -> tuple[Tensor | None, Tensor]:
     """L(k) (if wanted) and A(k)/k of a float32 or float64 chunk of squared concentrations."""
     e = _expansion(dim, squared.dtype)
@@ -107,8 +130,9 @@ def _evaluate_squared(squared: Tensor, dim: int, want_log: bool) -> tuple[Tensor
     inverse = radius.reciprocal()
     t = inverse * n
     gap = squared / radius.add_(n)  # sqrt(k^2 + n^2) - n without its cancellation
-    series = _horner(e.quotient, t).mul_(gap).mul_(inverse).div_(-e.at_one)  # S(t)/S(1) - 1
-    slope = _horner(e.slope, t).div_(series + 1.0).mul_(t).div_(e.at_one).add_(0.5)  # t S'(t)/S(t) + 1/2
+    quotient, derivative = _polynomials(dim, t)
+    series = quotient.mul_(gap).mul_(inverse).div_(-e.at_one)  # S(t)/S(1) - 1
+    slope = derivative.div_(series + 1.0).mul_(t).div_(e.at_one).add_(0.5)  # t S'(t)/S(t) + 1/2
     ratio = radius.reciprocal_() - inverse.square_().mul_(slope)
     log = None
     if want_log:
@@ -134,6 +158,12 @@ def log_and_ratio(squared: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     return log, ratio
 
 
+def _chunks(flat: Tensor) -> Iterator[slice]:
+    """Parts of a tensor ``[N]`` that are worked on one after the other."""
+    size = _CHUNK if flat.device.type == "cpu" else _GPU_CHUNK
+    return (slice(start, start + size) for start in range(0, flat.numel(), size))
+
+
 def _evaluate(k: Tensor, dim: int, want_log: bool) -> tuple[Tensor, Tensor]:
     """L(k) and A(k) in the dtype of ``k`` (half precisions are computed in float32)."""
     work = k.detach() if k.dtype in _LEAST_ORDER else k.detach().float()
@@ -142,12 +172,12 @@ def _evaluate(k: Tensor, dim: int, want_log: bool) -> tuple[Tensor, Tensor]:
     flat = flat.clamp(max=1e18 if flat.dtype == torch.float32 else 1e150)
     mean = torch.empty_like(flat)
     log = torch.empty_like(flat) if want_log else mean
-    for start in range(0, flat.numel(), _CHUNK):
-        chunk = flat[start : start + _CHUNK]
+    for part in _chunks(flat):
+        chunk = flat[part]
         value, ratio = _evaluate_squared(chunk.square(), dim, want_log)
-        torch.mul(ratio, chunk, out=mean[start : start + _CHUNK])
+        torch.mul(ratio, chunk, out=mean[part])
         if value is not None:
-            log[start : start + _CHUNK] = value
+            log[part] = value
     return log.reshape(k.shape).to(k.dtype), mean.clamp_(max=1.0).reshape(k.shape).to(k.dtype)
 
 
@@ -156,14 +186,14 @@ def _mean_derivative(k: Tensor, dim: int) -> Tensor:
     work = k.detach().double()
     flat = work.reshape(-1).clamp(max=1e150)
     out = torch.empty_like(flat)
-    for start in range(0, flat.numel(), _CHUNK):
-        chunk = flat[start : start + _CHUNK]
+    for part in _chunks(flat):
+        chunk = flat[part]
         _, low = _evaluate_squared(chunk.square(), dim, False)
         _, high = _evaluate_squared(chunk.square(), dim + 2, False)
         exact = low * (1.0 - chunk.square() * (low - high))
         # Where nothing is left of the bracket the asymptote (d-1)/(2 k^2) is exact to rounding.
         large = chunk > 1e4 * dim + 1e6
-        out[start : start + _CHUNK] = torch.where(large, (dim - 1) / (2 * chunk.square().clamp_min(1.0)), exact)
+        out[part] = torch.where(large, (dim - 1) / (2 * chunk.square().clamp_min(1.0)), exact)
     return out.reshape(k.shape).to(k.dtype)
 
 

@@ -18,6 +18,8 @@ class PointMass(Distribution):
 
     Args:
         loc: Points ``[*B, D]``, kept as given and not normalised, because the norm may serve as a confidence.
+        validate_args: As in :class:`torch.distributions.Distribution`. By default, points that are trained on a GPU are
+            not validated, for which the host would wait.
     """
 
     arg_constraints = {"loc": constraints.real_vector}  # noqa: RUF012 (torch declares it as a plain attribute)
@@ -27,6 +29,8 @@ class PointMass(Distribution):
     def __init__(self, loc: Tensor, validate_args: bool | None = None) -> None:
         if loc.dim() < 1:
             raise ValueError("loc must have at least one dimension")
+        if validate_args is None and loc.is_cuda and loc.requires_grad:
+            validate_args = False
         self.loc = loc
         super().__init__(loc.shape[:-1], loc.shape[-1:], validate_args=validate_args)
 

@@ -188,7 +188,7 @@ def _accepted_proposal(k: Tensor, dim: int) -> Tensor:
         lowest = 2.0 * b / (1.0 + b)
         log_ratio = kk * (lowest - gap) + m * torch.log((lowest + x0 * gap) / (lowest * (1.0 + x0)))
         accept = log_ratio >= torch.log(torch.rand_like(e))
-        result[waiting[accept]] = e[accept]
+        result[waiting] = torch.where(accept, e, result[waiting])  # a mask as an index makes the host wait for a GPU
         waiting = waiting[~accept]
     raise RuntimeError(f"vMF sampling did not end in {_ROUNDS} rounds")
 
@@ -243,17 +243,18 @@ def released_draws(k: Tensor, dim: int) -> tuple[Tensor, Tensor]:
         e = torch.distributions.Beta(half[waiting], half[waiting], validate_args=False).sample()
         t = 2.0 * a[waiting] * b[waiting] / (1.0 - (1.0 - b[waiting]) * e)
         accept = m * t.log() - t + d[waiting] >= torch.log(torch.rand_like(e))
-        proposal[waiting[accept]] = e[accept]
+        proposal[waiting] = torch.where(accept, e, proposal[waiting])
         waiting = waiting[~accept]
     raise RuntimeError(f"vMF sampling did not end in {_ROUNDS} rounds")
 
 
-@lru_cache(maxsize=2)
-def _legendre(count: int) -> tuple[Tensor, Tensor]:
+@lru_cache(maxsize=8)
+def _legendre(count: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Gauss-Legendre nodes and weights on [0, 1], each ``[count]``."""
     import numpy as np
 
     nodes, weights = np.polynomial.legendre.leggauss(count)
-    return torch.from_numpy((nodes + 1) / 2), torch.from_numpy(weights / 2)
+    return torch.from_numpy((nodes + 1) / 2).to(device), torch.from_numpy(weights / 2).to(device)
 
 
 def _implicit_slope(gap: Tensor, k: Tensor, dim: int) -> Tensor:
@@ -262,7 +263,7 @@ def _implicit_slope(gap: Tensor, k: Tensor, dim: int) -> Tensor:
     In the angle theta = acos(w), whose density sin^{D-2}(theta) exp(k cos(theta)) has no poles. The integral over all
     angles is zero, so it is taken over the side of the mean that w lies on, where the integrand keeps one sign.
     """
-    nodes, weights = (x.to(k.device) for x in _legendre(96))
+    nodes, weights = _legendre(96, k.device)
     flat_gap, flat_k = gap.reshape(-1).clamp(1e-300, 2.0), k.reshape(-1)
     mean = vmf_mean_resultant_length(flat_k, dim)
     theta = 2.0 * torch.asin((flat_gap / 2.0).sqrt())

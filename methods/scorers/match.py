@@ -49,24 +49,26 @@ def _rule(dim: int) -> tuple[tuple[float, float, float], ...]:
     )
 
 
-def _legendre(count: int) -> tuple[Tensor, Tensor]:
+@lru_cache(maxsize=8)
+def _legendre(count: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Gauss-Legendre nodes and weights on [0, 1], each ``[count]``."""
     i = torch.arange(1, count, dtype=torch.float64)
     nodes, weights = _golub_welsch(torch.zeros(count, dtype=torch.float64), i / (4.0 * i.square() - 1.0).sqrt())
-    return (nodes + 1.0) / 2.0, weights
+    return ((nodes + 1.0) / 2.0).to(device), weights.to(device)
 
 
 @lru_cache(maxsize=16)
-def _log_normalizer_table(dim: int) -> tuple[Tensor, Tensor]:
+def _log_normalizer_table(dim: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Values and slopes of log C(k) + k at equal steps of asinh(k), from 0 to the largest k that is asked for."""
     place = torch.arange(_KNOTS, dtype=torch.float64) * _STEP
     k = place.sinh()
-    return vmf_log_normalizer(k, dim) + k, (1.0 - vmf_mean_resultant_length(k, dim)) * place.cosh() * _STEP
+    values, slopes = vmf_log_normalizer(k, dim) + k, (1.0 - vmf_mean_resultant_length(k, dim)) * place.cosh() * _STEP
+    return values.to(device), slopes.to(device)
 
 
 def _scaled_log_normalizer(k: Tensor, dim: int) -> Tensor:
     """Log C(k) + k by cubic Hermite interpolation, within 1e-10: the exact one takes a hundred times as long."""
-    values, slopes = (x.to(k.device) for x in _log_normalizer_table(dim))
+    values, slopes = _log_normalizer_table(dim, k.device)
     where = k.asinh() / _STEP
     knot = where.long().clamp_max(_KNOTS - 2)
     t = where - knot
@@ -97,7 +99,7 @@ def _radial(squared: Tensor, variance: Tensor, dim: int, scale: Tensor, bias: Te
     middle = torch.minimum(torch.maximum(bias / steep, low), high)
     reach = torch.maximum(middle, moved) + 10.0 * width + 30.0 / (1.0 + (steep - away).clamp_min(0.0))
     high = torch.minimum(high, reach)
-    nodes, weights = (x.to(squared.device) for x in _legendre(_RADIAL))
+    nodes, weights = _legendre(_RADIAL, squared.device)
     total = torch.zeros_like(squared)
     for start, end in ((low, middle), (middle, high)):
         for node, weight in zip(nodes, weights):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from bench.datasets import DataError
 from bench.datasets.decode import decode
+from bench.datasets.omniglot import TurnedImages
 from bench.datasets.photo_images import PhotoImages
 from bench.datasets.pixel_cache import PixelCache
 from bench.datasets.view import PhotoAugmentation, View, colour_jitter, crop_boxes, cropped_view, evaluation_view
@@ -119,6 +120,32 @@ def test_the_cache_changes_nothing_that_originals_would_give(files):
     torch.testing.assert_close(a, b, rtol=0, atol=0)
     assert float(a.min()) >= 0
     assert float(a.max()) <= 1
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_batches_that_are_finished_on_a_gpu_are_those_of_the_cpu(files, order):
+    images, index = _images(files), torch.tensor([3, 0, 5, 1])
+    for augmentation, most in ((PhotoAugmentation(), 1e-6), (PhotoAugmentation(contrast=0, saturation=0), 0)):
+        one, two = (torch.Generator().manual_seed(order) for _ in range(2))
+        expected = images.training(index, augmentation, one)
+        pixels, finish = images.for_gpu(index, augmentation, two)
+        assert (pixels.dtype, pixels.shape) == (torch.uint8, expected.shape)
+        assert pixels.is_contiguous(memory_format=torch.channels_last)
+        assert float((finish(pixels) - expected).abs().max()) <= most
+        assert torch.equal(one.get_state(), two.get_state())
+    kept = pixels.clone()
+    again, _ = images.for_gpu(index, augmentation, torch.Generator().manual_seed(order), pixels)
+    assert again is pixels  # an earlier batch may be overwritten
+    assert torch.equal(again, kept)
+    assert images.for_gpu(index[:2], augmentation, torch.Generator(), pixels)[0] is not pixels
+
+
+def test_images_of_a_subclass_are_made_by_it_for_a_gpu(files):
+    images = TurnedImages.of(_images(files))
+    one, two = (torch.Generator().manual_seed(1) for _ in range(2))
+    expected = images.training(torch.arange(12), PhotoAugmentation(), one)
+    batch, finish = images.for_gpu(torch.arange(12), PhotoAugmentation(), two)
+    assert torch.equal(finish(batch), expected)
 
 
 def test_large_images_are_reduced_once_to_the_cache_side(files):
