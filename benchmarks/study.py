@@ -208,7 +208,8 @@ def tables(results: Path, figure: Path | None) -> None:
         for metric in ("map_at_r", "recall_at_1"):
             print(f"{metric}, percent: " + ", ".join(_mean(tested, name, splits, metric) for name in [plain, *methods]))
             print()
-        for question in OWN:
+        for question, only in (*((name, ()) for name in OWN), ("at_query_time", ("margin",))):
+            against = f", against {plain} with the {only[0]}" if only else ""
             for images in ("test", "test_crop"):
                 rows: Comparisons = {}
                 for method in methods:
@@ -218,12 +219,14 @@ def tables(results: Path, figure: Path | None) -> None:
                         if own is None or rival is None or not len(own.of("val", "confidence_auroc", "method")):
                             continue
                         name = own.chosen(OWN[question], question, free=False)
-                        free = rival.chosen(rival.free(question), question, free=True)
+                        free = rival.chosen(only or rival.free(question), question, free=True)
                         values.append(float((rival.risk(images, free) - own.risk(images, name)).mean()))
                     if values:
                         rows[method] = (*summary(values, ratio), len(values), sum(value > 0 for value in values))
-                found[f"{dataset}, {question.replace('_', ' ')}, {'clean' if images == 'test' else 'crops'}"] = rows
-                print(f"### {question}, {images}\n")
+                if not only:
+                    kind = "clean" if images == "test" else "crops"
+                    found[f"{dataset}, {question.replace('_', ' ')}, {kind}"] = rows
+                print(f"### {question}, {images}{against}\n")
                 print("| method | AUGRC, plain - method, points | p | p, Holm | splits | better on |")
                 print("|---|---|---|---|---|---|")
                 adjusted = holm(pd.Series({name: row[3] for name, row in rows.items()}, dtype=float))

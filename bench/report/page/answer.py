@@ -472,9 +472,13 @@ def _what_is_compared(found: Sequence[System]) -> str:
     ]
     seeds = sorted({each.differences[DIFFERENCE].n for each in found})
     count = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
+    alone = (
+        " At query time the plain method may use the agreement of its neighbours; own confidences are not combined with"
+        " it."
+    )
     return (
         f"A case is one method on one data set, with {count} paired seeds. The plain method is {'; '.join(named)}: the"
-        " base of the heads, or else of the recipe."
+        f" base of the heads, or else of the recipe.{alone * any('agreement' in each.rival.name for each in found)}"
     )
 
 
