@@ -80,6 +80,17 @@ def test_workflows_pin_their_actions_and_may_only_read():
         assert set(loose) <= {"pypa/gh-action-pypi-publish@release/v1"}, path.name
 
 
+def test_shards_of_the_slow_tests_are_whole_and_take_equal_times():
+    slow = runpy.run_path(str(ROOT / ".ci" / "slow"))
+    shards = slow["shards"](4)
+    files = [name for shard in shards for name in shard]
+    tests = [path for path in _tracked() if path.parts[0] == "tests" and path.name.startswith("test_")]
+    assert sorted(files) == sorted(str(path) for path in tests if re.search("mark[.]slow", (ROOT / path).read_text()))
+    assert set(slow["SECONDS"]) <= set(files)
+    times = [sum(map(slow["seconds"], shard)) for shard in shards]
+    assert max(times) < 1.1 * min(times)
+
+
 def test_the_console_script_works_from_another_directory(tmp_path):
     done = subprocess.run([BENCH, "list", "methods", "--json"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
