@@ -154,7 +154,7 @@ def test_every_file_of_a_finished_folder_may_be_damaged(damage, folder_of):
     A flipped bit is tried in every file, other damages in one file of each kind.
     """
     folder = folder_of(EVERYTHING)
-    assert len(folder.files) == 23
+    assert len(folder.files) == 25
     one_of_each = list({_kind(path): path for path in folder.files}.values())
     files = folder.files if damage is _flipped else one_of_each
     count = _survive_all(folder, [(path, damage) for path in files])
