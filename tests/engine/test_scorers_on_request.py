@@ -32,9 +32,9 @@ def test_scorers_on_request(all_inside):
     assert "pfe (cosface) [released]" in done.stdout
     assert {"mls", "match"} <= set(pd.read_csv(all_inside.cwd / "results/runs/report/scorers.csv")["scorer"])
 
-    # A base and a baseline without a released form are what they are. What is measured is the protocol's, not theirs.
-    assert set(frame["fidelity"][frame["method"] == "pfe"]) == {"released"}
-    assert set(frame["fidelity"][frame["method"] != "pfe"]) == {"corrected"}
+    # A base without a released form is what it is. What is measured is the protocol's, not theirs.
+    assert set(frame["fidelity"][frame["method"] != "cosface"]) == {"released"}
+    assert set(frame["fidelity"][frame["method"] == "cosface"]) == {"corrected"}
     assert not frame["variant"].str.contains("reranked").any()
 
 
