@@ -376,7 +376,8 @@ def carry_out(
     protocol, version = plans[0].cell.protocol, plans[0].template.protocol_version
     store.open(protocol, version, create=True)
     rerun = on_existing is OnExisting.rerun
-    with at_work(store.root, alone=rerun, lost=lambda: os.kill(os.getpid(), signal.SIGINT)) as claims:
+    # Not SIGINT, which a background job of a script ignores.
+    with at_work(store.root, alone=rerun, lost=lambda: os.kill(os.getpid(), signal.SIGTERM)) as claims:
         if on_existing is OnExisting.error:
             _check_none([plan for plan in plans if plan.requested], store)
         if launch.launcher == "local":  # on a cluster, every node does so

@@ -11,6 +11,8 @@ import pytest
 from bench.api.run import arguments_of
 from bench.errors import UnitFailed, UserError
 
+from tests.engine.conftest import heed_signals
+
 
 @pytest.mark.slow
 def test_a_run_gives_its_results(tmp_path, dots, capsys):
@@ -60,7 +62,7 @@ def test_an_interruption_ends_the_run_and_it_goes_on_later(tmp_path, dots, group
         f" results={str(tmp_path / 'runs')!r}, set={{'optim.epochs': 3000}})"
     )
     child = subprocess.Popen([sys.executable, "-P", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                             text=True, start_new_session=True)  # fmt: skip
+                             text=True, start_new_session=True, preexec_fn=heed_signals)  # fmt: skip
     for line in child.stdout:
         if "up to" in line:
             break

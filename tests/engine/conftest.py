@@ -21,6 +21,8 @@ from bench.protocols import declare
 from PIL import Image
 from safetensors.torch import save_file
 
+from tests.in_process import bring_workers_in, forget_determinism
+
 TOOLS = Path(__file__).parents[2] / "benchmarks"
 BENCH = Path(sys.executable).with_name("bench")
 PATIENCE = 900
@@ -121,6 +123,14 @@ def inside(tmp_path, monkeypatch, capsys):
                              (distributions._CLASSES, lambda cls: cls.__module__)):  # fmt: skip
         for name in [name for name, entry in table.items() if module_of(entry).startswith(f"{PLUGINS}.")]:
             del table[name]
+
+
+@pytest.fixture
+def all_inside(inside, monkeypatch):
+    """The command line in this process, workers included."""
+    bring_workers_in(monkeypatch)
+    yield inside
+    forget_determinism()
 
 
 @pytest.fixture

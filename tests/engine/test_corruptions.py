@@ -216,15 +216,15 @@ def test_a_corruption_that_is_none_is_refused_in_one_line(asked, message, tmp_pa
 
 
 @pytest.mark.slow
-def test_the_tables_show_what_was_asked_for_last(cli):
+def test_the_tables_show_what_was_asked_for_last(all_inside):
     """One training tested with other corruptions and then again as at first: no test is done twice."""
     run = ("run", "--method", "cosface", "--dataset", "ndigit_smoke", "--hparams", "default", "--seeds", "1")
     run += ("--set", "optim.epochs=1")
     seen = []
     for extra in ((), ("--corruptions", "jpeg"), ()):
-        cli(*run, *extra)
-        frame = pd.read_csv(cli.cwd / "results/runs/metrics.csv", keep_default_na=False)
-        seen.append(set(frame["split"]) - {"val"})
+        all_inside(*run, *extra)
+        frame = pd.read_csv(all_inside.cwd / "results/runs/metrics.csv", keep_default_na=False)
+        seen.append({split for split in frame["split"] if split.startswith("test")})
     assert seen == [{"test", "test_crop"}, {"test", "test_jpeg"}, {"test", "test_crop"}]
-    assert len(list(cli.cwd.glob("results/runs/*/*/cosface/train-*"))) == 1
-    assert len(list(cli.cwd.glob("results/runs/*/*/cosface/test-*"))) == 2
+    assert len(list(all_inside.cwd.glob("results/runs/*/*/cosface/train-*"))) == 1
+    assert len(list(all_inside.cwd.glob("results/runs/*/*/cosface/test-*"))) == 2

@@ -16,7 +16,7 @@ from .conftest import BENCH, PATIENCE
 
 
 @pytest.mark.slow
-def test_a_study_can_be_extended_to_what_a_longer_one_would_have_been(cli, tmp_path):
+def test_a_study_can_be_extended_to_what_a_longer_one_would_have_been(all_inside, tmp_path):
     small = (
         "run",
         "--method",
@@ -28,9 +28,9 @@ def test_a_study_can_be_extended_to_what_a_longer_one_would_have_been(cli, tmp_p
         "--seeds",
         "1",
     )
-    cli(*small, "--trials", "6", "--results", tmp_path / "a")
-    cli(*small, "--trials", "10", "--results", tmp_path / "a")
-    cli(*small, "--trials", "10", "--results", tmp_path / "b")
+    all_inside(*small, "--trials", "6", "--results", tmp_path / "a")
+    all_inside(*small, "--trials", "10", "--results", tmp_path / "a")
+    all_inside(*small, "--trials", "10", "--results", tmp_path / "b")
 
     def trials(root):
         paths = sorted(root.glob("reality_check/ndigit_smoke/arcface/study-*/trial-*.json"))

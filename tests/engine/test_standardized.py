@@ -13,9 +13,9 @@ ARGUMENTS = ("--dataset", "ndigit_smoke", "--protocol", "standardized", "--seeds
 
 
 @pytest.mark.slow
-def test_its_tests_and_its_training(cli):
-    cli("run", "--method", "cosface,pfe", *ARGUMENTS, "--hparams", "default")
-    frame = pd.read_csv(cli.cwd / "results/runs/metrics.csv", keep_default_na=False)
+def test_its_tests_and_its_training(all_inside):
+    all_inside("run", "--method", "cosface,pfe", *ARGUMENTS, "--hparams", "default")
+    frame = pd.read_csv(all_inside.cwd / "results/runs/metrics.csv", keep_default_na=False)
     assert set(frame["protocol"]) == {"standardized"}
     wanted = {"map_at_1000", "nmi", "pair_f1", "spectral_decay", "density", "uniformity", "class_concentration"}
     assert wanted <= set(frame["metric"])
@@ -24,15 +24,15 @@ def test_its_tests_and_its_training(cli):
     assert set(both["split"]) == {"test"}
     # Every development class has trained: there is no validation, and a threshold is that of training classes.
     assert set(frame["split"]) == {"train", "train_crop", "test", "test_crop"}
-    verdicts = pd.read_csv(cli.cwd / "results/runs/report/verdicts.csv", keep_default_na=False)
+    verdicts = pd.read_csv(all_inside.cwd / "results/runs/report/verdicts.csv", keep_default_na=False)
     assert set(verdicts[verdicts["method"] == "pfe"]["reason"]) == {"validation classes were trained on"}
     assert "threshold_train" in set(frame["variant"])
     assert "threshold_val" not in set(frame["variant"])
-    for path in cli.cwd.glob("results/runs/standardized/*/*/train-*/record.json"):
+    for path in all_inside.cwd.glob("results/runs/standardized/*/*/train-*/record.json"):
         record = json.loads(path.read_text())
         assert record["best_epoch"] == 2
         assert record["num_classes"] == 150
-    shown = cli("report").stdout
+    shown = all_inside("report").stdout
     assert "[standardized, strict]" in shown
 
 

@@ -6,17 +6,26 @@ import pandas as pd
 import pytest
 from bench.papers.items import every_item
 
-from tests.engine.conftest import Cli
+from tests.engine.conftest import Inside
+from tests.in_process import bring_workers_in, forget_determinism
 
-QUICK = ("--dataset", "ndigit_smoke", "--seeds", "1", "--set", "optim.epochs=1", "--results", "runs", "--workers", "2")
+QUICK = ("--dataset", "ndigit_smoke", "--seeds", "1", "--set", "optim.epochs=1", "--results", "runs", "--workers", "1")
 DRAWINGS = sorted(name for name, named in every_item().items() if named.item.kind == "drawing")
 RUN = sorted(name for name, named in every_item().items() if named.item.kind != "drawing")
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory):
-    """The console script in a folder that all tests of this file have in common: units are trained once."""
-    return Cli(tmp_path_factory.mktemp("reproduce"))
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("reproduce")
+
+
+@pytest.fixture
+def shared(folder, monkeypatch, capsys):
+    """The command line in a folder that all tests of this file have in common: units are trained once."""
+    monkeypatch.chdir(folder)
+    bring_workers_in(monkeypatch, figures=False)
+    yield Inside(folder, capsys)
+    forget_determinism()
 
 
 def _table(shared, name):
@@ -26,7 +35,7 @@ def _table(shared, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUN)
 def test_a_table_is_run_and_written(shared, name):
-    done = shared("reproduce", name, *QUICK, timeout=3000)
+    done = shared("reproduce", name, *QUICK)
     named = every_item()[name]
     assert "failed" not in done.stderr
     frame = _table(shared, name)
@@ -54,7 +63,7 @@ def test_a_figure_without_data_is_drawn(shared, name):
 
 @pytest.mark.slow
 def test_the_same_command_again_trains_nothing_and_writes_the_same(shared):
-    first = shared("reproduce", "nir/table3", *QUICK, timeout=3000)
+    first = shared("reproduce", "nir/table3", *QUICK)
     before = _table(shared, "nir/table3")
     again = shared("reproduce", "nir/table3", *QUICK, "--json")
     assert "0 trainings done, 2 found done" in again.stderr
