@@ -82,7 +82,6 @@ def test_workflows_pin_their_actions_and_may_only_read():
         assert set(loose) <= {"pypa/gh-action-pypi-publish@release/v1"}, path.name
 
 
-<<<<<<< HEAD
 def test_licences_of_all_dependencies_are_listed():
     locked = {each["name"]: each for each in tomllib.loads((ROOT / "uv.lock").read_text())["package"]}
     ours = locked["probembed"]
@@ -114,7 +113,8 @@ def test_no_reader_of_a_file_may_run_code_in_it():
                 assert {"weights_only": True} in [{k.arg: getattr(k.value, "value", None)} for k in node.keywords], path
             if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
                 assert node.value.value is False, path
-=======
+
+
 def test_shards_of_the_slow_tests_are_whole_and_take_equal_times():
     slow = runpy.run_path(str(ROOT / ".ci" / "slow"))
     shards = slow["shards"](4)
@@ -124,7 +124,6 @@ def test_shards_of_the_slow_tests_are_whole_and_take_equal_times():
     assert set(slow["SECONDS"]) <= set(files)
     times = [sum(map(slow["seconds"], shard)) for shard in shards]
     assert max(times) < 1.1 * min(times)
->>>>>>> slow
 
 
 def test_the_console_script_works_from_another_directory(tmp_path):
