@@ -135,7 +135,8 @@ class Tested:
         scorers = {"cosine", rows["own_scorer"].iloc[0]} & set(rows.loc[rows["metric"] == "confidence_auroc", "scorer"])
         held_out = rows[rows["split"].str.startswith("val") & (rows["metric"] == "recall_at_1")]
         means = held_out.groupby("scorer")["value"].mean()
-        self.scorer = max(scorers, key=lambda name: means.get(name, -1.0)) if len(scorers) > 1 else min(scorers)
+        ordered = sorted(scorers, key=lambda name: (name != "cosine", name))  # the cosine, if they are equal
+        self.scorer = max(ordered, key=lambda name: means.get(name, -1.0)) if len(scorers) > 1 else ordered[0]
         self.queries = held_out.groupby("split")["n_queries"].mean()
         meant = rows["variant"] == np.where(rows["metric"] == "augrc", "recall_at_1", "")
         own = rows[meant & (rows["scorer"] == self.scorer)]
