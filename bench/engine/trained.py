@@ -348,7 +348,7 @@ def pair_folder(results: Path, method: str, dataset: str) -> Path:
             settings.setdefault(key.model_dump_json(), []).append(record)
     firsts = [min(of, key=lambda record: (record.columns.seed, -record.finished)) for of in settings.values()]
     if len(firsts) > 1:
-        each = "; ".join(f"{record.unit} ({_setting(record)})" for record in firsts)
+        each = "; ".join(f"{record.unit} ({_setting(record)})" for record in sorted(firsts, key=_setting))
         raise UserError(f"{method}/{dataset} has {len(firsts)} settings in {results}; name the id of one: {each}")
     (record,) = firsts
     folders = _tested(store.unit_dir(record.cell, "test", record.unit), record)
