@@ -115,7 +115,7 @@ def test_no_reader_of_a_file_may_run_code_in_it():
                 assert node.value.value is False, path
 
 
-def test_shards_of_the_slow_tests_are_whole_and_take_equal_times():
+def test_shards_of_the_slow_tests_are_whole_and_of_about_equal_weight():
     slow = runpy.run_path(str(ROOT / ".ci" / "slow"))
     shards = slow["shards"](4)
     files = [name for shard in shards for name in shard]
@@ -124,6 +124,11 @@ def test_shards_of_the_slow_tests_are_whole_and_take_equal_times():
     assert set(slow["SECONDS"]) <= set(files)
     times = [sum(map(slow["seconds"], shard)) for shard in shards]
     assert max(times) < 1.1 * min(times)
+
+
+def test_no_text_has_marks_of_a_conflict():
+    marks = re.compile(rb"^(<{7} |>{7} )", re.M)
+    assert [path for path in _tracked() if marks.search((ROOT / path).read_bytes())] == []
 
 
 def test_the_console_script_works_from_another_directory(tmp_path):
