@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -89,9 +90,8 @@ def list_entries(
         print_json(rows)
     elif not rows:
         raise UserError(f"no name contains {part!r}; `bench list {listed}` has all")
-    elif listed is Listed.backbones and not part:
-        _print_families(rows)
     else:
+        rows = _by_family(rows) if listed is Listed.backbones and not part else rows
         width = max((len(row["name"]) for row in rows), default=0)
         family = ""
         for row in rows:
@@ -106,21 +106,15 @@ def list_entries(
         raise typer.Exit(1)
 
 
-def _print_families(rows: list[ListRow]) -> None:
-    """Print our backbones, networks with weights here, and a line for each family of timm."""
-    families: dict[str, list[ListRow]] = {}
-    for row in rows:
-        families.setdefault(row["family"], []).append(row)
-    ours = families.pop(OURS)
-    width = max(len(row["name"]) for row in ours)
-    for row in ours:
-        typer.echo(f"{row['name']:<{width}}  {row['summary']}{'  [weights here]' if row['weights'] else ''}")
-    typer.echo(f"\nfamilies of timm, {len(rows) - len(ours):,} networks: `bench list backbones PART` has the names")
-    for family, members in families.items():
-        here = [row["name"] for row in members if row["weights"]]
-        typer.echo(f"{family:<{width}}  {len(members):>4}, such as {members[0]['name']}")
-        for name in here:
-            typer.echo(f"{'':<{width}}        {name}  [weights here]")
+def _by_family(rows: list[ListRow]) -> list[ListRow]:
+    """Our backbones, networks with weights here, and a row for each family of timm."""
+    counts = Counter(row["family"] for row in rows if row["family"] != OURS)
+    first = {row["family"]: row["name"] for row in reversed(rows)}
+    title = "families of timm, `bench list backbones PART` has their networks"
+    return [row for row in rows if row["family"] == OURS or row["weights"]] + [
+        {"name": name, "summary": f"{count} networks, such as {first[name]}", "family": title}
+        for name, count in counts.items()
+    ]
 
 
 def _listed(kind: str) -> Listed:
