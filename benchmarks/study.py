@@ -7,6 +7,7 @@ Results of several sessions are packed together: RESULTS may be archives, too, t
 
 ``pack`` writes all records to ``--whole`` and prints its SHA-256. To ``--out`` it writes an archive per data set, with
 the studies, all trainings, and brief records of the tests: the values that verdicts and tables of methods need.
+Rescorings have those of them that their tests lack.
 
 ``tables`` recomputes the comparison of systems over class splits from records or archives by code of its own, without
 ``bench``.
@@ -43,7 +44,13 @@ CONTROLS = ("random", "oracle")
 IMAGE = ("norm", "max_cosine", "max_probability", "neg_entropy")
 """Free confidences before a gallery is seen; at query time they are all others but the method's own."""
 
-OWN = {"before_gallery": ("method",), "at_query_time": ("method", "method+margin", "method+margin_fitted")}
+FITTED = "+margin+agreement"
+"""End of the names of the confidences that rescorings have and tests up to November 2026 lack."""
+
+OWN = {
+    "before_gallery": ("method",),
+    "at_query_time": ("method", "method+margin", "method+margin_fitted", f"method{FITTED}"),
+}
 DEFAULT = {"before_gallery": "norm", "at_query_time": "margin"}
 FEW_ERRORS = 100
 """Wrong validation answers below which the default is taken."""
@@ -69,6 +76,12 @@ def brief(record: Any, classes: int | None = None) -> Any:
     return record.brief(partial(wanted, of_split=of_split, default=record.role.default_confidence), **changes)
 
 
+def brief_rescoring(record: Any, test: Any) -> Any:
+    """A rescoring's record with the values that a brief record of its test would have, had it been made later."""
+    of_split, default = bool(test.columns.pinned.class_seed), test.role.default_confidence
+    return record.brief(lambda row: row["confidence"].endswith(FITTED) and wanted(row, of_split, default))
+
+
 def pack(results: list[Path], whole: Path, out: Path) -> None:
     """Write all records to an archive, and those that the repository has to archives in a folder."""
     from bench.store.files import write_archive
@@ -80,11 +93,15 @@ def pack(results: list[Path], whole: Path, out: Path) -> None:
     print(f"{whole}: {len(texts)} files, SHA-256 {hashlib.sha256(whole.read_bytes()).hexdigest()}")
     kept = dict(texts)
     for store in stores:
-        for record in store.tests():
+        tests = {record.unit: record for record in store.tests()}
+        for record in (*tests.values(), *store.rescorings()):
             if record.brief_of:  # packed before
                 continue
-            place = (store.unit_dir(record.cell, "test", record.unit) / RECORD).relative_to(store.root).as_posix()
-            kept[place] = brief(record, record.test_classes or classes_of(store, record)).to_json()
+            place = (store.unit_dir(record.cell, record.kind, record.unit) / RECORD).relative_to(store.root).as_posix()
+            if record.kind == "test":
+                kept[place] = brief(record, record.test_classes or classes_of(store, record)).to_json()
+            elif record.spec.test in tests:
+                kept[place] = brief_rescoring(record, tests[record.spec.test]).to_json()
     for dataset in sorted({place.split("/")[1] for place in kept if place.count("/") > 2}):
         own = {place: text for place, text in kept.items() if place.split("/")[1:2] == [dataset]}
         made_by = {place: text for place, text in kept.items() if place.startswith("experiments/")}
@@ -114,13 +131,19 @@ def frame_of(results: Path) -> tuple[pd.DataFrame, dict[str, float]]:
     trained = {record["unit"]: record["num_classes"] for record in records if record["kind"] == "train"}
     rows: list[dict[str, Any]] = []
     ratios = {}
+    rescored: dict[str, list[dict[str, Any]]] = {}
+    for record in records:
+        if record["kind"] == "rescore":
+            later = [row for row in record["rows"] if row["confidence"].endswith(FITTED)]
+            rescored.setdefault(record["spec"]["test"], []).extend(later)
     for record in records:
         columns = record.get("columns", {})
         number = columns.get("pinned", {}).get("settings", {}).get("data.class_seed")
         if record["kind"] == "test" and number and not columns["ensemble"]:
             shared = {key: columns[key] for key in ("dataset", "method", "seed")} | {"class_split": number}
             shared["own_scorer"] = record["role"]["primary_scorer"]
-            rows += [row | shared for row in record["rows"] if row["confidence"] not in CONTROLS]
+            known = [*record["rows"], *rescored.get(record["unit"], ())]
+            rows += [row | shared for row in known if row["confidence"] not in CONTROLS]
             if "test_classes" in record and (classes := trained.get(record["spec"]["train"][0])):
                 ratios[columns["dataset"]] = record["test_classes"] / classes
     if not rows:
@@ -209,8 +232,7 @@ def tables(results: Path, figure: Path | None) -> None:
         for metric in ("map_at_r", "recall_at_1"):
             print(f"{metric}, percent: " + ", ".join(_mean(tested, name, splits, metric) for name in [plain, *methods]))
             print()
-        for question, only in (*((name, ()) for name in OWN), ("at_query_time", ("margin",))):
-            against = f", against {plain} with the {only[0]}" if only else ""
+        for question in OWN:
             for images in ("test", "test_crop"):
                 rows: Comparisons = {}
                 for method in methods:
@@ -220,14 +242,13 @@ def tables(results: Path, figure: Path | None) -> None:
                         if own is None or rival is None or not len(own.of("val", "confidence_auroc", "method")):
                             continue
                         name = own.chosen(OWN[question], question, free=False)
-                        free = rival.chosen(only or rival.free(question), question, free=True)
+                        free = rival.chosen(rival.free(question), question, free=True)
                         values.append(float((rival.risk(images, free) - own.risk(images, name)).mean()))
                     if values:
                         rows[method] = (*summary(values, ratio), len(values), sum(value > 0 for value in values))
-                if not only:
-                    kind = "clean" if images == "test" else "crops"
-                    found[f"{dataset}, {question.replace('_', ' ')}, {kind}"] = rows
-                print(f"### {question}, {images}{against}\n")
+                kind = "clean" if images == "test" else "crops"
+                found[f"{dataset}, {question.replace('_', ' ')}, {kind}"] = rows
+                print(f"### {question}, {images}\n")
                 print("| method | AUGRC, plain - method, points | p | p, Holm | splits | better on |")
                 print("|---|---|---|---|---|---|")
                 adjusted = holm(pd.Series({name: row[3] for name, row in rows.items()}, dtype=float))

@@ -45,7 +45,7 @@ def answer_probability(posterior: Tensor, labels: Tensor, ranking: Ranking) -> T
     return probability
 
 
-@test(group="ambiguity", per="own scorer", needs=("posterior",), clean_only=True)
+@test(group="ambiguity", per="own scorer", needs=("posterior",), clean_only=True, version=2)
 def ambiguity(view: Embeddings, scorer: str) -> Iterator[Row]:
     """AUGRC of every confidence minus that of an observer who knows the posterior, and correlations with its entropy.
 

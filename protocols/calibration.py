@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .confidence import fit_on_validation
+from .confidence import fit_on_validation, fitted_together
 from .declare import test
 from .embeddings import Embeddings
 from .retrieval_confidence import as_vectors
-from .rows import AGREEMENT, FITTED, MARGIN, MARGIN_AND_AGREEMENT, Row, kind_of, row
+from .rows import Row, kind_of, row
 
 Calibration = Callable[[Tensor], Tensor]
 """Function from confidences ``[N]`` to probabilities, float64 ``[N]`` in [0, 1]."""
@@ -143,7 +143,7 @@ FITS = {"isotonic": fit_isotonic, "platt": fit_platt}
 """Ways to calibrate by their names in tables."""
 
 
-@test(group="calibration", per="own scorer", needs=("validation",), version=2)
+@test(group="calibration", per="own scorer", needs=("validation",), version=3)
 def calibration(view: Embeddings, scorer: str) -> Iterator[Row]:
     """Calibration of "the top-1 answer is right": errors of probabilities that were fitted on validation classes.
 
@@ -193,10 +193,9 @@ def _confidences_of_both(
     both: dict[str, tuple[Tensor | None, Tensor]] = {
         name: (of_validation[name], now) for name, now in of_test.items() if name in of_validation
     }
-    for name in [name for name in both if kind_of(name) == "image" or name == AGREEMENT]:
-        fit = fit_on_validation(view, scorer, name)
+    for names in fitted_together([name for name in both if kind_of(name) == "image"]):
+        fit = fit_on_validation(view, scorer, names)
         if fit is not None:
-            now = fit(of_test[name], of_test[MARGIN])
-            combined = MARGIN_AND_AGREEMENT if name == AGREEMENT else f"{name}{FITTED}"
-            both[combined] = (fit(of_validation[name], of_validation[MARGIN]) if fit.found else None, now)
+            before, now = ([known[name] for name in names] for known in (of_validation, of_test))
+            both["+".join(names)] = (fit(before) if fit.found else None, fit(now))
     return both

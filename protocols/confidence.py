@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import Tensor
 from .declare import test
 from .embeddings import Embeddings
 from .retrieval_confidence import JUDGED_BY, LogisticFit, as_vectors, mean_rank, oracle_confidence
-from .rows import AGREEMENT, COMBINED, FITTED, MARGIN, MARGIN_AND_AGREEMENT, Row, kind_of, row
+from .rows import AGREEMENT, COMBINED, MARGIN, Row, kind_of, row
 
 COVERAGE = 0.8
 """Coverage at which tables give the risk."""
@@ -195,17 +195,17 @@ def risk_rows(
                 yield row("confidence_auroc", confidence_auroc(kept, right), confidence=name, **extra)
 
 
-@test(group="risk", per="scorer", version=2)
+@test(group="risk", per="scorer", version=3)
 def risk(view: Embeddings, scorer: str) -> Iterator[Row]:
     """Areas under risk-coverage curves of confidences, points of them, and their AUROC of right and wrong answers.
 
     An answer is right if the nearest neighbour has the query's class. Judged are the confidences of the images (known
     before there is a gallery), those that the ranking itself gives, and combinations of both: each image confidence
-    with the margin, by the mean of the ranks that the queries have by the two, and by a logistic fit on validation
-    classes if there are any. This tells whether the image confidence adds anything to the margin, which costs nothing.
-    So does the fit of two that cost nothing, the margin and the agreement. Two confidences serve for comparison: a
-    random one and the oracle, the best possible one, which is each query's own value of the metric. The rows are those
-    of :func:`risk_rows`; the value is nan for a logistic fit if all answers on the validation classes are right, or all
+    with the margin, by the mean of the ranks that the queries have by the two; and with the margin and the agreement,
+    by a logistic fit on validation classes if there are any. The fit of the margin and the agreement alone, which cost
+    nothing, tells whether the image confidence adds anything. Two confidences serve for comparison: a random one and
+    the oracle, the best possible one, which is each query's own value of the metric. The rows are those of
+    :func:`risk_rows`; the value is nan for a logistic fit if all answers on the validation classes are right, or all
     wrong.
     """
     values = view.query_values(scorer, view.options.risk_ks)
@@ -220,7 +220,7 @@ def risk(view: Embeddings, scorer: str) -> Iterator[Row]:
 
 
 def combined_confidences(view: Embeddings, scorer: str) -> tuple[dict[str, Tensor], set[str]]:
-    """Confidences combined with the margin by name, each ``[Q]``; and the names of those without a meaning.
+    """Confidences combined with those of the ranking by name, each ``[Q]``; and the names of those without a meaning.
 
     Fits have no meaning on validation classes all of whose answers are right, or all wrong.
     """
@@ -228,29 +228,33 @@ def combined_confidences(view: Embeddings, scorer: str) -> tuple[dict[str, Tenso
     images = [name for name in of_images if kind_of(name) == "image"]
     combined = {f"{name}{COMBINED}": mean_rank(of_images[name], of_ranking[MARGIN]) for name in images}
     gaps: set[str] = set()
-    for name in (*images, AGREEMENT):
-        fit = fit_on_validation(view, scorer, name)
+    for names in fitted_together(images):
+        fit = fit_on_validation(view, scorer, names)
         if fit is not None:
-            both = MARGIN_AND_AGREEMENT if name == AGREEMENT else f"{name}{FITTED}"
-            combined[both] = fit((of_images | of_ranking)[name], of_ranking[MARGIN])
-            gaps |= set() if fit.found else {both}
+            together = "+".join(names)
+            combined[together] = fit([(of_images | of_ranking)[name] for name in names])
+            gaps |= set() if fit.found else {together}
     return combined, gaps
 
 
-def fit_on_validation(view: Embeddings, scorer: str, name: str) -> LogisticFit | None:
-    """Combination of a confidence and the margin that suits clean images of validation classes.
+def fitted_together(images: Iterable[str]) -> list[tuple[str, ...]]:
+    """Names of confidences that are fitted together: the margin and the agreement, alone and with each of images."""
+    return [*((name, MARGIN, AGREEMENT) for name in images), (MARGIN, AGREEMENT)]
 
-    It is None if there are no validation classes, they were trained on, or their images lack this confidence.
+
+def fit_on_validation(view: Embeddings, scorer: str, names: Sequence[str]) -> LogisticFit | None:
+    """Combination of confidences that suits clean images of validation classes.
+
+    It is None if there are no validation classes, they were trained on, or their images lack one of the confidences.
     """
     validation = view if view.held_out and view.clean else view.validation
     if validation is None or view.validation_split != "val" or scorer not in validation.scorers:
         return None
-    if name not in (*validation.confidences, AGREEMENT):
+    if any(kind_of(name) == "image" and name not in validation.confidences for name in names):
         return None
 
     def fit() -> LogisticFit:
-        of_ranking = validation.retrieval_confidences(scorer)
-        first = (validation.confidences_of_queries() | of_ranking)[name]
-        return LogisticFit.of(first, of_ranking[MARGIN], validation.query_values(scorer, (1,))["recall_at_1"])
+        known = validation.confidences_of_queries() | validation.retrieval_confidences(scorer)
+        return LogisticFit.of([known[name] for name in names], validation.query_values(scorer, (1,))["recall_at_1"])
 
-    return validation.once(f"fit of {name} under {scorer}", fit)
+    return validation.once(f"fit of {'+'.join(names)} under {scorer}", fit)

@@ -88,7 +88,7 @@ def _gone(view: Embeddings) -> Tensor:
     return view.once("gone", lambda: class_halves(view.labels, view.ids, view.seed("open set"))[0])
 
 
-@test(group="open_set", per="scorer")
+@test(group="open_set", per="scorer", version=2)
 def open_set(view: Embeddings, scorer: str) -> Iterator[Row]:
     """Detection of queries whose class is not in the gallery, by image, retrieval and combined confidences.
 

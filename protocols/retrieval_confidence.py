@@ -184,9 +184,9 @@ def _ranks(values: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class LogisticFit:
-    """Weights of two confidences, standardised, by which they tell right from wrong answers of other queries.
+    """Weights of C confidences, standardised, by which they tell right from wrong answers of other queries.
 
-    Mean, scale (1 if constant) and weights are ``[2]``; ``found`` is whether there were right and wrong answers to fit
+    Mean, scale (1 if constant) and weights are ``[C]``; ``found`` is whether there were right and wrong answers to fit
     to.
     """
 
@@ -196,29 +196,33 @@ class LogisticFit:
     found: bool
 
     @classmethod
-    def of(cls, first: Tensor, second: Tensor, correct: Tensor) -> LogisticFit:
+    def of(cls, confidences: Sequence[Tensor], correct: Tensor) -> LogisticFit:
         """Fit a logistic regression with a unit Gaussian prior on the weights (L2 penalty, scikit-learn's default).
 
-        ``correct`` is the Recall@1 of Q queries of other classes than those that are tested; queries without a positive
-        (nan) are left out, and a fraction, which tied scores give, counts partly as right and partly as wrong.
+        Confidences are ``[Q]`` each. ``correct`` is the Recall@1 of the Q queries, of other classes than those that are
+        tested; queries without a positive (nan) are left out, and a fraction, which tied scores give, counts partly as
+        right and partly as wrong.
         """
         counted = ~correct.isnan()
-        x = torch.stack([first.double(), second.double()], 1)[counted]
+        x = _side_by_side(confidences)[counted]
         y = correct[counted].double()
         if not 0 < float(y.sum()) < len(y):  # nothing went wrong, or nothing right
-            zeros = torch.zeros(2, dtype=torch.float64)
+            zeros = torch.zeros(len(confidences), dtype=torch.float64)
             return cls(zeros, torch.ones_like(zeros), zeros, found=False)
         mean = x.mean(0)
         scale = x.std(0, correction=0)
         scale = torch.where(scale > 0, scale, 1.0)
         from sklearn.linear_model import LogisticRegression  # late: it takes a second to import
 
-        both = ((x - mean) / scale).numpy()
+        standard = ((x - mean) / scale).numpy()
         outcome, weight = np.repeat([1, 0], len(y)), torch.cat([y, 1.0 - y]).numpy()
-        fitted = LogisticRegression(tol=1e-8, max_iter=1000).fit(np.concatenate([both, both]), outcome, weight)
+        fitted = LogisticRegression(tol=1e-8, max_iter=1000).fit(np.concatenate([standard] * 2), outcome, weight)
         return cls(mean, scale, torch.from_numpy(fitted.coef_[0].copy()), found=True)
 
-    def __call__(self, first: Tensor, second: Tensor) -> Tensor:
-        """Combined confidence of queries, ``[Q]``: the weighted sum of the two; 0 if there was nothing to fit."""
-        x = torch.stack([first.double(), second.double()], 1)
-        return ((x - self.mean) / self.scale * self.weights).sum(1)
+    def __call__(self, confidences: Sequence[Tensor]) -> Tensor:
+        """Combined confidence of queries, ``[Q]``: the weighted sum; 0 if there was nothing to fit."""
+        return ((_side_by_side(confidences) - self.mean) / self.scale * self.weights).sum(1)
+
+
+def _side_by_side(confidences: Sequence[Tensor]) -> Tensor:
+    return torch.stack([each.double() for each in confidences], 1)

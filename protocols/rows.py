@@ -106,14 +106,17 @@ COMBINED = "+margin"
 MARGIN = COMBINED.removeprefix("+")
 """Name of the retrieval confidence that image confidences are combined with."""
 
-FITTED = "+margin_fitted"
-"""End of the name of an image confidence that is combined with the margin by a logistic fit on validation classes."""
+FITTED_TO_MARGIN = "+margin_fitted"
+"""End of the name of an image confidence that was fitted together with the margin alone, in records up to 2026-11."""
 
 AGREEMENT = "agreement"
-"""Name of the retrieval confidence that the margin is combined with."""
+"""Name of the retrieval confidence that is combined with the margin, and with the margin and an image confidence."""
 
 MARGIN_AND_AGREEMENT = f"{MARGIN}+{AGREEMENT}"
 """Name of the margin and the agreement, combined by a logistic fit on validation classes: it needs no learning."""
+
+FITTED = f"+{MARGIN_AND_AGREEMENT}"
+"""End of the name of an image confidence that is combined with both by a logistic fit on validation classes."""
 
 OBSERVER = "observer"
 """Name of the probability that an answer is right, for one who knows how the images were made."""
@@ -137,4 +140,4 @@ def kind_of(confidence: str) -> Kind:
         return "control"
     if confidence in RETRIEVAL_CONFIDENCES:
         return "retrieval"
-    return "combined" if confidence.endswith((COMBINED, FITTED, MARGIN_AND_AGREEMENT)) else "image"
+    return "combined" if confidence.endswith((COMBINED, FITTED_TO_MARGIN, MARGIN_AND_AGREEMENT)) else "image"

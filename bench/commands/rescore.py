@@ -92,7 +92,8 @@ def rescore_results(
     if store.is_archive:
         raise UserError(f"{store.root} is an archive, which is never changed; put it into a folder with a store.json")
     other = None if arrays is None else open_results(arrays)
-    records = collect(store).tests
+    collected = collect(store)
+    records = (*collected.tests, *collected.splits)
     if not records:
         raise UserError(f"{store.root} has no finished test yet; `bench run` makes some")
     rows = []

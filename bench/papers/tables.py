@@ -35,7 +35,7 @@ VERDICTS = tuple(f"worth it {heading}" for heading in QUESTIONS.values())
 
 FORM_LEGEND = (
     "Mean ± SD over seeds of our own runs. Worth it: is the method's own confidence better than the free one that"
-    " validation chose, before there is a gallery and at query time (alone or combined with the margin)?"
+    " validation chose, before there is a gallery and at query time (alone or combined with free ones)?"
 )
 """Legend of the tables of any results."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -31,7 +31,7 @@ class Results:
         superseded: Number of records that do not count, because there is a later one.
         frozen: Records of runs in which a source of randomness is frozen, which no table of methods compares.
         splits: Records of runs on class splits that are not a data set's own, which table ``splits`` compares.
-        rescorings: Rescorings of the records that count, the earliest first.
+        rescorings: Rescorings of the tests that count, also on class splits, the earliest first.
         frame: Tidy table of results (``metrics.csv``), one row per measured value.
         roles: Table with one row per test and rescoring: its id and its :class:`~bench.store.records.Role`.
     """
@@ -59,16 +59,17 @@ class Results:
         splits: tuple[TestRecord, ...] = (),
     ) -> Results:
         """Tabulate test records: one table with one measured value per row, one with the role of each test."""
-        return cls(tests, superseded, _tidy(tests, rescorings), _roles(tests, rescorings), rescorings, frozen, splits)
+        units = {record.unit for record in tests}
+        own = [record for record in rescorings if record.spec.test in units]
+        return cls(tests, superseded, _tidy(tests, own), _roles(tests, own), rescorings, frozen, splits)
 
 
-def _measured(record: TestRecord, rescorings: Iterable[RescoreRecord]) -> list[tuple[SplitRow, str]]:
-    """Values of a test, its rescorings included, each with the unit that measured it."""
-    own = [each for each in rescorings if each.spec.test == record.unit]
-    if not own:
+def _measured(record: TestRecord, rescorings: Sequence[RescoreRecord]) -> list[tuple[SplitRow, str]]:
+    """Values of a test and its rescorings, each with the unit that measured it."""
+    if not rescorings:
         return [(row, record.unit) for row in record.rows]
     held = {_key(row): (row, record.unit) for row in record.rows}
-    for each in own:
+    for each in rescorings:
         for row in each.rows:
             known = held.get(_key(row))
             if known is None or known[0]["value"] != row["value"]:  # equal ones keep the unit that measured them
@@ -99,7 +100,7 @@ def collect(*stores: Store) -> Results:
     _check_images(latest.values())
     kinds = grouped(latest.values(), lambda record: _kind(record.columns.pinned))
     tests, frozen, splits = (tuple(kinds.get(kind, ())) for kind in ("tests", "frozen", "splits"))
-    units = {record.unit for record in tests}
+    units = {record.unit for record in (*tests, *splits)}
     rescorings = (record for store in stores for record in store.rescorings() if record.spec.test in units)
     ordered = sorted(rescorings, key=lambda record: (record.finished, record.unit))
     return Results.of(tests, count - len(latest), tuple(ordered), frozen, splits)
@@ -125,8 +126,9 @@ def _kind(pinned: Pinned) -> str:
     return "frozen" if pinned.frozen_source else "splits" if pinned.class_seed else "tests"
 
 
-def _tidy(tests: tuple[TestRecord, ...], rescorings: tuple[RescoreRecord, ...]) -> pd.DataFrame:
-    measured = [(record.columns, _measured(record, rescorings)) for record in tests]
+def _tidy(tests: Iterable[TestRecord], rescorings: Iterable[RescoreRecord]) -> pd.DataFrame:
+    by_test = grouped(rescorings, lambda record: record.spec.test)
+    measured = [(record.columns, _measured(record, by_test.get(record.unit, ()))) for record in tests]
     # By column: a dictionary per row takes several times the memory of the table.
     table: dict[str, list[object]] = {
         name: [getattr(columns, name) for columns, values in measured for _ in values] for name in KEYS
@@ -138,7 +140,7 @@ def _tidy(tests: tuple[TestRecord, ...], rescorings: tuple[RescoreRecord, ...]) 
     return frame.sort_values([*KEYS, *ROW_KEYS], kind="stable", ignore_index=True)
 
 
-def _roles(tests: tuple[TestRecord, ...], rescorings: tuple[RescoreRecord, ...]) -> pd.DataFrame:
+def _roles(tests: Iterable[TestRecord], rescorings: Iterable[RescoreRecord]) -> pd.DataFrame:
     roles = {record.unit: dict(record.role) for record in tests}
     rows = [{"unit": unit, **role} for unit, role in roles.items()]
     rows += [{"unit": record.unit, **roles[record.spec.test]} for record in rescorings]
@@ -181,7 +183,7 @@ def provenance(results: Results) -> pd.DataFrame:
     rows = [_origin(test, test, " ".join(test.files[name] for name in sorted(test.files))) for test in tests.values()]
     for each in results.rescorings:
         arrays = " ".join(each.spec.arrays.values())
-        rows.append(_origin(tests[each.spec.test], each, arrays))
+        rows += [_origin(tests[each.spec.test], each, arrays)] if each.spec.test in tests else []
     frame = pd.DataFrame(rows)
     return frame.sort_values([*KEYS, "rescored", "unit"], kind="stable", ignore_index=True) if rows else frame
 

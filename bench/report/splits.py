@@ -99,7 +99,9 @@ class OverSplits:
 def groups_by_split(results: Results) -> dict[Contender, dict[int, SeedGroup]]:
     """Values over seeds of every contender on class splits that are not the data set's own."""
     found: dict[Contender, dict[int, SeedGroup]] = {}
-    for group in seed_groups(Results.of(results.splits).merged) if results.splits else ():
+    for group in (
+        seed_groups(Results.of(results.splits, rescorings=results.rescorings).merged) if results.splits else ()
+    ):
         pinned = group.contender.pinned
         found.setdefault(group.contender._replace(pinned=pinned.on_split(0)), {})[pinned.class_seed] = group
     return found
@@ -117,7 +119,7 @@ def over_splits(store: Store, results: Results) -> list[OverSplits]:
             plain = next((each for each, group in first.items() if group is chosen), None)
             for each in contenders:
                 units = (unit for group in every[each].values() for unit in group.rows["unit"].unique())
-                ratio = _test_over_train(store, [records[unit] for unit in units])
+                ratio = _test_over_train(store, [records[unit] for unit in units if unit in records])
                 found += _of_contender(each, every[each], ratio)
                 if plain not in (None, each) and plain.common == each.common:
                     found += _differences(each, every[each], plain, every[plain], ratio)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ..protocols.rows import OWN
+from ..protocols.rows import FITTED, OWN
 from ..protocols.statistics import Outcome, Summary
 from ..registry import Registry
 from .contender import CONTENDER, LABELS, Contender, by_budget
@@ -67,6 +67,7 @@ class System(Case):
 
     ``differences`` are plain minus method over paired seeds by title of :data:`MEASURES`, so above 0 if the method is
     better; the first decides. Each system has the ranking of :func:`~bench.report.verdicts.ranking_of`.
+    ``with_agreement`` is whether the own confidence could be combined with the agreement, as the free ones can.
     """
 
     plain: Contender | None
@@ -75,6 +76,7 @@ class System(Case):
     values: Mapping[str, tuple[SeedStatistics, SeedStatistics]]
     differences: Mapping[str, Summary]
     above_chance: Summary
+    with_agreement: bool
 
 
 def systems(groups: Iterable[SeedGroup]) -> list[System]:
@@ -148,6 +150,7 @@ def _system(
         differences={title: difference_of(theirs[title], ours[title]) for title in ours},
         survives=survives(_turned(ours[decides.title]), map(_turned, every)),
         above_chance=difference_of(detected, dict.fromkeys(detected, 0.5)),
+        with_agreement=f"{OWN}{FITTED}" in group.confidences(METRIC),
         ranking=group.scorer,
         same_order_as=same_order_as(group, split),
     )

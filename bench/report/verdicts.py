@@ -1,7 +1,7 @@
 """Verdicts about learned confidences: is one worth it, compared with the best confidence that costs nothing?
 
 There are two questions. Before there is a gallery, a method's own confidence competes with the free image confidences
-of the same network. At query time it competes, alone and combined with the margin, with the free confidences of the
+of the same network. At query time it competes, alone and combined with free ones, with the free confidences of the
 ranking and with combinations of free ones. The rival is the best on validation images; a constant is one, too. Values
 on test classes never choose it.
 """
@@ -19,6 +19,7 @@ from scipy import stats
 from ..protocols.rows import (
     COMBINED,
     FITTED,
+    FITTED_TO_MARGIN,
     FREE_IMAGE_CONFIDENCES,
     MARGIN,
     MARGIN_AND_AGREEMENT,
@@ -62,9 +63,9 @@ ON_TEST = "(in brackets: best on test, if validation cannot choose)"
 
 CHALLENGERS: Mapping[Question, tuple[str, ...]] = {
     "before_gallery": (OWN,),
-    "at_query_time": (OWN, f"{OWN}{COMBINED}", f"{OWN}{FITTED}"),
+    "at_query_time": (OWN, f"{OWN}{COMBINED}", f"{OWN}{FITTED_TO_MARGIN}", f"{OWN}{FITTED}"),
 }
-"""Names of the confidences that each question is about."""
+"""Names of the confidences that each question is about; a record has the third or the fourth."""
 
 SAME_ORDER = 5e-4
 """Largest difference of the AUROCs of two confidences, at every seed, that are said to order the images alike.
@@ -234,8 +235,8 @@ def verdicts(groups: Iterable[SeedGroup], *, every_ranking: bool = False) -> lis
 
     The answers are those of the ranking that a system takes (:func:`ranking_of`), or of every one under which image
     confidences were tested. A contender without a retrieval confidence on test images, as in old records, is left out.
-    There is one verdict before the gallery and three at query time, or one of each if the method has no confidence of
-    its own. A confidence that is constant has the reason alone.
+    There is one verdict before the gallery and one per challenger at query time, or one of each if the method has no
+    confidence of its own. A confidence that is constant has the reason alone.
     """
     found: list[Verdict] = []
     for own in divided(groups, ["dataset"]).values():
@@ -367,7 +368,7 @@ def _of_group(group: SeedGroup, split: str, leads: bool) -> Iterator[Verdict]:
         free = free_confidences(group, question)
         best = _best_on_test(group, split, free)
         rivals = Rivals(*choice, best, _mean([aurocs(group, split, best)]) if best else float("nan"))
-        for name in challengers if OWN in names else ("",):
+        for name in [each for each in challengers if each in names] if OWN in names else [""]:
             answer = _verdict(group, split, question, name, rivals, same, leads)
             rivals_by_seed = map(partial(aurocs, group, split), (*free, CONSTANT))
             yield replace(answer, survives=survives(aurocs(group, split, name), rivals_by_seed))

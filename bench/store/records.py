@@ -310,7 +310,19 @@ class Corrupted(_Value):
     sha256: str
 
 
-class TestRecord(_Unit):
+class _Measured(_Unit):
+    """Record with measured values; ``brief_of`` is the checksum of the whole one, if it has some of them only."""
+
+    rows: tuple[SplitRow, ...]
+    brief_of: str = Field("", exclude_if=lambda checksum: not checksum)
+
+    def brief(self, wanted: Callable[[SplitRow], bool], **changes: Any) -> Self:
+        """A copy with some of the values, which names the whole record by its checksum."""
+        whole = json.loads(self.to_json())["checksum"]
+        return self.model_copy(update={"rows": tuple(filter(wanted, self.rows)), "brief_of": whole, **changes})
+
+
+class TestRecord(_Measured):
     """Record of a finished test of one trained model, or of several of the same seed (from a cross-validation).
 
     Attributes:
@@ -336,17 +348,10 @@ class TestRecord(_Unit):
     setting: dict[str, Parameters]
     manifests: dict[str, str]
     corruptions: dict[str, Corrupted]
-    rows: tuple[SplitRow, ...]
     curves: dict[str, Curve]
     environment: Environment
     finished: float
     test_classes: int | None = Field(None, exclude_if=lambda count: count is None)
-    brief_of: str = Field("", exclude_if=lambda checksum: not checksum)
-
-    def brief(self, wanted: Callable[[SplitRow], bool], **changes: Any) -> Self:
-        """A copy with some of the values, which names the whole record by its checksum."""
-        whole = json.loads(self.to_json())["checksum"]
-        return self.model_copy(update={"rows": tuple(filter(wanted, self.rows)), "brief_of": whole, **changes})
 
     @property
     def trained_cell(self) -> Cell:
@@ -354,7 +359,7 @@ class TestRecord(_Unit):
         return self.cell._replace(method=self.columns.base) if self.columns.ensemble == "seeds" else self.cell
 
 
-class RescoreRecord(_Unit):
+class RescoreRecord(_Measured):
     """Record of values that were computed later from the arrays of a finished test, without a training.
 
     Attributes:
@@ -369,7 +374,6 @@ class RescoreRecord(_Unit):
     kind: ClassVar[Kind] = "rescore"
 
     spec: RescoreSpec
-    rows: tuple[SplitRow, ...]
     compared: int
     largest_difference: float | None
     left_out: tuple[str, ...]

@@ -47,3 +47,12 @@ def test_old_results_get_a_new_metric_and_become_a_contribution(cli):
     cli("report", "--results", "runs.tar.xz", "--out", "report", "--plugin", "firsts.py")
     packed = pd.read_csv(cli.cwd / "report/metrics.csv", keep_default_na=False)
     assert packed.drop(columns="unit").equals(table.drop(columns="unit"))
+
+
+@pytest.mark.slow
+def test_tests_on_class_splits_are_rescored(cli):
+    cli("run", "--method", "cosface", "--dataset", "ndigit_smoke", "--seeds", "1", "--hparams", "default",
+        "--set", "optim.epochs=1", "--set", "data.class_splits=2", timeout=1500)  # fmt: skip
+    rows = cli.json("rescore", "--tests", "risk")
+    assert len(rows) >= 2
+    assert {(row["failure"], row["largest_difference"]) for row in rows} == {("", 0.0)}

@@ -153,7 +153,16 @@ def test_rows_are_errors_of_fits_to_validation_answers():
     validation = _images(1, torch.arange(80) // 10)
     view = _images(2, torch.cat([torch.arange(60) // 12, torch.tensor([8])]), validation=validation)
     rows = _rows(view)
-    names = {"norm", "random", "top1_score", "margin", "agreement", "spread", "norm+margin_fitted", "margin+agreement"}
+    names = {
+        "norm",
+        "random",
+        "top1_score",
+        "margin",
+        "agreement",
+        "spread",
+        "norm+margin+agreement",
+        "margin+agreement",
+    }
     assert {name for _, name, _ in rows} == names
     assert len(rows) == 2 * 2 * len(names)
     answers, values = [], []
@@ -164,12 +173,15 @@ def test_rows_are_errors_of_fits_to_validation_answers():
         rival = scores.masked_fill(each.labels[scores.argmax(1)][:, None] == each.labels, -math.inf).amax(1)
         answers.append(right)
         values.append({**each.confidences, "top1_score": scores.amax(1), "margin": scores.amax(1) - rival})
-    fit = LogisticFit.of(values[0]["norm"], values[0]["margin"], answers[0])
-    for each in values:
-        each["norm+margin_fitted"] = fit(each["norm"], each["margin"])
+    together = ("norm", "margin", "agreement")
+    for each, own in zip((validation, view), values):
+        own["agreement"] = each.retrieval_confidences("l2")["agreement"]
+    fit = LogisticFit.of([values[0][name] for name in together], answers[0])
+    for own in values:
+        own["+".join(together)] = fit([own[name] for name in together])
     right = answers[1][:60]
     assert 0 < right.mean() < 1
-    for name in ("norm", "random", "top1_score", "margin", "norm+margin_fitted"):
+    for name in ("norm", "random", "top1_score", "margin", "norm+margin+agreement"):
         for variant, calibrate in (("isotonic", fit_isotonic), ("platt", fit_platt)):
             p = calibrate(values[0][name].double(), answers[0])(values[1][name][:60])
             ece, brier = rows["ece_top1", name, variant], rows["brier_top1", name, variant]
@@ -196,7 +208,11 @@ def test_without_validation_answers_or_a_fit_there_is_no_value():
     assert all(math.isnan(row["value"]) for row in lone.values())
     one = _rows(_images(2, labels, validation=_images(1, torch.zeros(9, dtype=torch.long))))  # all answers are right
     for (metric, name, variant), row in one.items():
-        assert math.isnan(row["value"]) == (name in ("norm+margin_fitted", "margin+agreement")), (metric, name, variant)
+        assert math.isnan(row["value"]) == (name in ("norm+margin+agreement", "margin+agreement")), (
+            metric,
+            name,
+            variant,
+        )
     # One class on both sides, and a constant confidence: the answer is known to be right.
     alone, flat = torch.zeros(9, dtype=torch.long), {"norm": torch.ones(9)}
     sure = _rows(_images(2, alone, confidences=flat, validation=_images(1, alone, confidences=flat)))

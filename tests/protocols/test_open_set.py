@@ -149,7 +149,7 @@ def test_a_fit_without_meaning_leaves_a_gap():
     """All answers on the validation classes are right."""
     validation = _view(torch.arange(20) // 5, scorers={"cosine": lambda: ScoreMatrix(_blocks(), "cosine")})
     rows = _rows(_view(LABELS, validation=validation))
-    assert math.isnan(rows["open_set_auroc", "norm+margin_fitted", ""]["value"])
+    assert math.isnan(rows["open_set_auroc", "norm+margin+agreement", ""]["value"])
     assert not math.isnan(rows["open_set_auroc", "norm+margin", ""]["value"])
 
 

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -242,7 +243,7 @@ def test_mean_ranks_are_scipys(pairs):
 
 def test_kinds_never_mix():
     labels = torch.tensor([0, 0, 1])
-    for name in ("margin", "agreement", "norm+margin", "norm+margin_fitted", "margin+agreement"):
+    for name in ("margin", "agreement", "norm+margin", "norm+margin+agreement", "margin+agreement"):
         with pytest.raises(ValueError, match="rename the image confidence"):
             Embeddings(labels=labels, ids=("a", "b", "c"), confidences={name: torch.ones(3)})
     kinds = {"method": "image", "given": "image", "spread": "retrieval", "method+margin": "combined"}
@@ -268,7 +269,7 @@ def test_the_fit_is_that_of_a_plain_minimisation():
     chance = torch.sigmoid(0.5 + 2.0 * first - second)
     correct = (torch.rand(400, generator=g) < chance).double()
     correct[:5], correct[5:9] = 0.5, torch.nan
-    fit = LogisticFit.of(first, 30.0 * second, correct)
+    fit = LogisticFit.of([first, 30.0 * second], correct)
     x, y = np.stack([first, 30.0 * second], 1)[9:], correct.numpy()[9:]
     x, y = np.concatenate([np.stack([first, 30.0 * second], 1)[:5], x]), np.concatenate([[0.5] * 5, y])
     z = (x - x.mean(0)) / x.std(0)
@@ -280,15 +281,15 @@ def test_the_fit_is_that_of_a_plain_minimisation():
     best = minimize(loss, np.zeros(3), tol=1e-12).x
     assert fit.weights.tolist() == pytest.approx(best[:2].tolist(), abs=1e-5)
     assert fit.weights[0] > 0 > fit.weights[1]
-    assert fit(first, 30.0 * second)[9:].numpy() == pytest.approx((z @ best[:2])[5:], abs=1e-4)
+    assert fit([first, 30.0 * second])[9:].numpy() == pytest.approx((z @ best[:2])[5:], abs=1e-4)
 
 
 def test_there_is_no_fit_without_wrong_answers_and_a_constant_confidence_has_no_weight():
     x = torch.arange(6.0)
-    assert not LogisticFit.of(x, x, torch.ones(6)).found
+    assert not LogisticFit.of([x, x], torch.ones(6)).found
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        fit = LogisticFit.of(torch.ones(6), x, torch.tensor([0.0, 0.0, 1.0, 0.0, 1.0, 1.0]))
+        fit = LogisticFit.of([torch.ones(6), x], torch.tensor([0.0, 0.0, 1.0, 0.0, 1.0, 1.0]))
     assert fit.found
     assert fit.weights[0] == 0 < fit.weights[1]
 
@@ -317,7 +318,7 @@ def test_images_are_judged_under_every_scorer_and_fits_need_validation_images():
     names = {scorer: {row["confidence"] for row in rows if row["scorer"] == scorer} for scorer in ("cosine", "l2")}
     free = set(RETRIEVAL_CONFIDENCES) - {"consistency"}
     assert names["l2"] == free | {"norm", "random", "oracle", "norm+margin"}
-    assert names["cosine"] == names["l2"] | {"norm+margin_fitted", "margin+agreement"}
+    assert names["cosine"] == names["l2"] | {"norm+margin+agreement", "margin+agreement"}
     value = {
         (row["confidence"], row["metric"], row["variant"]): row["value"] for row in rows if row["scorer"] == "cosine"
     }
@@ -327,12 +328,50 @@ def test_images_are_judged_under_every_scorer_and_fits_need_validation_images():
     both = torch.from_numpy(rankdata(margin.numpy()) + rankdata(view.confidences["norm"].numpy()))
     assert value["norm+margin", "confidence_auroc", ""] == pytest.approx(confidence_auroc(both, right))
     # A random number adds nothing: the fit leaves it out, the mean of the ranks cannot.
-    assert value["norm+margin_fitted", "confidence_auroc", ""] > value["norm+margin", "confidence_auroc", ""]
+    fitted = value["norm+margin+agreement", "confidence_auroc", ""]
+    assert fitted > value["norm+margin", "confidence_auroc", ""]
+    assert fitted == pytest.approx(value["margin+agreement", "confidence_auroc", ""], abs=0.01)
+    assert fitted == pytest.approx(_auroc_of_fit(view, ["norm", "margin", "agreement"], right), abs=1e-9)
+
+
+def _auroc_of_fit(view, names, right):
+    """AUROC of a logistic regression on the validation images, with the bias as in scikit-learn, by plain search."""
+    known = {**view.validation.confidences_of_queries(), **view.validation.retrieval_confidences("cosine")}
+    x = np.stack([known[name].numpy() for name in names], 1).astype(float)
+    y = view.validation.query_values("cosine", (1,))["recall_at_1"].numpy()
+    mean, scale = x.mean(0), x.std(0)
+    z = (x - mean) / scale
+
+    def loss(w):
+        score = z @ w[:-1] + w[-1]
+        return (np.logaddexp(0, -score) * y + np.logaddexp(0, score) * (1 - y)).sum() + 0.5 * (w[:-1] ** 2).sum()
+
+    weights = minimize(loss, np.zeros(len(names) + 1), tol=1e-12).x[:-1]
+    now = {**view.confidences_of_queries(), **view.retrieval_confidences("cosine")}
+    of_test = np.stack([now[name].numpy() for name in names], 1)
+    return confidence_auroc(torch.from_numpy((of_test - mean) / scale @ weights), right)
+
+
+def test_an_image_confidence_that_tells_right_from_wrong_adds_to_the_margin_and_the_agreement():
+    view, _ = _risk_rows()
+    known = {}
+    for each in (view.validation, view):
+        right = each.query_values("cosine", (1,))["recall_at_1"]
+        known[each] = right + 0.5 * torch.randn(len(right), generator=torch.Generator().manual_seed(2))
+    validation = replace(view.validation, confidences={"method": known[view.validation]})
+    informed = replace(view, confidences={"method": known[view]}, validation=validation)
+    rows = run_battery(informed, load_tests(["risk"]))
+    value = {
+        row["confidence"]: row["value"]
+        for row in rows
+        if (row["metric"], row["scorer"]) == ("confidence_auroc", "cosine")
+    }
+    assert value["method+margin+agreement"] > max(value["margin+agreement"], value["method"], value["method+margin"])
 
 
 def test_a_fit_without_wrong_answers_is_a_gap():
     _, rows = _risk_rows(validation_right=True)
-    fitted = [row for row in rows if row["confidence"] in ("norm+margin_fitted", "margin+agreement")]
+    fitted = [row for row in rows if row["confidence"] in ("norm+margin+agreement", "margin+agreement")]
     assert {row["metric"] for row in fitted} > {"aurc", "e_aurc", "augrc", "confidence_auroc"}
     assert all(row["value"] != row["value"] for row in fitted)
 

@@ -10,7 +10,7 @@ from bench.protocols.rows import FREE_IMAGE_CONFIDENCES, OWN, RETRIEVAL_CONFIDEN
 from bench.store.records import Columns, Environment, Role, TestRecord
 from bench.store.specs import Cell, Pinned, TestSpec
 
-CHALLENGERS = (OWN, f"{OWN}+margin", f"{OWN}+margin_fitted")
+CHALLENGERS = (OWN, f"{OWN}+margin", f"{OWN}+margin+agreement")
 FREE = (*FREE_IMAGE_CONFIDENCES, *RETRIEVAL_CONFIDENCES)
 FRACTIONS = (0.0, 0.3, 0.6, 0.9)
 

@@ -18,8 +18,8 @@ from bench.report.write import Judged
 from bench.store.check import damages, inconsistencies
 from bench.store.files import write_archive
 from bench.store.folder import Store
-from bench.store.records import TestRecord
-from bench.store.specs import Pinned
+from bench.store.records import RescoreRecord, TestRecord
+from bench.store.specs import Pinned, RescoreSpec
 
 from tests.engine.test_sharing import Fake, _drive
 from tests.report.shown import latex, markdown
@@ -187,3 +187,25 @@ def test_the_page_begins_with_the_class_splits(store):
     page = page_html(alone, ())
     assert sentence in page
     assert "All tests are on class splits" in page
+
+
+def test_a_rescoring_of_a_test_on_a_class_split_counts(store):
+    """As ``bench rescore`` makes it, of every test that a table has."""
+    results = collect(store)
+    (test,) = [r for r in results.splits if r.columns.method == "pfe" and r.columns.pinned.class_seed == 2][:1]
+    place = next(row for row in test.rows if row["metric"] == "map_at_r")
+    spec = RescoreSpec(test=test.unit, versions={"engine": 9}, groups=("retrieval",), arrays={}, options=())
+    later = RescoreRecord(
+        unit=spec.id, cell=test.cell, spec=spec, rows=({**place, "value": place["value"] + 0.2},), compared=0,
+        largest_difference=None, left_out=(), environment=test.environment, finished=test.finished + 1,
+    )  # fmt: skip
+    store.write(later)
+
+    def means(of):
+        found = over_splits(store, of)
+        return next(each.values for each in found if each.contender.method == "pfe" and not each.against)
+
+    before, after = means(results), means(collect(store))
+    assert after[2] == pytest.approx(before[2] + 0.1)  # one of two seeds
+    assert {k: v for k, v in after.items() if k != 2} == {k: v for k, v in before.items() if k != 2}
+    assert len(collect(store).frame) == len(results.frame)

@@ -307,7 +307,7 @@ def test_the_queries_alone_give_the_values_of_confidences_again_to_the_last_bit(
     risk = [row for row in own.rows if row["metric"] in ("aurc", "e_aurc", "augrc", "confidence_auroc")]
     assert first["compared"] > 200
     assert {row["split"] for row in risk} == {"val", "test", "test_crop"}
-    assert {"norm+margin_fitted", "margin+agreement", "consistency"} < {row["confidence"] for row in risk}
+    assert {"norm+margin+agreement", "margin+agreement", "consistency"} < {row["confidence"] for row in risk}
     found = rescoring.find_arrays(own, reference)
     again = [[rescoring.key_of(row) for row in rescoring.query_rows(own, found, ["risk"])] for _ in range(3)]
     assert again[0] == again[1] == again[2]  # though a file has no order

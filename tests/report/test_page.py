@@ -305,7 +305,7 @@ def test_of_combined_confidences_only_those_that_are_worth_it_are_advised():
     made = Made("m", (0.5, 0.5, 0.6), (0.60, 0.61, 0.62), {"margin": (0.7, 0.71, 0.72)})
     records = []
     for record in made.records():
-        level = {"method+margin": 0.80, "method+margin_fitted": 0.69}
+        level = {"method+margin": 0.80, "method+margin+agreement": 0.69}
         rows = [
             {**row, "value": level[row["confidence"]] + record.columns.seed * 0.01}
             if row["metric"] == "confidence_auroc" and row["confidence"] in level

@@ -49,7 +49,7 @@ def test_cases_are_methods_on_data_sets_by_their_verdict():
     shares = "in 2 of 4 cases on clean images (2 adjusted, 2 over any)"
     assert before.text.startswith(f"{start}same network that validation chose {shares}. ")
     assert query.text.startswith(
-        f"{start}ranking that validation chose by itself {shares}, and combined with the margin {shares}. "
+        f"{start}ranking that validation chose by itself {shares}, and combined with free ones {shares}. "
     )
     assert answer.missing == ("d has no tests on centre crops.", "e has no tests on centre crops.")
 
@@ -102,14 +102,14 @@ def test_validation_and_not_test_chooses_among_forms_that_are_worth_it():
     made = Made("m", (0.5, 0.5, 0.6), (0.90, 0.91, 0.92))
     records = []
     for record in made.records():
-        higher = {("test", "method+margin"): 0.05, ("val", "method+margin_fitted"): 0.02}
+        higher = {("test", "method+margin"): 0.05, ("val", "method+margin+agreement"): 0.02}
         rows = [
             {**row, "value": row["value"] + higher.get((row["split"], row.get("confidence")), 0)} for row in record.rows
         ]
         records.append(record.model_copy(update={"rows": tuple(rows)}))
     (facts,) = facts_of(Results.of(tuple(records)))
     (tally,) = Words(facts).tallies["at_query_time"]
-    assert [each.use for each in tally.by_method.values()] == ["method+margin_fitted"]
+    assert [each.use for each in tally.by_method.values()] == ["method+margin+agreement"]
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,19 @@ def test_the_terminal_has_a_line_for_each_question_and_names_every_method():
     assert "before the gallery, clean images: no verdict (one seed): spread\n" in out.getvalue()
 
 
+@pytest.mark.parametrize(("ending", "unequal"), [("+margin_fitted", True), ("+margin+agreement", False)])
+def test_records_that_combine_no_own_confidence_with_the_agreement_say_so(ending, unequal):
+    """Up to 2026-11 the plain method alone could use the agreement: `method+margin_fitted` still has its verdict."""
+    plain = _method("cosface", {"norm": 0.5, "margin": 1.0, "margin+agreement": 2.0})
+    own = _method("spread", {OWN: 0.2, "norm": 0.1, "margin": 1.0, f"{OWN}{ending}": 2.5})
+    found = {(each.question, each.split): each for each in _found(plain, own)}
+    query = found["at_query_time", "test"]
+    assert (query.own.name, query.rival.name) == (f"{OWN}{ending}", "margin+agreement")
+    assert query.with_agreement != unequal
+    said = "own confidences of these records are not combined with it"
+    assert (said in headline_of([*found.values()], Anchors(), {"d": "d"}).compared) == unequal
+
+
 def test_a_better_confidence_does_not_pay_for_worse_answers():
     """Of its own network it is the best, but the system answers more queries wrongly."""
     own = _method("spread", {OWN: 0.8, "norm": 0.1}, risk=0.5)

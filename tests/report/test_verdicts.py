@@ -22,7 +22,7 @@ from scipy import stats
 from tests.report.shown import markdown, verdicts_of
 
 FREE = (*FREE_IMAGE_CONFIDENCES, *RETRIEVAL_CONFIDENCES)
-CHALLENGERS = (OWN, "method+margin", "method+margin_fitted")
+CHALLENGERS = (OWN, "method+margin", "method+margin+agreement")
 
 
 def _results(values, **columns):
@@ -301,9 +301,9 @@ def test_a_combination_of_what_orders_images_as_a_free_one_beats_nothing_free(ap
     values = _levels(own=0.6)
     norm = values["test", "norm"]
     values["test", OWN] = [norm[0] + apart, *norm[1:]]
-    values["test", "method+margin_fitted"] = [0.95] * 3
-    values["test", "norm+margin_fitted"] = [0.9] * 3
-    (found,) = [each for each in verdicts_of(*_results(values)) if each.challenger == "method+margin_fitted"]
+    values["test", "method+margin+agreement"] = [0.95] * 3
+    values["test", "norm+margin+agreement"] = [0.9] * 3
+    (found,) = [each for each in verdicts_of(*_results(values)) if each.challenger == "method+margin+agreement"]
     assert (found.verdict, found.same_order_as, found.beats_all_free) == ("worth it", name, not name)
     assert found.reason == ("orders images as norm" if name else "")
     assert frame_of(VERDICT_COLUMNS, [found])["same_order_as"].tolist() == [name]

@@ -92,8 +92,8 @@ def test_both_commands_give_the_same_values(arrays):
     }
     calibrated = {"ece_top1", "brier_top1"}
     assert {key[1] for key in only_run if key[1] and key[3] not in calibrated} == {
-        "method+margin_fitted",
-        "norm+margin_fitted",
+        "method+margin+agreement",
+        "norm+margin+agreement",
         "margin+agreement",
     }
     assert {key[0] for key in only_score if key[1]} == {"cosine"}

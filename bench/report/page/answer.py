@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
-from ...protocols.rows import COMBINED, FITTED, OWN
+from ...protocols.rows import AGREEMENT, COMBINED, FITTED, FITTED_TO_MARGIN, OWN
 from ..comparison import ComparisonRow
 from ..contender import distinct_labels
 from ..reference import sentences
@@ -23,7 +23,7 @@ from .words import RETRIEVAL, Anchors, Words, points_text, state_of, statistics_
 USES: tuple[tuple[Question, str, tuple[str, ...]], ...] = (
     ("before_gallery", "", (OWN,)),
     ("at_query_time", "by itself", (OWN,)),
-    ("at_query_time", "combined with the margin", (f"{OWN}{COMBINED}", f"{OWN}{FITTED}")),
+    ("at_query_time", "combined with free ones", (f"{OWN}{COMBINED}", f"{OWN}{FITTED_TO_MARGIN}", f"{OWN}{FITTED}")),
 )
 """Uses of a learned confidence: the question, in which form, and the confidences of which one suffices."""
 
@@ -413,7 +413,7 @@ def _sentence(question: Question, found: Sequence[System]) -> str:
     )
 
 
-FORM: dict[Question, str] = {"before_gallery": "", "at_query_time": ", alone or combined with the margin,"}
+FORM: dict[Question, str] = {"before_gallery": "", "at_query_time": ", alone or combined with free ones,"}
 """How a method's own confidence is used."""
 
 
@@ -473,12 +473,13 @@ def _what_is_compared(found: Sequence[System]) -> str:
     seeds = sorted({each.differences[DIFFERENCE].n for each in found})
     count = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
     alone = (
-        " At query time the plain method may use the agreement of its neighbours; own confidences are not combined with"
-        " it."
+        " At query time the plain method may use the agreement of its neighbours; own confidences of these records are"
+        " not combined with it."
     )
+    unequal = any(AGREEMENT in each.rival.name and not each.with_agreement for each in found)
     return (
         f"A case is one method on one data set, with {count} paired seeds. The plain method is {'; '.join(named)}: the"
-        f" base of the heads, or else of the recipe.{alone * any('agreement' in each.rival.name for each in found)}"
+        f" base of the heads, or else of the recipe.{alone * unequal}"
     )
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from ...protocols.rows import COMBINED, FITTED, OWN
+from ...protocols.rows import COMBINED, FITTED, FITTED_TO_MARGIN, OWN
 from ...protocols.statistics import Outcome, Summary, may_be_best, paired_difference
 from ...store.records import TestRecord
 from ..comparison import ComparisonRow
@@ -36,8 +36,12 @@ With normal confidences of equal spread, leaving out the less confident half of 
 the share of errors, so that there is little to gain, whatever the interval says.
 """
 
-ENDINGS = {FITTED: " + margin (fitted)", COMBINED: " + margin (ranks)"}
-"""Words for the ways in which a confidence is combined with the margin."""
+ENDINGS = {
+    FITTED: " + margin + agreement (fitted)",
+    FITTED_TO_MARGIN: " + margin (fitted)",
+    COMBINED: " + margin (ranks)",
+}
+"""Words for the ways in which an image confidence is combined with free ones of the ranking."""
 
 
 @dataclass
@@ -282,7 +286,7 @@ class Advice:
 def advice(answers: Sequence[Verdict]) -> Advice:
     """Derive from the verdicts on one method, split and question which confidence to use.
 
-    An own confidence, alone or combined with the margin as validation chooses, is used if it is better, else the free
+    An own confidence, alone or combined with free ones as validation chooses, is used if it is better, else the free
     one that validation chose: it costs nothing.
     """
     rivals = answers[0].rivals
@@ -326,8 +330,8 @@ def named(confidence: str) -> str:
     """Words for the name of a confidence of a method: the page has one name for each.
 
     Example:
-        >>> named("method"), named("method+margin"), named("norm"), named("norm+margin_fitted")
-        ('own confidence', 'own confidence + margin (ranks)', 'norm', 'norm + margin (fitted)')
+        >>> named("method+margin"), named("method+margin+agreement"), named("norm+margin_fitted")
+        ('own confidence + margin (ranks)', 'own confidence + margin + agreement (fitted)', 'norm + margin (fitted)')
     """
     ending = next((each for each in ENDINGS if confidence.endswith(each)), "")
     base = confidence.removesuffix(ending)
