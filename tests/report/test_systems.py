@@ -138,7 +138,7 @@ def test_records_that_combine_no_own_confidence_with_the_agreement_say_so(ending
     query = found["at_query_time", "test"]
     assert (query.own.name, query.rival.name) == (f"{OWN}{ending}", "margin+agreement")
     assert query.with_agreement != unequal
-    said = "own confidences of these records are not combined with it"
+    said = "own confidences are not combined with it in older records, here of d."
     assert (said in headline_of([*found.values()], Anchors(), {"d": "d"}).compared) == unequal
 
 

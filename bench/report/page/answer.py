@@ -472,14 +472,16 @@ def _what_is_compared(found: Sequence[System]) -> str:
     ]
     seeds = sorted({each.differences[DIFFERENCE].n for each in found})
     count = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
-    alone = (
-        " At query time the plain method may use the agreement of its neighbours; own confidences of these records are"
-        " not combined with it."
+    unequal = dict.fromkeys(
+        each.contender.dataset for each in found if AGREEMENT in each.rival.name and not each.with_agreement
     )
-    unequal = any(AGREEMENT in each.rival.name and not each.with_agreement for each in found)
+    alone = (
+        " At query time the plain method may use the agreement of its neighbours; own confidences are not combined with"
+        f" it in older records, here of {', '.join(unequal)}."
+    )
     return (
         f"A case is one method on one data set, with {count} paired seeds. The plain method is {'; '.join(named)}: the"
-        f" base of the heads, or else of the recipe.{alone * unequal}"
+        f" base of the heads, or else of the recipe.{alone * bool(unequal)}"
     )
 
 
