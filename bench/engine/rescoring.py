@@ -122,13 +122,12 @@ def check_values(record: TestRecord, site: Site) -> None:
     """Check that the values of an archived test follow from the queries that it comes with."""
     rows = query_rows(record, find_arrays(record, site.store), ["risk"])
     metrics = {row["metric"] for row in rows} - {"recall_at_1"}
+    fits = (FITTED_TO_MARGIN, FITTED)
+    # Records up to 2026-11 have other fits of image confidences, which later code does not make.
+    left_out = fits if any(row["confidence"].endswith(FITTED_TO_MARGIN) for row in record.rows) else ()
     own, again = (
-        {
-            key_of(row)
-            for row in own
-            if row["metric"] in metrics and not row["confidence"].endswith((FITTED_TO_MARGIN, FITTED))
-        }
-        for own in (record.rows, rows)  # fits of image confidences differ in records up to 2026-11
+        {key_of(row) for row in each if row["metric"] in metrics and not row["confidence"].endswith(left_out)}
+        for each in (record.rows, rows)
     )
     if own != again:
         raise UnitFailed("its values are not about the same as those of its queries")

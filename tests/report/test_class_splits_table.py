@@ -192,7 +192,7 @@ def test_the_page_begins_with_the_class_splits(store):
 def test_a_rescoring_of_a_test_on_a_class_split_counts(store):
     """As ``bench rescore`` makes it, of every test that a table has."""
     results = collect(store)
-    (test,) = [r for r in results.splits if r.columns.method == "pfe" and r.columns.pinned.class_seed == 2][:1]
+    test = next(r for r in results.splits if r.columns.method == "pfe" and r.columns.pinned.class_seed == 2)
     place = next(row for row in test.rows if row["metric"] == "map_at_r")
     spec = RescoreSpec(test=test.unit, versions={"engine": 9}, groups=("retrieval",), arrays={}, options=())
     later = RescoreRecord(

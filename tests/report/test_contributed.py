@@ -424,21 +424,42 @@ def test_a_claimed_budget_needs_its_trials(reference):
     assert "it claims 50 trials, its study has 0" in _reasons(Store(reference.root))
 
 
+def _edit_test_with_queries(store, change):
+    """Change the parsed record of the test whose queries are there, and write it with a checksum that fits."""
+    path, texts, _ = _first_test(store)
+    unit = next(store.root.rglob(f"*{COPY}")).name.removesuffix(COPY)
+    place = next(place for place in texts if unit in place)
+    held = json.loads(texts[place])
+    del held["checksum"]
+    change(held)
+    held["checksum"] = content_id(held)
+    write_archive(path, texts | {place: json.dumps(held).encode()})
+
+
 def test_values_that_do_not_follow_from_the_queries_are_refused(reference):
     def improve(held):
         for row in held["rows"]:
             if row["value"] is not None:
                 row["value"] = min(1.0, row["value"] + 0.05)
 
-    path, texts, _ = _first_test(reference)
-    unit = next(reference.root.rglob(f"*{COPY}")).name.removesuffix(COPY)
-    place = next(place for place in texts if unit in place)
-    held = json.loads(texts[place])
-    del held["checksum"]
-    improve(held)
-    held["checksum"] = content_id(held)
-    write_archive(path, texts | {place: json.dumps(held).encode()})
+    _edit_test_with_queries(reference, improve)
     assert any("from those of its queries" in reason for reason in _reasons(Store(reference.root)))
+
+
+@pytest.mark.parametrize("former", [True, False])
+def test_of_confidences_that_the_queries_give_only_former_fits_may_be_missing(former, reference):
+    """Records up to 2026-11 have fits with the margin alone in place of those with the agreement."""
+
+    def without_fits(held):
+        fits = [row for row in held["rows"] if row["confidence"].endswith("+margin+agreement")]
+        assert fits
+        held["rows"] = [row for row in held["rows"] if row not in fits]
+        for row in fits * former:
+            held["rows"].append({**row, "confidence": row["confidence"].replace("+margin+agreement", "+margin_fitted")})
+
+    _edit_test_with_queries(reference, without_fits)
+    reasons = _reasons(Store(reference.root))
+    assert any("not about the same" in reason for reason in reasons) != former, reasons
 
 
 @pytest.mark.parametrize(
