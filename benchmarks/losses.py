@@ -1,6 +1,6 @@
 """Cost of every method's loss relative to a training step of GoogLeNet at 224 px, measured in one run.
 
-    uv run python benchmarks/losses.py [--classes 11318] [--dim 128] [--batch 100] [--backbone-batch 8] [--device cpu]
+    uv run python benchmarks/losses.py [--classes 11318] [--dim 128] [--batch 100] [--backbone-batch N] [--device cpu]
 
 The backbone step (forward and backward, channels last) is timed at ``--backbone-batch`` images and scaled to
 ``--batch``; losses are timed at ``--batch`` in full. Prints milliseconds, the share of the step, and the peak memory
@@ -18,7 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from bench.doctor.steps import METHODS, loss_step
+from bench.doctor.checks import trained
+from bench.doctor.steps import loss_step
 from bench.methods.distributions import vmf_log_normalizer
 
 
@@ -90,20 +91,21 @@ def main() -> None:
     parser.add_argument("--classes", type=int, default=11318)
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--batch", type=int, default=100)
-    parser.add_argument("--backbone-batch", type=int, default=8)
+    parser.add_argument("--backbone-batch", type=int, help="8; on a GPU, which it would not fill, --batch")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--device", default="cpu")
     a = parser.parse_args()
+    a.backbone_batch = a.backbone_batch or (8 if a.device == "cpu" else a.batch)
     backbone = googlenet_step(a.backbone_batch, a.device)
     print(f"{a.device}, {torch.get_num_threads()} threads; a step of GoogLeNet at 224 px, timed at batch")
     print(f"{a.backbone_batch} in turns with each loss and scaled to {a.batch}; {a.classes} classes, dim {a.dim}\n")
     print(f"{'loss':<24}{'ms':>9}{'step ms':>9}{'% of step':>11}{'peak MiB':>10}")
-    for entry in METHODS:
-        run = loss_step(entry.load()(), a.classes, a.dim, a.batch, a.device)
+    for cls in trained():
+        run = loss_step(cls(), a.classes, a.dim, a.batch, a.device)
         step, loss = paired(backbone, run, a.repeats, a.device)
         step *= a.batch / a.backbone_batch
         share, peak = 100 * loss / step, peak_extra(run, a.device)
-        print(f"{entry.name:<24}{loss * 1e3:>9.1f}{step * 1e3:>9.0f}{share:>11.2f}{peak:>10.0f}")
+        print(f"{cls.name:<24}{loss * 1e3:>9.1f}{step * 1e3:>9.0f}{share:>11.2f}{peak:>10.0f}")
     k = torch.rand(1_000_000, dtype=torch.float64, device=a.device) * 1000
     from scipy.special import ive
 

@@ -160,11 +160,17 @@ class ImageSet(ABC):
         """
 
     def for_gpu(
-        self, index: Tensor, augmentation: TrainingAugmentation, generator: torch.Generator, out: Tensor | None = None
+        self,
+        index: Tensor,
+        augmentation: TrainingAugmentation,
+        generator: torch.Generator,
+        out: Tensor | None = None,
+        room: int = 0,
     ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """Training images up to what is better done on a GPU: a batch, and a function of it there that does the rest.
 
-        The arguments and draws are those of :meth:`training`, and the result is that up to rounding.
+        The arguments and draws are those of :meth:`training`, and the result is that up to rounding. The set may keep
+        ``room`` bytes on the GPU for its next batches.
         """
         return self.training(index, augmentation, generator, out), lambda batch: batch
 

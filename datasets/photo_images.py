@@ -19,6 +19,7 @@ from .augmentation import TrainingAugmentation
 from .dataset import ImageSet
 from .decode import decode, open_image
 from .files import DataError
+from .gpu_crops import resized_boxes
 from .pixel_cache import PixelCache, cache_folder
 from .view import PhotoAugmentation, View, colour_jitter, crop_boxes, cropped_view, evaluation_view, finished, resize
 
@@ -249,12 +250,31 @@ class PhotoImages(ImageSet):
         return batch
 
     def for_gpu(
-        self, index: Tensor, augmentation: TrainingAugmentation, generator: torch.Generator, out: Tensor | None = None
+        self,
+        index: Tensor,
+        augmentation: TrainingAugmentation,
+        generator: torch.Generator,
+        out: Tensor | None = None,
+        room: int = 0,
     ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """Crops, uint8 ``[B, 3, S, S]`` with channels last in memory; flips, scaling and colour jitter are left."""
+        """Crops, uint8 ``[B, 3, S, S]`` with channels last in memory; flips, scaling and colour jitter are left.
+
+        If all decoded images fit into the room, the GPU keeps them, and the batch is boxes that it cuts out.
+        """
         if type(self).training is not PhotoImages.training:  # a subclass does something else
             return super().for_gpu(index, augmentation, generator, out)
         u, flip, factors, order = self._draws(index, augmentation, generator)
+        if self.view.cache:
+            cache, rows = self._training_cache(index)
+            pixels = cache.on_gpu(room)
+            if pixels is not None:
+                assert isinstance(augmentation, PhotoAugmentation)
+                boxes = crop_boxes(*cache.sizes(rows), augmentation, u[:, :22])
+                boxes = torch.cat([cache.places(rows), boxes], 1)
+                size, mode, most = self.view.image_size, self.view.interpolation, boxes[:, 4:].amax(0).tolist()
+                return boxes, lambda there: finished(
+                    resized_boxes(pixels, there, most, size, mode), flip, factors, order
+                )
         shape = self._shape(index)
         usable = out is not None and out.shape == shape and out.dtype == torch.uint8
         made = torch.empty(shape, dtype=torch.uint8, memory_format=torch.channels_last)
@@ -290,8 +310,7 @@ class PhotoImages(ImageSet):
 
         if self.view.cache:
             cache, rows = self._training_cache(index)
-            sizes = torch.from_numpy(cache.heights[rows]), torch.from_numpy(cache.widths[rows])
-            boxes = crop_boxes(*sizes, augmentation, u[:, :22]).tolist()
+            boxes = crop_boxes(*cache.sizes(rows), augmentation, u[:, :22]).tolist()
 
         def box(place: int) -> Tensor:
             if self.view.cache:

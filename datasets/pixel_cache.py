@@ -8,7 +8,7 @@ import tempfile
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +43,8 @@ class PixelCache:
             # A mapping that could be written to would count as memory, all of it at once.
             warnings.filterwarnings("ignore", "The given NumPy array is not writable")
             self._pixels = torch.from_numpy(pixels)
+        self._on_gpu: Tensor | None = None
+        self._outgrew_gpu = False
 
     def __getitem__(self, i: int) -> Tensor:
         """Pixels of image ``i``: uint8 ``[3, H, W]``, channels last.
@@ -56,6 +58,28 @@ class PixelCache:
         row = 3 * int(self.widths[i])
         start = int(self.offsets[i]) + top * row + 3 * left
         return self._pixels.as_strided((3, height, width), (1, row, 3), start)
+
+    def sizes(self, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Heights and widths of some images, int64 ``[B]``."""
+        return torch.from_numpy(self.heights[rows]), torch.from_numpy(self.widths[rows])
+
+    def places(self, rows: Sequence[int]) -> Tensor:
+        """Number of the first pixel of some images among all pixels, and their widths: int64 ``[B, 2]``."""
+        return torch.from_numpy(np.stack([self.offsets[rows] // 3, self.widths[rows]], 1))
+
+    def on_gpu(self, room: int) -> Tensor | None:
+        """All pixels on the GPU, uint8 ``[P, 3]``, from the first call on; None if they need more bytes than there are.
+
+        They are not kept there either if its memory has run out.
+        """
+        if self._pixels.numel() > room or self._outgrew_gpu:
+            return None
+        if self._on_gpu is None:
+            try:
+                self._on_gpu = self._pixels.view(-1, 3).to("cuda")
+            except torch.OutOfMemoryError:
+                self._outgrew_gpu = True
+        return self._on_gpu
 
     @staticmethod
     def exists(path: Path) -> bool:

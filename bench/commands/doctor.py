@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -124,20 +123,23 @@ def advice(device: str, cores: int, figures: Figures) -> list[str]:
     lines = []
     if "all" not in figures:
         return ["no advice: the speed was not measured"]
-    network, together = figures["float32"], figures["all"]
-    parts = {"loader": figures["loader"], "copy": figures.get("copy", math.inf), "network": network}
-    slowest = min(parts, key=parts.__getitem__)
+    best = max((name for name in ("float32", "tf32", "bfloat16") if name in figures), key=figures.__getitem__)
+    network, together = figures[best], figures["all"]
+    slowest = "batches" if figures["batches"] < network else "network"
     lines.append(f"bottleneck: the {slowest}; all together reach {together / network:.0%} of the network alone")
     if device == "cpu":
         lines += [f"workers: {cores}, one per core, as without --workers", "precision: float32"]
     else:
-        wanted = max(round(network / together), 2 if figures.get("gain", 1) >= 1.2 else 1)
         room = int(figures.get("total", 0) // (1.2 * figures["peak"]))
-        workers = max(1, min(wanted, room, cores))
+        workers = max(1, min(round(network / together), room, cores))
         share = f"--gpus-per-worker {1 / workers:.2g}" if workers > 1 else "as without --gpus-per-worker"
         lines.append(f"workers: {workers} on a GPU, {share}; networks and batches of this size leave room for {room}")
-        best = max(("float32", "tf32", "bfloat16"), key=lambda name: figures.get(name, 0))
-        ratio = figures[best] / network
+        gains = {int(name.split()[1]): gain for name, gain in figures.items() if name.startswith("gain ")}
+        many = max(gains, key=gains.__getitem__, default=1)
+        if gains.get(many, 1) >= 1.2:
+            gain = f"{many} at once do {gains[many]:.1f} times the work of one"
+            lines.append(f"heads on frozen features, and small images: {gain}, --gpus-per-worker {1 / many:.2g}")
+        ratio = network / figures["float32"]
         faster = f"--set optim.precision={best} trains {ratio:.1f} times as fast as float32"
         lines.append(f"precision: {faster if ratio >= 1.15 else 'float32; no other is faster by 15 %'}")
     shares = {name.removeprefix("loss "): share for name, share in figures.items() if name.startswith("loss ")}

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -23,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from .._version import __version__
 from ..conformance.failure import ConformanceError, require
@@ -39,6 +40,7 @@ from ..engine.running import release_memory
 from ..engine.training import Trainer
 from ..engine.worker import run_job
 from ..errors import first_line, place_of
+from ..methods._model import EmbeddingModel
 from ..methods.cosface import CosFace
 from ..planning.experiment import Experiment
 from ..planning.plan import Plan, build_plans
@@ -50,8 +52,8 @@ from .simulated_gpu import Gpu
 from .steps import METHODS, DrawsOnCpu, apart, loss_step, one_step, photograph, small_trainer, values
 
 TOLERANCE = 1e-4
-"""Largest relative difference of a method's step without TF32: float32 has 1e-7, a step a few hundred operations. It
-was chosen without a GPU."""
+"""Largest relative difference of a method's step without TF32: float32 has 1e-7, a step a few hundred operations. On an
+H200 the largest of 47 forms was 1.8e-5."""
 
 
 class _SimulatedWorker(LocalWorker):
@@ -171,28 +173,34 @@ def _spec(plan: Plan, seed: int = 0) -> TrainSpec:
 
 
 def run(here: Here) -> Found:
-    """A whole training and its test, on a GPU with about the values of the CPU."""
-    rows: dict[str, Tensor] = {}
-    for device in dict.fromkeys(("cpu", here.device)):
-        site = here.site(device, device)
-        plan = _plan(site, seeds=1, set=("optim.epochs=2",))
-        spec = _spec(plan)
-        (test,) = plan.test_specs({spec.fold: spec})
+    """A whole training and its test; on a GPU, a test of the same weights by the CPU gives about the same values.
+
+    Two trainings could not be compared: rounding grows with every step.
+    """
+    values = []
+    site = here.site("run")
+    plan = _plan(site, seeds=1, set=("optim.epochs=2",))
+    spec = _spec(plan)
+    (test,) = plan.test_specs({spec.fold: spec})
+    with here.on(here.device):
+        run_job(TrainJob(spec=spec, site=site), lambda event: None)
+    for device in dict.fromkeys((here.device, "cpu")):
+        own = here.site(f"tested-{device}", device)
+        shutil.copytree(site.results, own.results)
         with here.on(device):
-            run_job(TrainJob(spec=spec, site=site), lambda event: None)
-            run_job(TestJob(specs=(test,), cell=plan.cell, site=site), lambda event: None)
-        record = site.store.tested(plan.cell, test.id)
+            run_job(TestJob(specs=(test,), cell=plan.cell, site=own), lambda event: None)
+        record = own.store.tested(plan.cell, test.id)
         assert record is not None
-        rows[device] = torch.tensor([row["value"] for row in record.rows], dtype=torch.float64).nan_to_num()
-    expected, found = rows["cpu"], rows[here.device]
+        values.append(torch.tensor([row["value"] for row in record.rows], dtype=torch.float64).nan_to_num())
+    found, expected = values[0], values[-1]
     says = f"a training and its test gave {len(found)} values"
     if here.device == "cpu":
         return says, {}
     equal = float((found == expected).double().mean())
-    middle = float(((found - expected).abs() / expected.abs().clamp_min(1e-6)).median())
-    says += f", {equal:.0%} of which are the CPU's; half of them differ by at most {middle:.1e} (relative)"
-    require(middle <= 0.05, f"{says}; allowed is 0.05")
-    return says, {"equal": equal, "middle": middle}
+    most = float(((found - expected).abs() / expected.abs().clamp_min(1e-6)).quantile(0.95))
+    says += f"; the CPU's of the same weights are equal ({equal:.0%}), or differ by at most {most:.1e} (95 %; relative)"
+    require(most <= 1e-3, f"{says}; allowed is 1e-3")
+    return says, {"equal": equal, "most": most}
 
 
 async def _finish(workers: list[LocalWorker], jobs: list[TrainJob], on_epoch: Any = lambda epoch: None) -> list[float]:
@@ -281,37 +289,62 @@ def _photographs(here: Here) -> Trainer:
 
 
 def speed(here: Here) -> Found:
-    """Images per second of loader, copy, network and all together, in one thread; share of each loss in its step."""
+    """Images per second of batches, network and all together, in one thread; share of each loss in its step.
+
+    All together are timed in the precision in which the network is fastest.
+    """
     device = here.device
     with here.on(device):
         trainer = _photographs(here)
-        data, spec, inputs = trainer.data.train, trainer.spec, trainer.inputs
+        spec, inputs = trainer.spec, trainer.inputs
         assert isinstance(inputs, AugmentedImages)
         size, gen = spec.batches.classes_per_batch * spec.batches.images_per_class, generator("doctor")
-        rows = torch.arange(size) % len(data)
-        there, labels = inputs.batch(rows, gen), data.labels[rows]
-        if device == "cuda":
-            made, finish = data.for_gpu(rows, inputs.augmentation, gen)
-            seconds = {"loader": median_seconds(lambda: data.for_gpu(rows, inputs.augmentation, gen, made))}
-            seconds["copy"] = median_seconds(lambda: inputs.to_gpu(made, finish))
-        else:
-            seconds = {"loader": median_seconds(lambda: data.training(rows, inputs.augmentation, gen, there))}
+        rows = torch.arange(size) % len(trainer.data.train)
+        there, labels = inputs.batch(rows, gen), trainer.data.train.labels[rows]
+        seconds = {"batches": median_seconds(lambda: inputs.batch(rows, gen))}
         half = device == "cuda" and torch.cuda.get_device_capability() >= (8, 0) and not here.gpu
-        for precision in ("tf32", "bfloat16", "float32") if half else ("float32",):
-            at = spec.replaced(optim=replace(spec.optim, precision=precision))
-            seconds[precision] = step_seconds(trainer.model, at, there, labels, device, 3)
+        for precision in ("float32", "tf32", "bfloat16") if half else ("float32",):
+            trainer.spec = at = spec.replaced(optim=replace(spec.optim, precision=precision))
+            seconds[precision] = step_seconds(trainer.model, at, there, labels, device, 5)
         trainer.steps = 8 if device == "cuda" else 1
         seconds["all"] = median_seconds(lambda: trainer.train_epoch(0)) / trainer.steps
         peak = torch.cuda.max_memory_allocated() + OUTSIDE if device == "cuda" else 0.0
-        losses = {cls.name: median_seconds(loss_step(cls(), 100, 128, size, device)) for cls in trained()}
-    # A step of the network that was timed has a loss of its own.
-    rest = seconds["float32"] - losses[CosFace.name]
-    share = {name: own / (own + rest) for name, own in losses.items()}
+        share = _shares_of_losses(trainer, there, labels, device, seconds[precision])
     top = ", ".join(f"{name} {share[name]:.1%}" for name in sorted(share, key=lambda name: -share[name])[:3])
     rates = {name: size / second for name, second in seconds.items()}
     listed = ", ".join(f"{name} {float(f'{rate:.3g}'):,g}" for name, rate in rates.items())
-    says = f"images per second, {spec.backbone}, batches of {size}: {listed}; largest losses: {top} of a step"
-    return says, {"peak": peak, **rates, **{f"loss {name}": part for name, part in share.items()}}
+    says = f"images per second, {spec.backbone}, batches of {size}: {listed} ({precision}); largest losses: {top} of a"
+    return f"{says} step", {"peak": peak, **rates, **{f"loss {name}": part for name, part in share.items()}}
+
+
+class _NoLoss(nn.Module):
+    """Mean of all embeddings, in place of a loss."""
+
+    def forward(self, distribution: Any, labels: Tensor) -> Tensor:
+        """A scalar that depends on every embedding."""
+        return distribution.mean.mean()  # type: ignore[no-any-return]
+
+
+def _shares_of_losses(trainer: Trainer, images: Tensor, labels: Tensor, device: str, step: float) -> dict[str, float]:
+    """Share of every loss in the seconds of a step, which are those of the trainer's own.
+
+    A GPU is still busy with the network while the host launches a loss, so there whole steps are timed, of methods that
+    train the network.
+    """
+    size = len(labels)
+    if device == "cpu":
+        alone = {cls.name: median_seconds(loss_step(cls(), 100, 128, size, device)) for cls in trained()}
+        return {name: own / (own + step - alone[CosFace.name]) for name, own in alone.items()}
+    whole = {}
+    for cls in (None, *trained()):
+        method: Any = (cls or CosFace)()
+        if method.on_base:
+            continue
+        model = EmbeddingModel(method, trainer.model.backbone, 100, 128).to(device)
+        if cls is None:
+            model.objective = _NoLoss()
+        whole[method.name if cls else ""] = step_seconds(model, trainer.spec, images, labels % 100, device, 5)
+    return {name: max(0.0, 1 - whole[""] / own) for name, own in whole.items() if name}
 
 
 def memory(here: Here) -> Found:
@@ -340,13 +373,18 @@ def memory(here: Here) -> Found:
 
 
 def shares(here: Here) -> Found:
-    """Two workers, each with half of a GPU, train at once."""
-    site = here.site("shares")
-    plan = _plan(site, seeds=3, set=("optim.epochs=2",))
-    jobs = [TrainJob(spec=_spec(plan, seed), site=site) for seed in range(3)]
-    alone, together = asyncio.run(_finish([here.worker(0.5) for _ in range(2)], jobs))
-    gain = 2 * alone / together
-    return f"two small trainings at once do {gain:.2f} times the work of one at a time", {"gain": gain}
+    """Workers with equal shares of a GPU train at once."""
+    gains = {}
+    for count in [2] if here.gpu else [2, max(2, min(8, cores()))]:
+        site = here.site(f"shares-{count}")
+        plan = _plan(site, seeds=count + 1, set=(f"optim.epochs={2 if here.gpu else 10}",))
+        jobs = [TrainJob(spec=_spec(plan, seed), site=site) for seed in range(count + 1)]
+        alone, together = asyncio.run(_finish([here.worker(1 / count) for _ in range(count)], jobs))
+        gains[count] = count * alone / together
+    listed = ", ".join(f"{count} do {gain:.1f} times" for count, gain in gains.items())
+    return f"small trainings at once: {listed} the work of one", {
+        f"gain {count}": gain for count, gain in gains.items()
+    }
 
 
 POISON = '''

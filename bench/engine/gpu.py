@@ -43,6 +43,14 @@ def open_gpu(sharing: int = 0) -> None:
         )
 
 
+def room_for_pixels() -> int:
+    """Bytes of decoded images that this process may keep on its GPU: a quarter of its share of the memory.
+
+    What is free does not count, so that a training can be repeated.
+    """
+    return int(float(os.environ.get(SHARE, 1)) * torch.cuda.mem_get_info()[1] / 4)
+
+
 def sent(tensor: Tensor, device: str) -> Tensor:
     """A tensor of the CPU on a device; the host does not wait until it is there."""
     return tensor if device == "cpu" else tensor.pin_memory().to(device, non_blocking=True)

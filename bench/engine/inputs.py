@@ -325,9 +325,14 @@ class AugmentedImages:
     through_backbone = True
 
     def __init__(
-        self, data: TrainVal, augmentation: TrainingAugmentation, device: str, running: Running | None = None
+        self,
+        data: TrainVal,
+        augmentation: TrainingAugmentation,
+        device: str,
+        running: Running | None = None,
+        room: int = 0,
     ) -> None:
-        self.data = data
+        self.data, self.room = data, room
         self.running = running or Running()
         self.augmentation = augmentation
         self.device = device
@@ -339,7 +344,7 @@ class AugmentedImages:
     def batch(self, rows: Tensor, gen: torch.Generator) -> Tensor:
         """Augmented training images ``[B, C, H, W]``, as :meth:`.ImageSet.training` returns them, on the device."""
         if self._stream is not None:
-            return self.to_gpu(*self.data.train.for_gpu(rows, self.augmentation, gen, self._last))
+            return self.to_gpu(*self.data.train.for_gpu(rows, self.augmentation, gen, self._last, self.room))
         self._last = self.data.train.training(rows, self.augmentation, gen, self._last)
         moved: Tensor = self._last.to(self.device, memory_format=torch.channels_last)
         if moved is self._last:  # in the same memory, which is the caller's now

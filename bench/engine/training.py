@@ -33,7 +33,7 @@ from ..store.records import Epoch, TrainRecord
 from ..store.specs import Cell, TrainSpec
 from .corrupted_images import crop_auroc
 from .environment import environment
-from .gpu import Read, sent
+from .gpu import Read, room_for_pixels, sent
 from .inputs import (
     AugmentedImages,
     CachedFeatures,
@@ -147,7 +147,9 @@ class Trainer:
             self.model.reads_maps = True
             return CachedMaps(maps, self.data, augmentation, device, running)
         if folder is None or not self.model.backbone_frozen:
-            return AugmentedImages(self.data, augmentation, device, running)
+            # TF32, which is turned on for a process, would round the crops now and then.
+            room = room_for_pixels() if device != "cpu" and spec.optim.precision != "tf32" else 0
+            return AugmentedImages(self.data, augmentation, device, running, room)
         features = TrainedBase(spec, self.site, dataset, self.data, running).load(self.model.backbone, folder)
         return CachedFeatures(features, device, running)
 
