@@ -102,6 +102,8 @@ class _Names(TorchFunctionMode):
     """Replaces the device ``cuda`` by what C++ sees."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.device:
+            return func(*args, **(kwargs or {}))  # a name alone
         args, kwargs = tuple(map(_seen, args)), {name: _seen(value) for name, value in (kwargs or {}).items()}
         if func in (torch.tensor, torch.as_tensor) and kwargs.get("device") == SEEN:
             return func(*args, **{**kwargs, "device": CPU}).to(SEEN)

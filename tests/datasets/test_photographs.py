@@ -140,6 +140,48 @@ def test_batches_that_are_finished_on_a_gpu_are_those_of_the_cpu(files, order):
     assert images.for_gpu(index[:2], augmentation, torch.Generator(), pixels)[0] is not pixels
 
 
+def test_a_gpu_with_room_for_all_decoded_images_cuts_the_crops_out_itself(files, monkeypatch):
+    images, index = _images(files), torch.tensor([3, 0, 5, 1])
+    part = images.select(torch.tensor([5, 3, 1, 0]))
+    cache, augmentation = images._cache("training"), PhotoAugmentation()
+    size = cache._pixels.numel()
+    moved, to = [], torch.Tensor.to
+
+    def keep(self, *given, **named):
+        if given != ("cuda",):
+            return to(self, *given, **named)
+        moved.append(self)
+        return self
+
+    monkeypatch.setattr(torch.Tensor, "to", keep)
+    for mine, rows in ((images, index), (part, torch.tensor([1, 3, 0, 2]))):
+        one, two = (torch.Generator().manual_seed(1) for _ in range(2))
+        expected = images.training(index, augmentation, one)
+        boxes, finish = mine.for_gpu(rows, augmentation, two, None, size)
+        assert (boxes.dtype, boxes.shape) == (torch.int64, (4, 6))
+        difference = (finish(boxes) - expected).abs()
+        assert float(difference.max()) <= 4 / 255  # two levels, which contrast may enlarge
+        assert float(difference.mean()) < 1e-3
+        assert torch.equal(one.get_state(), two.get_state())
+    assert len(moved) == 1  # all pixels, once: a subset shares them
+    assert images.for_gpu(index, augmentation, torch.Generator(), None, size - 1)[0].dtype == torch.uint8
+
+
+def test_pixels_for_which_the_memory_of_a_gpu_has_run_out_stay_on_the_cpu(files, monkeypatch):
+    cache, tried, to = _images(files)._cache("training"), [], torch.Tensor.to
+
+    def full(self, *given, **named):
+        if given == ("cuda",):
+            tried.append(given)
+            raise torch.OutOfMemoryError
+        return to(self, *given, **named)
+
+    monkeypatch.setattr(torch.Tensor, "to", full)
+    assert cache.on_gpu(1 << 40) is None
+    assert cache.on_gpu(1 << 40) is None
+    assert len(tried) == 1
+
+
 def test_images_of_a_subclass_are_made_by_it_for_a_gpu(files):
     images = TurnedImages.of(_images(files))
     one, two = (torch.Generator().manual_seed(1) for _ in range(2))
