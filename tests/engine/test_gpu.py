@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from bench.conformance.method_checks import build
+from bench.datasets.pixel_cache import PixelCache
 from bench.doctor.simulated_gpu import Gpu, GpuTensor
 from bench.doctor.steps import METHODS, loss_step, one_step, small_images, small_trainer, values
 from bench.engine.jobs import Done, TestJob, TrainJob
@@ -297,15 +298,29 @@ def test_a_whole_training_and_its_test_are_those_on_the_cpu(gpu, tmp_path, weigh
 
 
 @pytest.mark.slow
-def test_photographs_on_the_gpu(gpu, tmp_path, monkeypatch):
+@pytest.mark.parametrize("precision", ["tf32", "float32"])
+def test_photographs_on_the_gpu(gpu, tmp_path, monkeypatch, precision):
+    """With TF32 the CPU cuts crops out, so that all is as on the CPU; else the GPU does, and levels may differ by 1."""
     monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
     write_photographs(tmp_path / "photos", classes=16, each=4)
     pins = ("image_size=32", "resize=36", "classes_per_batch=2", "images_per_class=4")
     exact = ("augment.contrast=0", "augment.saturation=0")  # the others are sums, whose order differs
     asked = {
-        "set": ("optim.epochs=2", *exact, *(f"data.{pin}" for pin in pins)), "seeds": 1, "dataset": "folder",
-        "backbone": "test_resnet", "dim": 8, "of": {"data_root": str(tmp_path / "photos"), "weights": "none"},
+        "set": ("optim.epochs=2", f"optim.precision={precision}", *exact, *(f"data.{pin}" for pin in pins)),
+        "seeds": 1, "dataset": "folder", "backbone": "test_resnet", "dim": 8,
+        "of": {"data_root": str(tmp_path / "photos"), "weights": "none"},
     }  # fmt: skip
-    expected, _ = _rows(*_plan(tmp_path, "cpu", **asked), contextlib.nullcontext())
-    found, _ = _rows(*_plan(tmp_path, "cuda", **asked), gpu)
-    assert found == expected
+    kept, on_gpu, rows, losses = [], PixelCache.on_gpu, [], []
+    monkeypatch.setattr(PixelCache, "on_gpu", lambda *given: kept.append(on_gpu(*given)) or kept[-1])
+    for device, context in (("cpu", contextlib.nullcontext()), ("cuda", gpu)):
+        plan, site = _plan(tmp_path, device, **asked)
+        rows.append(_rows(plan, site, context)[0])
+        (spec,) = plan.train_specs(plan.defaults(), 0, None).values()
+        losses.append(site.store.trained(spec.cell, spec.id).history[0].loss)
+    assert all(isinstance(pixels, GpuTensor) == (precision == "float32") for pixels in kept)
+    assert kept
+    if precision == "tf32":
+        assert rows[0] == rows[1]
+    else:
+        assert losses[0] != losses[1]
+        assert losses[0] == pytest.approx(losses[1], rel=0.02)
