@@ -35,6 +35,7 @@ from ..engine.gpu import OUTSIDE, open_gpu, software
 from ..engine.inputs import AugmentedImages, generator
 from ..engine.jobs import TestJob, TrainJob
 from ..engine.launch import OnGpus
+from ..engine.networks import prepare_steps
 from ..engine.pool import LocalWorker, Pool
 from ..engine.running import release_memory
 from ..engine.training import Trainer
@@ -303,9 +304,15 @@ def speed(here: Here) -> Found:
         there, labels = inputs.batch(rows, gen), trainer.data.train.labels[rows]
         seconds = {"batches": median_seconds(lambda: inputs.batch(rows, gen))}
         half = device == "cuda" and torch.cuda.get_device_capability() >= (8, 0) and not here.gpu
-        for precision in ("float32", "tf32", "bfloat16") if half else ("float32",):
-            trainer.spec = at = spec.replaced(optim=replace(spec.optim, precision=precision))
-            seconds[precision] = step_seconds(trainer.model, at, there, labels, device, 5)
+        specs = {
+            name: spec.replaced(optim=replace(spec.optim, precision=name))
+            for name in (("float32", "tf32", "bfloat16") if half else ("float32",))
+        }
+        for name, at in specs.items():
+            seconds[name] = step_seconds(trainer.model, at, there, labels, device, 5)
+        precision = min(specs, key=seconds.__getitem__)
+        trainer.spec = specs[precision]
+        prepare_steps(trainer.model, trainer.spec.optim)
         trainer.steps = 8 if device == "cuda" else 1
         seconds["all"] = median_seconds(lambda: trainer.train_epoch(0)) / trainer.steps
         peak = torch.cuda.max_memory_allocated() + OUTSIDE if device == "cuda" else 0.0
