@@ -22,6 +22,7 @@ from torch.distributions import Distribution
 from ._base import Method, MethodParams, Paper, register, tuned
 from .distributions.normal import IsotropicNormal, kl_to_standard_normal
 from .heads import SpreadHead, positive_from_raw
+from .host_labels import on_host, places, sent
 from .learned_spread import RELEASED_HEAD, RELEASED_SPREAD, spread_confidence
 from .published import PER
 
@@ -73,17 +74,21 @@ class MatchLoss(nn.Module):
         return (self.bias - self.scale() * distance).reshape(count, k, count, k)
 
     def pair_losses(self, distribution: IsotropicNormal, genuine: Tensor) -> tuple[Tensor, Tensor]:
-        """Losses of the genuine and of the impostor pairs of a batch, two vectors; an image is no pair with itself."""
+        """Losses of the genuine and of the impostor pairs of a batch, two vectors; an image is no pair with itself.
+
+        The mask ``genuine [B, B]`` is on the CPU.
+        """
         draws = distribution.rsample((self.samples,))
         logits = self._logits(draws, draws)
         log_match = torch.logsumexp(F.logsigmoid(logits), (1, 3)) - 2 * math.log(self.samples)
         log_other = torch.logsumexp(F.logsigmoid(-logits), (1, 3)) - 2 * math.log(self.samples)
-        others = ~torch.eye(len(genuine), dtype=torch.bool, device=genuine.device)
-        return -log_match[genuine & others], -log_other[~genuine]
+        others = ~torch.eye(len(genuine), dtype=torch.bool)
+        return -log_match[places(genuine & others, draws.device)], -log_other[places(~genuine, draws.device)]
 
     def forward(self, distribution: IsotropicNormal, labels: Tensor) -> Tensor:
         """Scalar loss of B embeddings with class labels ``[B]``: mean loss of the pairs plus the weighted KL."""
-        positive, negative = self.pair_losses(distribution, labels[:, None] == labels[None, :])
+        known = on_host(labels)
+        positive, negative = self.pair_losses(distribution, known[:, None] == known[None, :])
         if self.pairs == "balanced":
             parts = [x.mean() for x in (positive, negative) if len(x)]
             loss = torch.stack(parts).sum() * 0.5
@@ -124,8 +129,9 @@ class ReleasedMatchLoss(MatchLoss):
 
     def pair_losses(self, distribution: IsotropicNormal, genuine: Tensor) -> tuple[Tensor, Tensor]:
         """Losses of the genuine and of the impostor pairs, two vectors; pairs of an image with itself count."""
-        losses = F.binary_cross_entropy(self.match(distribution), genuine.to(distribution.loc.dtype), reduction="none")
-        return losses[genuine], losses[~genuine]
+        match = self.match(distribution)
+        losses = F.binary_cross_entropy(match, sent(genuine.to(match.dtype), match.device), reduction="none")
+        return losses[places(genuine, match.device)], losses[places(~genuine, match.device)]
 
 
 def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ._base import Method, MethodParams, Paper, register, tuned
+from .host_labels import on_host, places, sent
 
 
 def margin_loss(
@@ -65,11 +66,12 @@ class MarginLoss(nn.Module):
         """
         unit = F.normalize(distribution.mean, dim=-1)
         distances = (2.0 - 2.0 * unit @ unit.mT).clamp_min(1e-8).sqrt()
-        same = labels[:, None] == labels[None, :]
+        known = on_host(labels)
+        same = known[:, None] == known[None, :]
         if bool(same.all()):
             raise ValueError("the margin loss needs batches of at least two classes")
-        anchor, positive = (same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)).nonzero().T
-        negative = distance_weighted_negatives(distances[anchor], same[anchor], unit.shape[-1])
+        anchor, positive = places(same & ~torch.eye(len(labels), dtype=torch.bool), unit.device)
+        negative = distance_weighted_negatives(distances[anchor], sent(same, unit.device)[anchor], unit.shape[-1])
         return margin_loss(
             distances[anchor, positive],
             distances[anchor, negative],

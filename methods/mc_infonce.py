@@ -24,6 +24,7 @@ from torch.distributions import Distribution
 from ._base import Method, MethodParams, Paper, register, tuned
 from .distributions.von_mises_fisher import VonMisesFisher
 from .heads import SpreadHead, positive_from_raw
+from .host_labels import on_host, places, sent
 from .learned_spread import spread_confidence
 
 
@@ -40,12 +41,12 @@ class MonteCarloInfoNCE(nn.Module):
     def pair_losses(self, draws: Tensor, labels: Tensor) -> Tensor:
         """Losses ``[P]`` of ordered pairs of one class, in row-major order, from joint draws ``[K, B, D]``."""
         logits = self.kappa * draws @ draws.mT
-        same = labels[:, None] == labels[None, :]
+        known = on_host(labels)
+        same = known[:, None] == known[None, :]
         # Finite: without any negative, a logarithm of zero would have no gradient.
         nothing = 0.5 * torch.finfo(logits.dtype).min
-        negatives = logits.masked_fill(same, nothing).logsumexp(-1)
-        itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
-        anchor, positive = (same & ~itself).nonzero(as_tuple=True)
+        negatives = logits.masked_fill(sent(same, logits.device), nothing).logsumexp(-1)
+        anchor, positive = places(same & ~torch.eye(len(labels), dtype=torch.bool), logits.device)
         log_likelihood = F.logsigmoid(logits[:, anchor, positive] - negatives[:, anchor])
         return math.log(len(draws)) - log_likelihood.logsumexp(0)
 

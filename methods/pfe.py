@@ -18,6 +18,7 @@ from ._base import Paper, register
 from .distributions.arrays import rows_of
 from .genuine_pairs import genuine_pairs
 from .heads import SpreadHead
+from .host_labels import on_host, places
 from .learned_spread import RELEASED_HEAD, SpreadMethod, SpreadParams
 from .published import PER
 from .scorers.likelihood import mutual_likelihood
@@ -40,13 +41,15 @@ class MutualLikelihood(nn.Module):
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
         """Scalar loss of a batch of B embeddings with class labels ``[B]`` and at least one genuine pair."""
-        genuine = labels[:, None] == labels[None, :]
+        known = on_host(labels)
+        genuine = known[:, None] == known[None, :]
         # A pair of an image with itself has no data term: it would only pull the variance to its floor. (If a batch
         # repeats an image because its class has fewer than K, the two views still count as a pair.)
         genuine.fill_diagonal_(self.with_self)
         if not genuine.any():
             raise ValueError("PFE needs batches with at least two images of some class")
-        return -mutual_likelihood(distribution, distribution, Matrix)[genuine].mean()
+        scores = mutual_likelihood(distribution, distribution, Matrix)
+        return -scores[places(genuine, scores.device)].mean()
 
     def validation_loss(self, distribution: Distribution, labels: Tensor) -> Tensor:
         """Scalar loss of N images with labels ``[N]``, the same as in training, but in blocks of bounded memory."""

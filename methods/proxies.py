@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from .host_labels import on_host, sent
+
 _FAR = -1e30
 
 STARTS: Mapping[str, Callable[[Tensor], object]] = {
@@ -65,8 +67,8 @@ def proxy_anchor_loss(
     positive = F.one_hot(labels, cosines.shape[1]).bool()
     pull = _softplus_lse(-alpha * (cosines - delta), positive, 0)
     push = _softplus_lse(alpha * (cosines + delta), ~positive, 0)
-    present = positive.any(0)
-    return (pull[labels].mean() if over_samples else pull[present].mean()) + push.mean()
+    counted = labels if over_samples else sent(on_host(labels).unique(), cosines.device)
+    return pull[counted].mean() + push.mean()
 
 
 def proxy_nca_softplus_loss(

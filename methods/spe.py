@@ -25,6 +25,7 @@ from torch.distributions import Distribution
 from ._base import Method, MethodParams, Paper, register, tuned
 from .distributions.normal import IsotropicNormal
 from .heads import SpreadHead, positive_from_raw
+from .host_labels import on_host, places, sent
 from .learned_spread import RELEASED_HEAD, RELEASED_SPREAD, spread_confidence
 from .published import PER
 from .scorers.likelihood import mutual_likelihood
@@ -48,10 +49,10 @@ def halves(labels: Tensor) -> Tensor:
 def prototypes(loc: Tensor, variance: Tensor, labels: Tensor) -> tuple[Tensor, IsotropicNormal]:
     """Classes in ascending order ``[C]``, and for each the normalised product of the densities of its images.
 
-    The S images have means ``[S, D]``, positive variances ``[S]`` and labels ``[S]``.
+    The S images have means ``[S, D]``, positive variances ``[S]`` and labels ``[S]``. The classes are on the CPU.
     """
-    classes, place = labels.unique(return_inverse=True)
-    precision = variance.reciprocal()
+    classes, inverse = on_host(labels).unique(return_inverse=True)
+    place, precision = sent(inverse, loc.device), variance.reciprocal()
     total = precision.new_zeros(len(classes)).index_add(0, place, precision)
     weighted = loc.new_zeros(len(classes), loc.shape[1]).index_add(0, place, precision.unsqueeze(1) * loc)
     return classes, IsotropicNormal(weighted / total.unsqueeze(1), total.reciprocal(), validate_args=False)
@@ -113,19 +114,20 @@ class PrototypeLoss(nn.Module):
         Raises:
             ValueError: If no image can be classified: a batch needs two classes, and two images of one of them.
         """
-        half = self.split(labels)
+        known = on_host(labels)
+        half = self.split(known)
         variance = distribution.variance + self.noise()
         losses = []
         for asked, support in ((~half, half), (half, ~half)):
-            # Positions and not masks: each mask as an index makes the host wait for a GPU.
-            places = support.nonzero().squeeze(1)
-            classes, prototype = prototypes(distribution.loc[places], variance[places], labels[places])
-            queries = (asked & torch.isin(labels, classes)).nonzero().squeeze(1)
+            (shown,) = places(support, variance.device)
+            classes, prototype = prototypes(distribution.loc[shown], variance[shown], known[support])
+            answered = asked & torch.isin(known, classes)
+            (queries,) = places(answered, variance.device)
             if len(classes) < 2 or not len(queries):
                 continue
             own = variance if self.noisy_queries else distribution.variance
             query = IsotropicNormal(distribution.loc[queries], own[queries], validate_args=False)
-            target = torch.searchsorted(classes, labels[queries])
+            target = sent(torch.searchsorted(classes, known[answered]), variance.device)
             losses.append(-self.log_probability(query, prototype, target))
         if not losses:
             raise ValueError("SPE needs batches of at least two classes with two images each")

@@ -67,7 +67,8 @@ class _MeanLogSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, draws: Tensor, weight: Tensor, beta: Tensor) -> Tensor:
         dim = weight.shape[-1]
-        b = float(beta)
+        on_gpu = beta.device.type != "cpu"
+        b: Any = beta.double() if on_gpu else float(beta)  # as a number, it would make the host wait for a GPU
         k_squared = weight.square().sum(-1)
         log_class, ratio_class = log_and_ratio(k_squared, dim)
         grad_draws = torch.empty_like(draws)
@@ -79,7 +80,8 @@ class _MeanLogSum(torch.autograd.Function):
         for rows in torch.arange(len(draws), device=draws.device).split(max(1, elements // len(weight))):
             z = draws[rows]
             inner = z @ weight.mT
-            log, ratio = log_and_ratio(torch.add(constant, inner, alpha=2.0 * b).clamp_min_(0.0), dim)
+            joint = torch.addcmul(constant, inner, beta, value=2.0) if on_gpu else constant.add(inner, alpha=2.0 * b)
+            log, ratio = log_and_ratio(joint.clamp_min_(0.0), dim)
             log -= log_class
             top = torch.logsumexp(log, 1, keepdim=True)
             total += top.sum()

@@ -137,7 +137,8 @@ def _compared(
     found = {}
     for name in METHODS.names:
         for form in METHODS.get(name).load().forms():
-            expected = values(network(name, form, "cpu"), "cpu")
+            with DrawsOnCpu():
+                expected = values(network(name, form, "cpu"), "cpu")
             with here.on("cuda"), contextlib.nullcontext() if here.gpu else DrawsOnCpu():
                 found[f"{name} {form}"] = difference(values(network(name, form, "cuda"), "cuda"), expected)
     most = max(found, key=found.__getitem__)

@@ -26,6 +26,8 @@ from ..methods._model import EmbeddingModel
 from ..methods.backbones.registry import build_backbone
 from ..methods.cosface import CosFace
 from ..methods.distributions.arrays import to_arrays
+from ..methods.distributions.von_mises_fisher import PROPOSALS
+from ..methods.host_labels import labels_on
 from ..methods.scorers.spec import DistributionScorer
 from ..protocols.recipes._base import Optim
 from ..registry import Registry
@@ -107,7 +109,16 @@ _moved = torch.ops.aten._to_copy.default  # what `Tensor.to` calls, which would 
 
 
 class DrawsOnCpu(TorchDispatchMode):
-    """Random numbers for a GPU that are drawn on the CPU by its generator, so that both devices have the same."""
+    """Random numbers that are drawn on the CPU by its generator, but in the order of a GPU, whatever the device."""
+
+    def __enter__(self) -> Any:
+        self._before = PROPOSALS.copy()
+        PROPOSALS.clear()
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        PROPOSALS.update(self._before)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -139,7 +150,7 @@ def loss_step(method: Any, classes: int, dim: int, batch: int, device: str) -> C
     torch.manual_seed(0)
     base = CosFace().objective(classes, dim) if method.on_base else None
     model = EmbeddingModel(method, Flat(), classes, dim, base).to(device).train()
-    labels = torch.arange(batch, device=device) // 4 % classes
+    labels = labels_on(device, torch.arange(batch) // 4 % classes)
     features = torch.rand(batch, Flat.out_features, device=device)
     if method.warm_start:
         with torch.no_grad():

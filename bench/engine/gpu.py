@@ -51,11 +51,6 @@ def room_for_pixels() -> int:
     return int(float(os.environ.get(SHARE, 1)) * torch.cuda.mem_get_info()[1] / 4)
 
 
-def sent(tensor: Tensor, device: str) -> Tensor:
-    """A tensor of the CPU on a device; the host does not wait until it is there."""
-    return tensor if device == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
-
-
 class Read:
     """Numbers of a tensor on their way to the host, which waits only for what had been launched before them."""
 

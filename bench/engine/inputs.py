@@ -29,13 +29,13 @@ from ..errors import UnitFailed
 from ..methods._model import Embedding, EmbeddingModel
 from ..methods.backbones.features import GivenFeatures
 from ..methods.backbones.stages import Cut
+from ..methods.host_labels import sent
 from ..methods.principal import principal_directions
 from ..seeds import content_id, seed_for
 from ..site import Site
 from ..store.files import sha256, write_atomic
 from ..store.folder import FEATURES, is_whole_cache
 from ..store.specs import TrainSpec
-from .gpu import sent
 from .networks import backbone_features, embed, features_of, starting_backbone
 from .running import Running, in_chunks
 

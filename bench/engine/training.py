@@ -20,6 +20,7 @@ from ..datasets.batches import class_balanced_batches
 from ..datasets.dataset import Dataset, TrainVal
 from ..errors import UnitFailed, first_line, is_out_of_memory
 from ..methods._model import Embedding, NonFiniteEmbeddings
+from ..methods.host_labels import labels_on
 from ..methods.scorers.inner_products import mode_scorer
 from ..methods.scorers.spec import DistributionScorer
 from ..protocols.near_modes import reranked_map_at_r
@@ -33,7 +34,7 @@ from ..store.records import Epoch, TrainRecord
 from ..store.specs import Cell, TrainSpec
 from .corrupted_images import crop_auroc
 from .environment import environment
-from .gpu import Read, room_for_pixels, sent
+from .gpu import Read, room_for_pixels
 from .inputs import (
     AugmentedImages,
     CachedFeatures,
@@ -239,7 +240,7 @@ class Trainer:
             step = f"epoch {epoch + 1}, batch {number + 1}"
             self.running.alive(step)
             self.optimisation.set_rate(epoch * self.steps + number, self.steps)
-            loss_of = partial(self._loss, sent(self.data.train.labels[rows], self.site.device), step)
+            loss_of = partial(self._loss, labels_on(self.site.device, self.data.train.labels[rows]), step)
             try:
                 loss = self.micro_batches.gradients(batch, loss_of, heads_only)
                 self._require_finite(step)

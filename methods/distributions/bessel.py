@@ -117,7 +117,7 @@ def _polynomials(dim: int, t: Tensor) -> tuple[Tensor, Tensor]:
     flat = t.reshape(-1)
     value = first.expand(2, len(flat)).contiguous()
     for c in others:
-        value.mul_(flat).add_(c)
+        torch.addcmul(c, value, flat, out=value)
     quotient, slope = value.view(2, *t.shape)
     return quotient, slope
 

@@ -10,7 +10,7 @@ import torch
 from bench.conformance.method_checks import build
 from bench.datasets.pixel_cache import PixelCache
 from bench.doctor.simulated_gpu import Gpu, GpuTensor
-from bench.doctor.steps import METHODS, loss_step, one_step, small_images, small_trainer, values
+from bench.doctor.steps import METHODS, DrawsOnCpu, loss_step, one_step, small_images, small_trainer, values
 from bench.engine.jobs import Done, TestJob, TrainJob
 from bench.engine.networks import embed, prepare_steps
 from bench.engine.worker import run_job
@@ -29,10 +29,10 @@ from .conftest import write_photographs
 FORMS = [(name, form) for name in METHODS.names for form in METHODS.get(name).load().forms()]
 
 WAITS = {
-    "arcface": 1, "cosface": 1, "dsml": 2, "dul_cls": 1, "dul_reg": 1, "el_nivmf": 11, "hib": 5, "laplace": 11,
-    "loss_prediction": 1, "margin": 3, "mc_dropout": 1, "mc_infonce": 10, "multi_similarity": 3, "nir": 3,
-    "norm_softmax": 1, "pfe": 4, "proxy_anchor": 3, "proxy_anchor_el_nivmf": 11, "proxy_distance": 2, "proxy_nca": 1,
-    "scf": 2, "soft_triple": 1, "spe": 7, "untrained": 5, "vmf_fl": 1, "vmf_loss": 11,
+    "arcface": 1, "cosface": 1, "dsml": 2, "dul_cls": 1, "dul_reg": 1, "el_nivmf": 11, "hib": 1, "laplace": 11,
+    "loss_prediction": 1, "margin": 1, "mc_dropout": 1, "mc_infonce": 1, "multi_similarity": 3, "nir": 1,
+    "norm_softmax": 1, "pfe": 1, "proxy_anchor": 1, "proxy_anchor_el_nivmf": 11, "proxy_distance": 2, "proxy_nca": 1,
+    "scf": 2, "soft_triple": 1, "spe": 1, "untrained": 5, "vmf_fl": 1, "vmf_loss": 4,
 }  # fmt: skip
 """How often an epoch of one training step of the engine (of a method that is fitted: its fit) may make the host wait
 for the GPU: the largest number of the method's forms, constants that are copied once included. One is the engine's, for
@@ -45,7 +45,7 @@ def gpu(monkeypatch):
 
 
 def _values(name, form, device, gpu):
-    """What a method computes on a device, and how often its step waited for the simulated GPU."""
+    """What a method computes on a device, and how often its step waited for the simulated GPU, in draws of a GPU."""
     cls = METHODS.get(name).load()
     method = cls(cls.Params(**cls.defaults(form)))
     if method.ensemble:
@@ -81,7 +81,8 @@ def test_devices_are_not_mixed(gpu):
 
 @pytest.mark.parametrize(("name", "form"), FORMS)
 def test_a_step_on_the_gpu_is_that_on_the_cpu(gpu, name, form):
-    expected, none = _values(name, form, "cpu", gpu)
+    with DrawsOnCpu():
+        expected, none = _values(name, form, "cpu", gpu)
     with gpu:
         found, waits = _values(name, form, "cuda", gpu)
     assert gpu.launches > 0
@@ -93,7 +94,7 @@ def test_a_step_on_the_gpu_is_that_on_the_cpu(gpu, name, form):
     assert not different
 
 
-@pytest.mark.parametrize(("name", "most"), [("vmf_loss", 1000), ("proxy_distance", 300)])
+@pytest.mark.parametrize(("name", "most"), [("vmf_loss", 690), ("proxy_distance", 300)])
 def test_many_classes_need_no_more_launches(gpu, name, most):
     with gpu:
         step = loss_step(METHODS.get(name).load()(), 1000, 128, 112, "cuda")
@@ -113,7 +114,8 @@ def test_the_normaliser_in_large_chunks_is_that_in_small_ones(gpu, dim, dtype):
             there = k.to(device).requires_grad_()
             values = vmf_log_normalizer(there, dim), vmf_mean_resultant_length(there, dim)
             found[device] = [x.cpu() for x in (*values, torch.autograd.grad(values[1].sum(), there)[0])]
-    assert all(map(torch.equal, found["cpu"], found["cuda"]))
+    for here, there in zip(*found.values()):  # up to the rounding of fused products
+        torch.testing.assert_close(there, here, rtol=8 * torch.finfo(dtype).eps, atol=0)
 
 
 def test_the_sum_over_classes_in_large_blocks_is_that_in_small_ones(gpu, monkeypatch):

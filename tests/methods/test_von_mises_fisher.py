@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import math
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from bench.methods.distributions import (
     vmf_log_uniform,
     vmf_mean_resultant_length,
 )
-from bench.methods.distributions.von_mises_fisher import sample_cosine
+from bench.methods.distributions.von_mises_fisher import PROPOSALS, _proposals, sample_cosine
 from scipy import integrate, special, stats
 from torch.distributions import kl_divergence
 
@@ -144,9 +145,16 @@ def _cosine_cdf(w, dim, kappa):
     return 1 - np.interp(np.arccos(np.clip(w, -1, 1)), grid, total / total[-1])
 
 
-@pytest.mark.parametrize("dim", [2, 3, 8, 32, 128, 512, 2048])
-@pytest.mark.parametrize("kappa", [0.1, 5.0, 11.0, 50.0, 128.0, 512.0, 2000.0, 1e5])
-def test_sampler_has_the_right_moments_and_distribution(dim, kappa):
+@pytest.mark.parametrize(
+    ("dim", "kappa", "device"),
+    [
+        *itertools.product([2, 3, 8, 32, 128, 512, 2048], [0.1, 5.0, 11.0, 50.0, 128.0, 512.0, 2000.0, 1e5], ["cpu"]),
+        *itertools.product([2, 3, 128], [0.1, 50.0, 1e5], ["cuda"]),
+    ],
+)
+def test_sampler_has_the_right_moments_and_distribution(dim, kappa, device, monkeypatch):
+    if device == "cuda":  # as many proposals at once as there
+        monkeypatch.delitem(PROPOSALS, "cpu")
     torch.manual_seed(dim + int(kappa))
     n = 20_000
     w, sine = sample_cosine(torch.full((n,), kappa, dtype=F64), dim)
@@ -273,3 +281,13 @@ def test_the_bessel_code_agrees_with_scipy_where_scipy_is_good():
         nu = dim / 2 - 1
         truth = nu * np.log(k) - dim / 2 * math.log(2 * math.pi) - (np.log(special.ive(nu, k)) + k)
         assert vmf_log_normalizer(torch.from_numpy(k), dim).numpy() == pytest.approx(truth, abs=1e-9)
+
+
+def test_proposals_at_once_are_as_many_and_none_is_left_without():
+    k = torch.tensor([0.0, 3.0, 1e6], dtype=F64).repeat(2000)
+    torch.manual_seed(0)
+    for dim in (2, 128):
+        e, accept = _proposals(k, dim, 32)
+        assert e.shape == accept.shape == (32, 6000)
+        assert accept.any(0).all()
+        assert accept.double().mean() > 0.65
