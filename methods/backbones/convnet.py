@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ..heads import pooled
+from .pretrained import read_checkpoint
 
 
 class ConvNet(nn.Module):
@@ -45,5 +45,5 @@ def build(name: str, in_channels: int, freeze_norm: str, pooling: str | None, im
 
 
 def load_weights(network: ConvNet, path: Path) -> None:
-    """Load the weights of the whole network from the ``.safetensors`` file ``path``, in place."""
-    network.load_state_dict(load_file(path))
+    """Load the weights of the whole network from a file of safetensors or of ``torch.save``, in place."""
+    network.load_state_dict(read_checkpoint(path)[0])

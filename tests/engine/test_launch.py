@@ -6,12 +6,14 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from bench.cli import main
 from bench.engine import launch as launching
 from bench.engine import pool
 from bench.engine.launch import Launch, local
 from bench.engine.pool import LocalWorker
 from bench.errors import UserError
+from bench.methods.backbones.registry import build_backbone
 from bench.resources import cores
 from bench.site import Site
 
@@ -218,3 +220,22 @@ def test_a_run_on_one_machine_imports_no_ray(tmp_path):
     )  # fmt: skip
     assert done.stdout.strip() == "no ray so far"
     assert done.stderr.strip() == "ray was imported"  # by the last line: it is found
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--frozen"], True),
+        (["--frozen", "--workers", "2"], False),
+        (["--frozen", "--device", "cpu"], False),
+        ([], False),
+    ],
+)
+def test_heads_that_would_have_a_gpu_each_come_with_advice(options, told, cards, monkeypatch, capsys, tmp_path):
+    cards(1)
+    torch.save(build_backbone("convnet", 1, None).state_dict(), tmp_path / "w.pth")
+    monkeypatch.setattr("bench.commands.dry_run.print_dry_run", lambda *given: None)
+    command = ["run", "--method", "cosface", "--dataset", "ndigit_smoke", "--weights", str(tmp_path / "w.pth")]
+    command += ["--dry-run", "--results", str(tmp_path)]
+    assert main([*command, *options]) == 0
+    assert ("--gpus-per-worker 0.12" in capsys.readouterr().err) is told
