@@ -270,12 +270,16 @@ def waits(here: Here) -> Found:
 
 
 def _photographs(here: Here) -> Trainer:
-    """A training on photographs that were made for it, ready for its first step: ResNet-50 at 224 px on a GPU."""
-    backbone, side, size, each = "resnet50", 224, (500, 375), 20
-    if here.device == "cpu":
-        backbone, each = "resnet18", 2
+    """A training on photographs, ready for its first step: ResNet-50 at 224 px on a GPU."""
     if here.gpu:
-        backbone, side, size, each = "test_resnet", 32, (48, 36), 2
+        return photographs_trainer(here, "test_resnet", 32, 12, (48, 36))
+    return photographs_trainer(here, *(("resnet18", 224, 12) if here.device == "cpu" else ("resnet50", 224, 120)))
+
+
+def photographs_trainer(
+    here: Here, backbone: str, side: int, batch: int, size: tuple[int, int] = (500, 375), *, precision: str = "float32"
+) -> Trainer:
+    """A training on photographs that were made for it, ready for its first step, in batches of six classes."""
     rng = np.random.default_rng(0)
     for number in range(96):
         path = here.folder / "photographs" / f"c{number // 6:02d}" / f"{number % 6}.jpg"
@@ -283,8 +287,9 @@ def _photographs(here: Here) -> Trainer:
         if not path.exists():
             photograph(rng, size).save(path, quality=90)
     site = here.site("photographs-run", data_root=str(here.folder / "photographs"), weights="none")
-    pins = (f"image_size={side}", f"resize={side * 8 // 7}", "classes_per_batch=6", f"images_per_class={each}")
-    plan = _plan(site, "folder", seeds=1, backbone=backbone, set=tuple(f"data.{pin}" for pin in pins))
+    pins = (f"image_size={side}", f"resize={side * 8 // 7}", "classes_per_batch=6", f"images_per_class={batch // 6}")
+    set_ = (*(f"data.{pin}" for pin in pins), f"optim.precision={precision}")
+    plan = _plan(site, "folder", seeds=1, backbone=backbone, set=set_)
     trainer = Trainer(_spec(plan), site)
     trainer.resume_or_start()
     return trainer

@@ -14,6 +14,7 @@ from ..datasets.batches import class_balanced_batches
 from ..datasets.dataset import ImageSet, TrainVal
 from ..datasets.photo_images import PhotoImages
 from ..methods._model import EmbeddingModel
+from ..methods.host_labels import labels_on
 from ..planning.plan import Plan
 from ..resources import keep_memory, return_memory
 from ..site import Site
@@ -167,7 +168,7 @@ def step_seconds(
         return 0.0  # one pass over cached features: less than a step of any other method
     prepare_steps(model, spec.optim)
     optimisation = Optimisation(model, spec.optim, device)
-    batch, labels = images[torch.arange(len(labels)) % len(images)], labels.to(device)
+    batch, labels = images[torch.arange(len(labels)) % len(images)], labels_on(device, labels)
     with torch.no_grad():
         features = model.features(batch)
 
