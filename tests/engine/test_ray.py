@@ -4,167 +4,25 @@ import importlib.util
 import json
 import os
 import random
-import re
-import secrets
 import shutil
 import signal
-import socket
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.engine.conftest import heed_signals
+from tests.engine.clusters import BENCH, GRID, Cluster, processes, recorded, wait_until
 
-BENCH = Path(sys.executable).with_name("bench")
-RAY = Path(sys.executable).with_name("ray")
 ROOT = Path(__file__).parents[2]
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed (extra ray)"),
 ]
 
-GRID = ("--method", "cosface,pfe", "--dataset", "ndigit_smoke", "--seeds", "2", "--trials", "4")
 DEATHS = int(os.environ.get("BENCH_RAY_DEATHS", "1"))
 """Deaths of each kind, at random moments."""
-
-
-def _status(pid):
-    """Parent and state of a process."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[1]), fields[0]
-
-
-def _processes():
-    """Arguments and parent of every living process, by number."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            parent, state = _status(path.name)
-            if state != "Z":
-                found[int(path.name)] = (parent, (path / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-        except OSError:
-            continue
-    return found
-
-
-def _below(*roots):
-    """Numbers and arguments of the descendants of some processes."""
-    there = _processes()
-    found = set(roots)
-    while grown := {pid for pid, (parent, _) in there.items() if parent in found and pid not in found}:
-        found |= grown
-    return {pid: there[pid][1] for pid in found - set(roots) if pid in there}
-
-
-class Cluster:
-    """Ray nodes on this host, each of one core, with a token of their own."""
-
-    def __init__(self, folder):
-        self.folder = Path(folder)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        token = self.folder / "token"
-        token.write_text(secrets.token_hex(32))
-        token.chmod(0o600)
-        self.variables = {
-            **os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-        }  # fmt: skip
-        self.nodes = {}
-        self.started = set()
-
-    def start(self, name, *arguments, cores=1, prefix=(), **variables):
-        """Start a node; the first one is the head."""
-        head = ("--head", f"--port={self.port}", f"--temp-dir={self.folder}/t", "--include-dashboard=false")
-        place = (f"--address=127.0.0.1:{self.port}",) if self.nodes else head
-        command = [*prefix, RAY, "start", *place, f"--num-cpus={cores}", f"--node-name={name}", "--block", *arguments]
-        log = (self.folder / f"{name}.log").open("wb")
-        self.nodes[name] = subprocess.Popen(
-            command, stdout=log, stderr=subprocess.STDOUT, env=self.variables | variables, start_new_session=True
-        )
-        end = time.monotonic() + 120
-        while b"block forever" not in (self.folder / f"{name}.log").read_bytes():
-            assert time.monotonic() < end
-            assert self.nodes[name].poll() is None, (self.folder / f"{name}.log").read_text()
-            time.sleep(0.2)
-        self.started |= set(_below(self.nodes[name].pid))
-
-    def kill(self, name):
-        """End a node as a power cut does: all of its processes at once."""
-        node = self.nodes.pop(name)
-        for pid in (*_below(node.pid), node.pid):
-            os.kill(pid, signal.SIGKILL)
-        node.wait()
-
-    def hosts(self, *names):
-        """Processes of the actors of some nodes, or of all."""
-        nodes = [self.nodes[name].pid for name in names or self.nodes]
-        return [pid for pid, said in _below(*nodes).items() if said.startswith("ray::Host")]
-
-    def workers(self):
-        """Our worker processes on all nodes."""
-        return [
-            pid
-            for pid, said in _below(*(node.pid for node in self.nodes.values())).items()
-            if "bench.engine.worker" in said
-        ]
-
-    def stop(self):
-        for node in self.nodes.values():
-            node.terminate()
-        for node in self.nodes.values():
-            node.wait(300)
-
-    def command(self, cwd, *arguments, prefix=()):
-        """Start ``bench run`` on the cluster."""
-        where = ("--launcher", "ray", "--address", f"127.0.0.1:{self.port}")
-        return Run([*prefix, BENCH, "run", *GRID, *where, *arguments], cwd, self.variables)
-
-
-class Run:
-    """A command that is at work."""
-
-    def __init__(self, command, cwd, variables):
-        self.log = Path(cwd) / f"log-{secrets.token_hex(4)}"
-        self.process = subprocess.Popen(
-            [*map(str, command)], cwd=cwd, env=variables, stdout=self.log.open("wb"), stderr=subprocess.STDOUT,
-            preexec_fn=heed_signals,
-        )  # fmt: skip
-
-    @property
-    def said(self):
-        return self.log.read_text()
-
-    def wait_for(self, text, seconds=240):
-        end = time.monotonic() + seconds
-        while not re.search(text, self.said):
-            assert time.monotonic() < end, self.said
-            assert self.process.poll() is None, self.said
-            time.sleep(0.2)
-
-    def end(self, seconds=600):
-        """Exit code and everything that was said."""
-        code = self.process.wait(seconds)
-        assert "Traceback" not in self.said, self.said
-        return code, self.said
-
-
-def _recorded(cwd):
-    """Bytes of the records of finished trainings and trials, by path."""
-    names = ("record.json", "trial-*.json")
-    return {path: path.read_bytes() for name in names for path in (cwd / "runs").glob(f"*/*/*/*/{name}")}
-
-
-def _wait_until(true, seconds=20):
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +36,7 @@ def cluster():
             yield there
         finally:
             there.stop()
-            left = there.started & set(_processes())
+            left = there.started & set(processes())
         assert not left
 
 
@@ -201,13 +59,13 @@ def test_two_nodes_write_the_table_of_one_machine(cluster, table, tmp_path):
         said = subprocess.run([BENCH, "status", "--results", "runs", "--json"], cwd=tmp_path, capture_output=True)
         return {unit["node"] for row in json.loads(said.stdout or "[]") for unit in row["running"]}
 
-    _wait_until(lambda: status() & {"n1", "n2"}, 60)
+    wait_until(lambda: status() & {"n1", "n2"}, 60)
     code, said = run.end()
     assert code == 0, said
     assert "12 trainings done" in said  # as many as there are records: none was done twice
     assert (tmp_path / "runs" / "metrics.csv").read_bytes() == table
     assert len(list((tmp_path / "runs").glob("*/*/*/train-*/record.json"))) == 12
-    _wait_until(lambda: not cluster.hosts() and not cluster.workers())
+    wait_until(lambda: not cluster.hosts() and not cluster.workers())
     uploaded = list(cluster.folder.glob("t/*/runtime_resources/*_files/*"))
     assert not uploaded
 
@@ -228,9 +86,9 @@ def test_deaths_change_nothing(cluster, table, tmp_path, who):
             before = {}
             continue
         # Three deaths without an epoch in between would end a job, and rightly.
-        if _recorded(tmp_path).keys() == before.keys():
+        if recorded(tmp_path).keys() == before.keys():
             continue
-        before = _recorded(tmp_path)
+        before = recorded(tmp_path)
         if who == "node":
             name = next(name for name in cluster.nodes if name != "n1")
             cluster.kill(name)
@@ -238,32 +96,32 @@ def test_deaths_change_nothing(cluster, table, tmp_path, who):
         elif who == "driver":
             run.process.kill()
             run.process.wait()
-            _wait_until(lambda: not cluster.hosts() and not cluster.workers(), 3)
+            wait_until(lambda: not cluster.hosts() and not cluster.workers(), 3)
             run = cluster.command(tmp_path, "--results", "runs")
         elif victims := (cluster.hosts() if who == "actor" else cluster.workers()):
             os.kill(draw.choice(victims), signal.SIGKILL)
         else:
             continue
         died += 1
-        now = _recorded(tmp_path)
+        now = recorded(tmp_path)
         assert {path: now.get(path) for path in before} == before
     code, said = run.end()
     assert code == 0, said
     assert (tmp_path / "runs" / "metrics.csv").read_bytes() == table
-    assert {path: _recorded(tmp_path).get(path) for path in before} == before
-    _wait_until(lambda: not cluster.hosts() and not cluster.workers())
+    assert {path: recorded(tmp_path).get(path) for path in before} == before
+    wait_until(lambda: not cluster.hosts() and not cluster.workers())
 
 
 @pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_everything_and_the_same_command_resumes(cluster, table, tmp_path, number, expected):
     run = cluster.command(tmp_path, "--results", "runs")
     run.wait_for("n2|n[0-9]+ has joined")
-    _wait_until(lambda: list((tmp_path / "runs").glob("*/*/*/*/record.json")), 120)
+    wait_until(lambda: list((tmp_path / "runs").glob("*/*/*/*/record.json")), 120)
     run.process.send_signal(number)
     code, said = run.end(60)
     assert code == expected
     assert said.rstrip().endswith("type the same command again to go on.")
-    _wait_until(lambda: not cluster.hosts() and not cluster.workers(), 5)
+    wait_until(lambda: not cluster.hosts() and not cluster.workers(), 5)
     code, said = cluster.command(tmp_path, "--results", "runs").end()
     assert code == 0, said
     assert (tmp_path / "runs" / "metrics.csv").read_bytes() == table
@@ -305,7 +163,7 @@ def test_declared_gpus_are_shared_out_and_a_fifth_worker_waits(tmp_path):
             first = there.command(tmp_path, "--results", "runs", *asked)
             first.wait_for("g1 has joined: 2 workers")
             first.wait_for("g2 has joined: 2 workers")
-            _wait_until(lambda: len(there.hosts()) == len(there.workers()) == 4, 60)
+            wait_until(lambda: len(there.hosts()) == len(there.workers()) == 4, 60)
             second = there.command(tmp_path, "--results", "runs2", *asked)
             time.sleep(20)
             assert len(there.workers()) == 4
@@ -325,8 +183,8 @@ def test_the_death_of_the_head_is_one_line_and_the_same_command_resumes(table, t
         try:
             there.start("n1")
             run = there.command(tmp_path, "--results", "runs")
-            _wait_until(lambda: list((tmp_path / "runs").glob("*/*/*/*/record.json")), 240)
-            before = _recorded(tmp_path)
+            wait_until(lambda: list((tmp_path / "runs").glob("*/*/*/*/record.json")), 240)
+            before = recorded(tmp_path)
             there.kill("n1")
             code, said = run.end(120)
             assert code == 1, said
@@ -335,6 +193,6 @@ def test_the_death_of_the_head_is_one_line_and_the_same_command_resumes(table, t
             code, said = there.command(tmp_path, "--results", "runs").end()
             assert code == 0, said
             assert (tmp_path / "runs" / "metrics.csv").read_bytes() == table
-            assert {path: _recorded(tmp_path).get(path) for path in before} == before
+            assert {path: recorded(tmp_path).get(path) for path in before} == before
         finally:
             there.stop()

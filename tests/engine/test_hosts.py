@@ -1,0 +1,135 @@
+"""Runs on several hosts, each a network namespace with a name and an address of its own: cables, addresses, delays."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.engine.clusters import BENCH, Cluster, Run, recorded, wait_until
+from tests.engine.hosts import Hosts, refused
+
+REFUSED = refused()
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(REFUSED), reason=REFUSED)]
+with_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed (extra ray)")
+
+GRID = ("--method", "cosface,pfe", "--dataset", "ndigit_smoke", "--set", "optim.epochs=60", "--seeds", "2")
+GRID = (*GRID, "--trials", "4")
+"""A run of 12 trainings that are long enough for a node to leave and come back."""
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """The tidy table that one host without a network writes."""
+    cwd = tmp_path_factory.mktemp("local")
+    subprocess.run(
+        [BENCH, "run", *GRID, "--results", "runs", "--workers", "2"], cwd=cwd, check=True, capture_output=True
+    )
+    return (cwd / "runs" / "metrics.csv").read_bytes()
+
+
+@pytest.fixture
+def hosts():
+    """The head of a Ray cluster, two nodes, and the desk at which the command is typed."""
+    with (
+        tempfile.TemporaryDirectory(prefix="h", dir="/tmp") as folder,
+        Hosts("head", "n1", "n2", "desk", own=f"{folder}/t") as there,
+    ):
+        yield there
+
+
+@pytest.fixture
+def cluster(hosts):
+    """Ray on these hosts; the head and the desk train nothing."""
+    there = Cluster(Path(hosts.own).parent, hosts)
+    there.start("head", cores=0)
+    for name in ("n1", "n2"):
+        there.start(name)
+    there.start("desk", cores=0)
+    return there
+
+
+def _ended(cluster, run, table, tmp_path, before):
+    """The run ends with the table of one host, and what had been recorded is untouched."""
+    code, said = run.end(900)
+    assert code == 0, said
+    assert (tmp_path / "runs" / "metrics.csv").read_bytes() == table
+    now = recorded(tmp_path)
+    assert {path: now.get(path) for path in before} == before
+    wait_until(lambda: not cluster.hosts() and not cluster.workers())
+    return said
+
+
+def _under_way(cluster, hosts, tmp_path):
+    """A run that has both nodes and a finished training, and its records."""
+    run = cluster.command(tmp_path, "--results", "runs", grid=GRID, prefix=hosts.on("desk", tmp_path))
+    run.wait_for("n1 has joined")
+    run.wait_for("n2 has joined")
+    wait_until(lambda: recorded(tmp_path), 240)
+    return run, recorded(tmp_path)
+
+
+@with_ray
+def test_the_cable_of_a_node_is_cut_for_a_minute(cluster, hosts, table, tmp_path):
+    run, before = _under_way(cluster, hosts, tmp_path)
+    with hosts.without_cable("n2", 60):
+        pass
+    if run.process.poll() is None and cluster.nodes["n2"].poll() is not None:  # Ray's node gives up; it is restarted
+        cluster.nodes.pop("n2")
+        cluster.start("n2")
+    said = _ended(cluster, run, table, tmp_path, before)
+    print(said)
+
+
+@with_ray
+def test_a_node_comes_back_with_another_address(cluster, hosts, table, tmp_path):
+    run, before = _under_way(cluster, hosts, tmp_path)
+    cluster.kill("n2")
+    hosts.move("n2", "10.77.0.99")
+    cluster.start("n2")
+    said = _ended(cluster, run, table, tmp_path, before)
+    assert said.count("n2 has joined") == 2
+
+
+@with_ray
+def test_every_packet_is_late_by_200_ms(cluster, hosts, table, tmp_path):
+    hosts.delay = 0.2
+    run, before = _under_way(cluster, hosts, tmp_path)
+    _ended(cluster, run, table, tmp_path, before)
+
+
+def test_two_hosts_share_a_folder_without_ray(hosts, table, tmp_path):
+    command = [BENCH, "run", *GRID, "--results", "runs", "--workers", "1"]
+    runs = [Run([*hosts.on(name, tmp_path), *command], tmp_path, dict(os.environ)) for name in ("n1", "n2")]
+    said = []
+    for run in runs:
+        code, text = run.end(900)
+        assert code == 0, text
+        said.append(text)
+    assert (tmp_path / "runs" / "metrics.csv").read_bytes() == table
+    assert len(list((tmp_path / "runs").glob("*/*/*/train-*/record.json"))) == 12
+
+
+@pytest.mark.parametrize("seconds", [5, 60])
+def test_two_hosts_share_a_folder_that_shows_changes_late(hosts, table, tmp_path, seconds):
+    """Each host mounts the folder, sees what the other does up to so many seconds late, and none of its locks."""
+    pytest.importorskip("mfusepy")
+    source, seen = tmp_path / "source", tmp_path / "seen"
+    source.mkdir()
+    seen.mkdir()
+    server = [sys.executable, Path(__file__).with_name("late_folder.py"), source, seen, seconds]
+    runs = []
+    for name in ("n1", "n2"):
+        subprocess.Popen([*hosts.on(name), *map(str, server)])
+        there = ("sh", "-c", f"while ! mountpoint -q {seen}; do sleep 0.1; done")
+        subprocess.run([*hosts.on(name), *there], check=True, timeout=60)
+        command = [BENCH, "run", *GRID, "--results", seen / "runs", "--workers", "1"]
+        runs.append(Run([*hosts.on(name, tmp_path), *command], tmp_path, dict(os.environ)))
+    for run in runs:
+        code, text = run.end(900)
+        assert code == 0, text
+    assert (source / "runs" / "metrics.csv").read_bytes() == table
+    assert len(list((source / "runs").glob("*/*/*/train-*/record.json"))) == 12
