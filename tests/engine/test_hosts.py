@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -80,8 +81,7 @@ def test_the_cable_of_a_node_is_cut_for_a_minute(cluster, hosts, table, tmp_path
     if run.process.poll() is None and cluster.nodes["n2"].poll() is not None:  # Ray's node gives up; it is restarted
         cluster.nodes.pop("n2")
         cluster.start("n2")
-    said = _ended(cluster, run, table, tmp_path, before)
-    print(said)
+    assert "node n2 has left" in _ended(cluster, run, table, tmp_path, before)
 
 
 @with_ray
@@ -110,12 +110,15 @@ def test_two_hosts_share_a_folder_without_ray(hosts, table, tmp_path):
         assert code == 0, text
         said.append(text)
     assert (tmp_path / "runs" / "metrics.csv").read_bytes() == table
-    assert len(list((tmp_path / "runs").glob("*/*/*/train-*/record.json"))) == 12
+    assert sum(int(re.search(r"(\d+) trainings done", text)[1]) for text in said) == 12
 
 
 @pytest.mark.parametrize("seconds", [5, 60])
 def test_two_hosts_share_a_folder_that_shows_changes_late(hosts, table, tmp_path, seconds):
-    """Each host mounts the folder, sees what the other does up to so many seconds late, and none of its locks."""
+    """Each host mounts the folder, sees what the other does up to so many seconds late, and none of its locks.
+
+    Some trainings are done twice, with the same values.
+    """
     pytest.importorskip("mfusepy")
     source, seen = tmp_path / "source", tmp_path / "seen"
     source.mkdir()
