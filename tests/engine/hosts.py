@@ -11,6 +11,7 @@ import select
 import shutil
 import struct
 import subprocess
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -44,6 +45,7 @@ class Hosts:
         self.delay = 0.0
         self.cut = set()
         self._mark = secrets.token_hex(2)
+        self._etc = Path(tempfile.mkdtemp(prefix="bench-hosts-"))
         self._cables = {}
         self._power = {}
         self._over = threading.Event()
@@ -69,8 +71,8 @@ class Hosts:
         for name, cable in self._cables.items():
             os.close(cable)
             subprocess.run(["ip", "netns", "del", self._space(name)], check=False)
-            shutil.rmtree(f"/etc/netns/{self._space(name)}", ignore_errors=True)
         self._cables.clear()
+        shutil.rmtree(self._etc, ignore_errors=True)
 
     def _space(self, name):
         return f"bench-{self._mark}-{name}"
@@ -84,37 +86,35 @@ class Hosts:
         fcntl.ioctl(cable, TUNSETIFF, struct.pack("16sH", device.encode(), IFF_TAP | IFF_NO_PI))
         subprocess.run(["ip", "netns", "add", self._space(name)], check=True)
         subprocess.run(["ip", "link", "set", device, "netns", self._space(name), "name", "eth0"], check=True)
-        # `ip netns exec` puts these files in the place of those in /etc.
-        etc = Path(f"/etc/netns/{self._space(name)}")
-        etc.mkdir(parents=True)
-        (etc / "resolv.conf").write_text("nameserver 127.0.0.1\n")  # refuses at once
-        self._know(name)
+        (self._etc / "resolv.conf").write_text("nameserver 127.0.0.1\n")  # refuses at once
+        self._know()
         self._ip(name, "link", "set", "lo", "up")
         self._ip(name, "link", "set", "eth0", "up")
         self._address(name)
-        script = f"hostname {name} && exec sleep infinity"
+        files = " && ".join(f"mount --bind {self._etc / file} /etc/{file}" for file in ("hosts", "resolv.conf"))
+        script = f"hostname {name} && {files} && exec sleep infinity"
         if self.own is not None:
             for folder in (f"{self.own}-{name}", self.own):
                 Path(folder).mkdir(exist_ok=True)
             script = f"mount --bind {self.own}-{name} {self.own} && {script}"
         space = ("unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", script)
-        self._power[name] = subprocess.Popen(["ip", "netns", "exec", self._space(name), *space])
+        # Not `ip netns exec`, which hides the control groups.
+        self._power[name] = subprocess.Popen(["nsenter", f"--net=/run/netns/{self._space(name)}", *space])
 
     def _address(self, name):
         self._ip(name, "addr", "add", f"{self.addresses[name]}/24", "dev", "eth0")
         self._ip(name, "route", "add", "default", "dev", "eth0")  # a program asks for it to find its own address
 
-    def _know(self, name):
-        known = "".join(f"{address} {other}\n" for other, address in self.addresses.items())
-        Path(f"/etc/netns/{self._space(name)}/hosts").write_text(f"127.0.0.1 localhost\n{known}")
+    def _know(self):
+        known = "".join(f"{address} {name}\n" for name, address in self.addresses.items())
+        (self._etc / "hosts").write_text(f"127.0.0.1 localhost\n{known}")
 
     def move(self, name, address):
         """Give a host another address, as a DHCP server does after a reboot."""
         self._ip(name, "addr", "flush", "dev", "eth0")
         self.addresses[name] = address
         self._address(name)
-        for other in self.addresses:
-            self._know(other)
+        self._know()
 
     def on(self, name, folder="/"):
         """Beginning of a command on a host, in a folder."""

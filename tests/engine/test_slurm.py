@@ -1,11 +1,10 @@
-"""The job files of examples/cluster/slurm, as they are, in a SLURM of two nodes on this host."""
+"""The job files of examples/cluster/slurm, as they are, in a SLURM of a controller and two nodes, each a host."""
 
 import contextlib
 import importlib.util
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -14,13 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.engine.hosts import Hosts, refused
+
 BENCH = Path(sys.executable).with_name("bench")
 FILES = Path(__file__).parents[2] / "examples" / "cluster" / "slurm"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel")
 MISSING = [
     *(name for name in PROGRAMS if shutil.which(name) is None),
     *(["ray"] if importlib.util.find_spec("ray") is None else []),
-    *(["root rights (slurmd)"] if os.geteuid() else []),
+    *filter(None, [refused()]),
 ]
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=f"not here: {', '.join(MISSING)}")]
 
@@ -33,8 +34,7 @@ ENDED = ("COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT")
 
 CONFIGURATION = """
 ClusterName=bench
-SlurmctldHost=localhost
-SlurmctldPort={ports[0]}
+SlurmctldHost=control
 SlurmUser=root
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket,cred_expire=5
@@ -53,17 +53,16 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 KillWait=30
 SlurmdParameters=config_overrides
-NodeName=n1 NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports[1]} CPUs=1
-NodeName=n2 NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports[2]} CPUs=1
+NodeName=n1,n2 CPUs=1
 PartitionName=all Nodes=n1,n2 Default=YES State=UP
 """
 
 
 class Slurm:
-    """A SLURM of the nodes n1 and n2, one core each, on this host, with a munge of its own."""
+    """A SLURM of the nodes n1 and n2, one core each, and the host ``control``, which share a munge of their own."""
 
-    def __init__(self, folder):
-        self.folder = folder
+    def __init__(self, folder, hosts):
+        self.folder, self._hosts = folder, hosts
         self.clusters = folder / "clusters"
         self._daemons = []
         # What marks the processes of this SLURM, down to the workers of bench.
@@ -87,13 +86,15 @@ class Slurm:
         (folder / "state").mkdir()
         (folder / "munge.key").write_bytes(os.urandom(128))
         (folder / "munge.key").chmod(0o400)
-        (folder / "slurm.conf").write_text(CONFIGURATION.format(folder=folder, ports=_free_ports(3)))
+        (folder / "slurm.conf").write_text(CONFIGURATION.format(folder=folder))
         files = ("socket", "key-file", "log-file", "pid-file", "seed-file")
-        self._daemon("munged", "--foreground", *(f"--{name}={folder}/munge.{name.split('-')[0]}" for name in files))
+        self._daemon(
+            "control", "munged", "--foreground", *(f"--{name}={folder}/munge.{name.split('-')[0]}" for name in files)
+        )
         _wait(lambda: (folder / "munge.socket").exists(), 20, "munge's socket")
-        self._daemon("slurmctld", "-D")
+        self._daemon("control", "slurmctld", "-D")
         for name in ("n1", "n2"):
-            self._daemon("slurmd", "-D", "-N", name)
+            self._daemon(name, "slurmd", "-D")
         _wait(lambda: self._run("sinfo", "-h", "-t", "idle", "-o", "%D", check=False) == "2", 60, "two idle nodes")
 
     def __exit__(self, *_):
@@ -101,29 +102,27 @@ class Slurm:
         end = time.monotonic() + 90
         while self._run("squeue", "-h", check=False) and time.monotonic() < end:
             time.sleep(1)
-        for daemon in reversed(self._daemons):
-            daemon.terminate()
-            try:
-                daemon.wait(timeout=60)
-            except subprocess.TimeoutExpired:
-                daemon.kill()
-                daemon.wait()
+        self._signal(signal.SIGTERM)
         try:
-            _wait(lambda: not self.processes(), 30, "the end of every daemon")
+            _wait(lambda: not self.processes(), 60, "the end of every daemon")
         finally:
-            for pid in self.processes():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            self._signal(signal.SIGKILL)
+            for daemon in self._daemons:
+                daemon.wait()
 
-    def _daemon(self, *command):
-        self._daemons.append(
-            subprocess.Popen(
-                command, env=self.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=self.folder
-            )
-        )
+    def _signal(self, number):
+        for pid in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
-    def _run(self, *command, cwd=None, check=True):
-        done = subprocess.run(command, env=self.environment, cwd=cwd, capture_output=True, text=True, timeout=300)
+    def _daemon(self, host, *command):
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        on = self._hosts.on(host, self.folder)
+        self._daemons.append(subprocess.Popen([*on, *command], env=self.environment, **quiet))
+
+    def _run(self, *command, cwd="/", check=True):
+        command = [*self._hosts.on("control", cwd), *command]
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0 or not check, done.stderr
         return done.stdout.strip()
 
@@ -153,16 +152,6 @@ class Slurm:
         return found
 
 
-def _free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
 def _wait(until, seconds, what):
     end = time.monotonic() + seconds
     while not until():
@@ -172,9 +161,12 @@ def _wait(until, seconds, what):
 
 @pytest.fixture(scope="module")
 def slurm():
-    with tempfile.TemporaryDirectory(prefix="bench-slurm-", dir="/tmp") as folder:  # sockets need a short path
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-slurm-", dir="/tmp") as folder,  # sockets need a short path
+        Hosts("control", "n1", "n2") as hosts,
+    ):
         os.chmod(folder, 0o755)
-        with Slurm(Path(folder)) as started:
+        with Slurm(Path(folder), hosts) as started:
             yield started
 
 
