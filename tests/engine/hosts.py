@@ -32,6 +32,11 @@ def refused():
         return f"no network namespaces: {error}"
 
 
+def _child(number):
+    """Number of the first child of a process; 0 if it has none."""
+    return int((Path(f"/proc/{number}/task/{number}/children").read_text().split() or ["0"])[0])
+
+
 class Hosts:
     """Hosts by name, in the network 10.77.0.0/24; files are those of this machine, except in the folder ``own``.
 
@@ -92,7 +97,7 @@ class Hosts:
         self._ip(name, "link", "set", "eth0", "up")
         self._address(name)
         files = " && ".join(f"mount --bind {self._etc / file} /etc/{file}" for file in ("hosts", "resolv.conf"))
-        script = f"hostname {name} && {files} && exec sleep infinity"
+        script = f"hostname {name} && {files} && {{ sleep infinity & wait; }}"  # reaps orphans, as an init does
         if self.own is not None:
             for folder in (f"{self.own}-{name}", self.own):
                 Path(folder).mkdir(exist_ok=True)
@@ -118,15 +123,12 @@ class Hosts:
 
     def on(self, name, folder="/"):
         """Beginning of a command on a host, in a folder."""
-        number = self._power[name].pid
         end = time.monotonic() + 20
-        while not (first := Path(f"/proc/{number}/task/{number}/children").read_text().split()) or (
-            "sleep" not in Path(f"/proc/{first[0]}/cmdline").read_text()
-        ):
+        while not ((first := _child(self._power[name].pid)) and _child(first)):
             assert time.monotonic() < end, f"host {name} does not start"
             time.sleep(0.05)
         spaces = ("--mount", "--uts", "--net", "--pid")
-        return ("nsenter", "-t", first[0], *spaces, "sh", "-c", 'cd "$0" && exec "$@"', str(folder))
+        return ("nsenter", "-t", str(first), *spaces, "sh", "-c", 'cd "$0" && exec "$@"', str(folder))
 
     @contextlib.contextmanager
     def without_cable(self, name, seconds):
