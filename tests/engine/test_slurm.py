@@ -211,7 +211,11 @@ class Run:
 
 
 def _nothing_left(slurm):
-    _wait(lambda: not slurm.processes("SLURM_JOB_ID="), 20, "the end of every process of the jobs")
+    try:
+        _wait(lambda: not slurm.processes("SLURM_JOB_ID="), 60, "the end of every process of the jobs")
+    except AssertionError:
+        commands = [Path(f"/proc/{pid}/cmdline").read_text() for pid in slurm.processes("SLURM_JOB_ID=")]
+        raise AssertionError(f"left: {commands}") from None
     assert not list(slurm.clusters.iterdir()), "a token was left behind"
 
 
