@@ -272,9 +272,9 @@ def write_archive(path: Path, texts: Mapping[str, bytes]) -> None:
     Files of one name are neighbours, as they are alike: that and the large dictionary save a third.
     """
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:xz", preset=9 | lzma.PRESET_EXTREME) as tar:
+    with tarfile.open(fileobj=buffer, mode="w:") as tar:
         for place, text in sorted(texts.items(), key=lambda item: (item[0].rpartition("/")[2], item[0])):
             member = tarfile.TarInfo(place)
             member.size = len(text)
             tar.addfile(member, io.BytesIO(text))
-    write_atomic(path, buffer.getvalue())
+    write_atomic(path, lzma.compress(buffer.getvalue(), preset=9 | lzma.PRESET_EXTREME))
