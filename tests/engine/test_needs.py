@@ -41,12 +41,12 @@ def planned(tmp_path_factory):
     root = tmp_path_factory.mktemp("needs")
     write_photographs(root / "data", classes=16, each=2)
     (root / "mine.py").write_text(PLUGIN.format(scale=12.0))
-    save_file(build_backbone("convnet", 3).state_dict(), root / "start.pth")
+    save_file(build_backbone("convnet", 3).state_dict(), root / "start.safetensors")
     site = Site(
         results=str(root / "runs"),
         plugins=(str(root / "mine.py"),),
         data_root=str(root / "data"),
-        weights=str(root / "start.pth"),
+        weights=str(root / "start.safetensors"),
     )
     pins = ("data.image_size=32", "data.resize=36", "data.classes_per_batch=2")
     request = Experiment(methods=("mine",), datasets=("folder",), hparams="default", backbone="convnet",
@@ -117,12 +117,12 @@ def test_a_method_that_is_not_there_is_named(needs, machine):
 
 
 def test_other_weights_are_named(needs, machine, tmp_path):
-    other = tmp_path / "start.pth"
+    other = tmp_path / "start.safetensors"
     other.write_bytes(b"other weights")
     said = _refused(needs, machine(weights=str(other)))
     assert said.startswith("its weights of convnet are not those of this run")
     other.unlink()
-    assert "start.pth" in _refused(needs, machine(weights=str(tmp_path / "gone" / "start.pth")))
+    assert "start.safetensors" in _refused(needs, machine(weights=str(tmp_path / "gone" / "start.safetensors")))
 
 
 def test_other_photographs_are_named(needs, machine, tmp_path):
