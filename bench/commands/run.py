@@ -337,7 +337,7 @@ def run_experiment(
     if save is not None:
         write_atomic(save, experiment.to_toml().encode())
     launch = launch.resolved()
-    if experiment.frozen and launch.device == "cuda" and launch.workers is launch.gpus_per_worker is None:
+    if experiment.frozen and launch.device == "cuda" and launch.workers is None and launch.gpus_per_worker is None:
         say(console, "heads leave a GPU idle most of the time: --gpus-per-worker 0.12 trains eight at once on each")
     if dry_run:
         from .dry_run import print_dry_run

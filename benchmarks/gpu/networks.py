@@ -31,9 +31,11 @@ def main() -> None:
     parser.add_argument("--networks", default=NETWORKS, help="names with the side of their crops in pixels")
     parser.add_argument("--precisions", default="float32,tf32,bfloat16")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--batch", type=int, default=120, help="images, a multiple of 12")
+    parser.add_argument("--batch", type=int, default=120, help="images, a multiple of 6")
     parser.add_argument("--steps", type=int, default=8, help="steps that are timed at once")
     a = parser.parse_args()
+    if a.batch % 6:
+        parser.error(f"--batch {a.batch}: batches are of six classes")
     print("| network | precision | network alone | crops by the GPU | crops by the CPU |\n|---|---|--:|--:|--:|")
     with tempfile.TemporaryDirectory() as folder:
         here = Here(a.device, Path(folder))

@@ -150,6 +150,13 @@ def recorded(cwd):
     return {path: path.read_bytes() for name in names for path in (cwd / "runs").glob(f"*/*/*/*/{name}")}
 
 
+def table_of_one_host(folder, grid):
+    """The tidy table that a run without a cluster writes."""
+    command = [BENCH, "run", *grid, "--results", "runs", "--workers", "2"]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=900)
+    return (folder / "runs" / "metrics.csv").read_bytes()
+
+
 def wait_until(true, seconds=20):
     end = time.monotonic() + seconds
     while not true():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import heapq
 import os
 import secrets
@@ -19,8 +20,9 @@ from pathlib import Path
 TUNSETIFF, IFF_TAP, IFF_NO_PI = 0x400454CA, 0x0002, 0x1000
 
 
+@functools.cache
 def refused():
-    """Why there can be no hosts here; empty if there can."""
+    """Why there can be no hosts here; empty if there can. It tries one, so ask in a fixture, not on import."""
     if os.geteuid():
         return "root rights are needed for network namespaces"
     if shutil.which("ip") is None:
@@ -48,7 +50,7 @@ class Hosts:
         self.addresses = {name: f"10.77.0.{number}" for number, name in enumerate(names, 1)}
         self.own = own
         self.delay = 0.0
-        self.cut = set()
+        self._cut = set()
         self._mark = secrets.token_hex(2)
         self._etc = Path(tempfile.mkdtemp(prefix="bench-hosts-"))
         self._cables = {}
@@ -130,14 +132,11 @@ class Hosts:
         spaces = ("--mount", "--uts", "--net", "--pid")
         return ("nsenter", "-t", str(first), *spaces, "sh", "-c", 'cd "$0" && exec "$@"', str(folder))
 
-    @contextlib.contextmanager
-    def without_cable(self, name, seconds):
-        """Cut the cable of a host for so many seconds at least."""
-        end = time.monotonic() + seconds
-        self.cut.add(name)
-        yield
-        time.sleep(max(0.0, end - time.monotonic()))
-        self.cut.discard(name)
+    def cut_for(self, name, seconds):
+        """Cut the cable of a host for so many seconds."""
+        self._cut.add(name)
+        time.sleep(seconds)
+        self._cut.discard(name)
 
     def _pass_on(self):
         names = {cable: name for name, cable in self._cables.items()}
@@ -147,12 +146,12 @@ class Hosts:
             for cable in select.select(list(names), (), (), until)[0]:
                 with contextlib.suppress(BlockingIOError):
                     frame = os.read(cable, 65536)
-                    if names[cable] not in self.cut:
+                    if names[cable] not in self._cut:
                         number += 1
                         heapq.heappush(waiting, (time.monotonic() + self.delay, number, cable, frame))
             while waiting and waiting[0][0] <= time.monotonic():
                 *_, source, frame = heapq.heappop(waiting)
                 for cable, name in names.items():
-                    if cable != source and name not in self.cut:
+                    if cable != source and name not in self._cut:
                         with contextlib.suppress(BlockingIOError, OSError):  # a full queue loses frames, as it should
                             os.write(cable, frame)

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.clusters import BENCH, Cluster, Run, recorded, wait_until
+from tests.engine.clusters import BENCH, Cluster, Run, recorded, table_of_one_host, wait_until
 from tests.engine.hosts import Hosts, refused
 
-REFUSED = refused()
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(REFUSED), reason=REFUSED)]
+pytestmark = pytest.mark.slow
 with_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed (extra ray)")
 
 GRID = ("--method", "cosface,pfe", "--dataset", "ndigit_smoke", "--set", "optim.epochs=60", "--seeds", "2")
@@ -25,16 +24,14 @@ GRID = (*GRID, "--trials", "4")
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
     """The tidy table that one host without a network writes."""
-    cwd = tmp_path_factory.mktemp("local")
-    subprocess.run(
-        [BENCH, "run", *GRID, "--results", "runs", "--workers", "2"], cwd=cwd, check=True, capture_output=True
-    )
-    return (cwd / "runs" / "metrics.csv").read_bytes()
+    return table_of_one_host(tmp_path_factory.mktemp("local"), GRID)
 
 
 @pytest.fixture
 def hosts():
     """The head of a Ray cluster, two nodes, and the desk at which the command is typed."""
+    if reason := refused():
+        pytest.skip(reason)
     with (
         tempfile.TemporaryDirectory(prefix="h", dir="/tmp") as folder,
         Hosts("head", "n1", "n2", "desk", own=f"{folder}/t") as there,
@@ -76,8 +73,7 @@ def _under_way(cluster, hosts, tmp_path):
 @with_ray
 def test_the_cable_of_a_node_is_cut_for_a_minute(cluster, hosts, table, tmp_path):
     run, before = _under_way(cluster, hosts, tmp_path)
-    with hosts.without_cable("n2", 60):
-        pass
+    hosts.cut_for("n2", 60)
     if run.process.poll() is None and cluster.nodes["n2"].poll() is not None:  # Ray's node gives up; it is restarted
         cluster.nodes.pop("n2")
         cluster.start("n2")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.clusters import BENCH, GRID, Cluster, processes, recorded, wait_until
+from tests.engine.clusters import BENCH, GRID, Cluster, processes, recorded, table_of_one_host, wait_until
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [
@@ -43,11 +43,7 @@ def cluster():
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
     """The table that one machine writes."""
-    cwd = tmp_path_factory.mktemp("local")
-    subprocess.run(
-        [BENCH, "run", *GRID, "--results", "runs", "--workers", "2"], cwd=cwd, check=True, capture_output=True
-    )
-    return (cwd / "runs" / "metrics.csv").read_bytes()
+    return table_of_one_host(tmp_path_factory.mktemp("local"), GRID)
 
 
 def test_two_nodes_write_the_table_of_one_machine(cluster, table, tmp_path):

@@ -13,15 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.engine.clusters import table_of_one_host
 from tests.engine.hosts import Hosts, refused
 
-BENCH = Path(sys.executable).with_name("bench")
 FILES = Path(__file__).parents[2] / "examples" / "cluster" / "slurm"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel")
 MISSING = [
     *(name for name in PROGRAMS if shutil.which(name) is None),
     *(["ray"] if importlib.util.find_spec("ray") is None else []),
-    *filter(None, [refused()]),
 ]
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=f"not here: {', '.join(MISSING)}")]
 
@@ -161,6 +160,8 @@ def _wait(until, seconds, what):
 
 @pytest.fixture(scope="module")
 def slurm():
+    if reason := refused():
+        pytest.skip(reason)
     with (
         tempfile.TemporaryDirectory(prefix="bench-slurm-", dir="/tmp") as folder,  # sockets need a short path
         Hosts("control", "n1", "n2") as hosts,
@@ -173,11 +174,7 @@ def slurm():
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
     """The tidy table of the run without a cluster."""
-    folder = tmp_path_factory.mktemp("local")
-    subprocess.run(
-        [BENCH, "run", *GRID, "--workers", "2"], cwd=folder, check=True, stdout=subprocess.DEVNULL, timeout=900
-    )
-    return (folder / "results" / "runs" / "metrics.csv").read_bytes()
+    return table_of_one_host(tmp_path_factory.mktemp("local"), GRID)
 
 
 class Run:
@@ -212,7 +209,7 @@ class Run:
 
 def _nothing_left(slurm):
     try:
-        _wait(lambda: not slurm.processes("SLURM_JOB_ID="), 60, "the end of every process of the jobs")
+        _wait(lambda: not slurm.processes("SLURM_JOB_ID="), 20, "the end of every process of the jobs")
     except AssertionError:
         commands = [Path(f"/proc/{pid}/cmdline").read_text() for pid in slurm.processes("SLURM_JOB_ID=")]
         raise AssertionError(f"left: {commands}") from None
