@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from ..engine.tuning import choose
 from ..store.folder import Store
@@ -19,6 +20,9 @@ Studies = Mapping[Cell, Sequence[tuple[StudyRecord, list[TrialRecord]]]]
 
 Trainings = dict[str, TrainRecord | None]
 """Records of trainings by id, None for one without a record."""
+
+Trained = Callable[[Cell, str], TrainRecord | None]
+"""Reads the record of a training."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +65,12 @@ def costs(store: Store, tests: Iterable[TestRecord]) -> list[CostRow]:
     studies: Studies = {}
     if any(contender.trials for contender in groups):
         studies = grouped(store.studies(), lambda study: study[0].cell)
-    return [_row(store, contender, own, studies) for contender, own in sorted(groups.items())]
+    trained = cache(store.trained)  # a study is behind every seed and class split
+    return [_row(trained, contender, own, studies) for contender, own in sorted(groups.items())]
 
 
-def _row(store: Store, contender: Contender, tests: list[TestRecord], studies: Studies) -> CostRow:
-    own, base, tuned = _trainings(store, tests, studies)
+def _row(trained: Trained, contender: Contender, tests: list[TestRecord], studies: Studies) -> CostRow:
+    own, base, tuned = _trainings(trained, tests, studies)
     every = {**tuned, **base, **own}
     joint = contender.ensemble == "seeds"  # its members are among the trainings that its tests count
     tuning = max(test.role.trainings - len(test.spec.train) * joint for test in tests)
@@ -94,7 +99,9 @@ def _row(store: Store, contender: Contender, tests: list[TestRecord], studies: S
     )
 
 
-def _trainings(store: Store, tests: Iterable[TestRecord], studies: Studies) -> tuple[Trainings, Trainings, Trainings]:
+def _trainings(
+    trained: Trained, tests: Iterable[TestRecord], studies: Studies
+) -> tuple[Trainings, Trainings, Trainings]:
     """Trainings behind a contender: its own, those of its bases, and those of the studies that tuned them."""
     own: Trainings = {}
     bases: Trainings = {}
@@ -103,20 +110,20 @@ def _trainings(store: Store, tests: Iterable[TestRecord], studies: Studies) -> t
         for unit in test.spec.train:
             if unit in own:
                 continue
-            record = own[unit] = store.trained(test.trained_cell, unit)
+            record = own[unit] = trained(test.trained_cell, unit)
             if record is None:
                 continue
-            tuned |= _tuned_by(store, record.spec, test.spec.trials, studies)
+            tuned |= _tuned_by(trained, record.spec, test.spec.trials, studies)
             reference = record.spec.base
             if reference is not None and reference.unit not in bases:
-                base = store.trained(test.trained_cell._replace(method=reference.method), reference.unit)
+                base = trained(test.trained_cell._replace(method=reference.method), reference.unit)
                 bases[reference.unit] = base
                 if base is not None:
-                    tuned |= _tuned_by(store, base.spec, test.spec.trials, studies)
+                    tuned |= _tuned_by(trained, base.spec, test.spec.trials, studies)
     return own, bases, tuned
 
 
-def _tuned_by(store: Store, spec: TrainSpec, trials: int, studies: Studies) -> Trainings:
+def _tuned_by(trained: Trained, spec: TrainSpec, trials: int, studies: Studies) -> Trainings:
     """Trainings of the study that chose the setting of a training, if there was one."""
     if not trials:
         return {}
@@ -131,7 +138,7 @@ def _tuned_by(store: Store, spec: TrainSpec, trials: int, studies: Studies) -> T
         units = [unit for trial in counted for unit in trial.units]
         # Studies for different values may have chosen the same setting; only one of them has all trials.
         if len(units) > len(found):
-            found = {unit: store.trained(spec.cell, unit) for unit in units}
+            found = {unit: trained(spec.cell, unit) for unit in units}
     return found
 
 

@@ -208,7 +208,7 @@ class SeedGroup:
         if scorer == self.scorer:
             return self
         other = replace(self, scorer=scorer)
-        other.__dict__["_values"] = self._values  # slow to compute, and the same
+        other.__dict__.update(_values=self._values, queries=self.queries)  # slow to compute, and the same
         return other
 
     def scorers(self, metric: str, split: str, confidence: str) -> set[str]:
@@ -234,6 +234,13 @@ class SeedGroup:
         for key, scorer, seed, value in zip(_keys(rows), rows["scorer"], rows["seed"], rows["value"]):
             found.setdefault(key, []).append((scorer, int(seed), float(value)))
         return found
+
+    @cached_property
+    def queries(self) -> dict[str, float]:
+        """Number of queries by whose answers confidences are judged, by split; nan if not known."""
+        rows = self.rows.loc[self.rows["metric"] == "confidence_auroc"].reindex(columns=["split", "n_queries"])
+        counts = pd.to_numeric(rows["n_queries"], errors="coerce")
+        return {str(split): float(own.mean()) for split, own in counts.groupby(rows["split"])}
 
     def curve(self, metric: str, split: str, variant: str, confidence: str) -> dict[float, SeedStatistics]:
         """Mean and SD over seeds of each point of a filter-out curve, by share removed."""

@@ -342,11 +342,11 @@ def _wrong(group: SeedGroup, split: str) -> float:
     Older records have no Recall@1 on validation images. There the share r of wrong answers follows from the AUROC u of
     any confidence and its AUGRC g = (1 - u) r (1 - r) + r^2 / 2 (Traub et al. 2024).
     """
-    rows = group.rows[(group.rows["metric"] == METRIC) & (group.rows["split"] == split)]
-    name, queries = str(rows["confidence"].iloc[0]), float(rows["n_queries"].replace("", np.nan).astype(float).mean())
+    queries = group.queries[split]
     known = defined_values(group.per_seed("recall_at_1", split))
     if known:
         return queries * (1 - _mean([known]))
+    name = min(group.confidences(METRIC, split))
     detected = group.per_seed(METRIC, split, confidence=name)
     areas = defined_values(group.per_seed("augrc", split, "recall_at_1", name))
     if not areas:
