@@ -293,9 +293,10 @@ def claims(
     for key in names(paper):
         if key not in ledger.paper:
             raise UnknownName("paper", key, ledger.paper)
-    collected, damaged = collect_from(*map(open_results, folders))
+    stores = [open_results(folder) for folder in folders]
+    collected, damaged = collect_from(*stores)
     # All claims of the file are judged, so that verdicts do not depend on which of them are shown.
-    found = judge(ledger, collected, site)
+    found = judge(ledger, collected, site, stores)
     shown = [each for each in found if not paper or each.claim.paper in names(paper)]
     written = write_verdicts(ledger, shown, site, out or folders[0] / "report")
     if as_json:

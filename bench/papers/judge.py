@@ -1,9 +1,9 @@
-"""Claims of papers judged by records: paired differences over seeds, a verdict on each data set and setting."""
+"""Claims of papers judged by records: paired differences over seeds or splits; verdicts by data set and setting."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -11,11 +11,13 @@ import numpy as np
 
 from ..errors import UserError
 from ..planning.experiment import settings_of
-from ..protocols.statistics import Summary, holm, p_equivalent, p_greater, paired_difference, seeds_needed
+from ..protocols.statistics import Summary, holm, p_equivalent, p_greater, seeds_needed, summarise, summarise_splits
 from ..report.contender import Contender
 from ..report.frame import Results
-from ..report.seeds import SeedGroup, defined_values, seed_groups, seeds_text
+from ..report.seeds import SeedGroup, SeedStatistics, defined_values, seed_groups, seeds_text
+from ..report.splits import BySplit, groups_by_split, test_over_train
 from ..site import Site
+from ..store.folder import Store
 from .claims import DEFAULT, Claim, Ledger, Side, has_released_form, region
 from .items import Reads
 from .run import BASE, method_of
@@ -38,14 +40,20 @@ Setting = Contender
 
 @dataclass(frozen=True)
 class Comparison:
-    """Difference of the two methods of a claim, A minus one B, over paired seeds."""
+    """Difference of the two methods of a claim, A minus one B, over paired seeds or class splits."""
 
     rival: str  # name of B
     difference: Summary | None  # None without a common seed
-    left_out: str = ""  # seeds that only one of the two has
+    test_over_train: float = 0.0  # classes, of differences over class splits; 0 of those over seeds
+    left_out: str = ""  # seeds or splits that only one of the two has
     missing: tuple[str, ...] = ()  # what there is none of, such as records of a method
     p_holds: float = float("nan")  # of the claim for this B; nan with fewer than two seeds
     p_reversed: float = float("nan")  # of the opposite
+
+    @property
+    def unit(self) -> str:
+        """What the values are paired over."""
+        return "split" if self.test_over_train else "seed"
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,8 @@ class Finding:
             missing = dict.fromkeys(what for each in self.comparisons for what in each.missing)
             return f"no {'; no '.join(missing)}" if missing else "no common seed"
         if self.outcome == "undecided":
+            if self.decisive.test_over_train:
+                return ""
             return _seeds_still(self.more_seeds) if difference and difference.n > 1 else "one seed"
         if self.outcome == "negligible":
             return "direction shown" if self.p_holds <= ALPHA else ""
@@ -145,9 +155,9 @@ def _seeds_still(number: int) -> str:
     return f"{number} more seed{'s' if number > 1 else ''}"
 
 
-def judge(ledger: Ledger, results: Results, site: Site) -> list[Finding]:
+def judge(ledger: Ledger, results: Results, site: Site, stores: Sequence[Store] = ()) -> list[Finding]:
     """Judge every claim by records, on each data set and setting, with the released form next to the corrected one."""
-    every = findings(ledger, results, site)
+    every = findings(ledger, results, site, stores)
     public = {(each.claim.id, each.setting): each for each in every if each.fidelity != "corrected"}
     # Without records of the same setting, what is missing on the data set, or everywhere.
     on_data = {(name, setting.dataset if setting else None): each for (name, setting), each in public.items()}
@@ -166,8 +176,12 @@ def judge(ledger: Ledger, results: Results, site: Site) -> list[Finding]:
     return found
 
 
-def findings(ledger: Ledger, results: Results, site: Site) -> list[Finding]:
+def findings(ledger: Ledger, results: Results, site: Site, stores: Sequence[Store] = ()) -> list[Finding]:
     """Judge claims by records, on each data set and setting that has records of all sides.
+
+    If all sides were tested on two common class splits or more, the unit is the split, with the mean over its seeds,
+    and t-tests and intervals are those of Nadeau and Bengio (2003); the training records that the number of training
+    classes is read from are in the ``stores``. Else the unit is the seed, on the data set's own split.
 
     By paired one-sided t-tests over seeds, a claim that A is better is reversed if A's mean lead over some B is below
     0. Else it is negligible, whether or not its direction is shown, if the whole interval of a lead is inside the
@@ -186,16 +200,25 @@ def findings(ledger: Ledger, results: Results, site: Site) -> list[Finding]:
     groups = seed_groups(results.merged) if not results.frame.empty else []
     # A contender without any of the metrics stays, so that it is known to have been tested.
     groups = [replace(group, rows=group.rows[group.rows["metric"].isin(metrics)]) for group in groups]
-    every = (_Evidence(groups, site, fidelity) for fidelity in FORMS)
+    by_split = groups_by_split(results)
+    ratios = {each: test_over_train(splits, results, *stores) for each, splits in by_split.items()}
+    over = {each: (by_split[each], ratio) for each, ratio in ratios.items() if ratio == ratio}
+    every = (_Evidence(groups, over, site, fidelity) for fidelity in FORMS)
     return _judged([finding for evidence in every for claim in ledger.claim for finding in evidence.of(claim)])
 
 
 class _Evidence:
     """Records of contenders in a form of the methods, as the sides of claims find them."""
 
-    def __init__(self, groups: Sequence[SeedGroup], site: Site, fidelity: str) -> None:
-        self.groups, self.site, self.fidelity = groups, site, fidelity
-        self.read: dict[tuple[Contender, Reads], BySeed] = {}
+    def __init__(
+        self,
+        groups: Sequence[SeedGroup],
+        over: Mapping[Contender, tuple[BySplit, float]],
+        site: Site,
+        fidelity: str,
+    ) -> None:
+        self.groups, self.over, self.site, self.fidelity = groups, over, site, fidelity
+        self.read: dict[tuple[Contender, Reads, bool], BySeed] = {}
         self.bases = {name: _recipes_base(site, name) for name in {group.contender.dataset for group in groups}}
 
     def of(self, claim: Claim) -> Iterator[Finding]:
@@ -230,16 +253,20 @@ class _Evidence:
 
     def _finding(self, claim: Claim, setting: Setting | None, groups: dict[Side, SeedGroup]) -> Finding:
         values = {side: self._values(claim, side, groups.get(side)) for side in claim.sides}
+        on_splits = {side: self._values(claim, side, groups.get(side), over_splits=True) for side in claim.sides}
+        ratio = 0.0
+        if all(len(on_splits[claim.a].keys() & on_splits[side].keys()) > 1 for side in claim.b):
+            values, ratio = on_splits, self.over[groups[claim.a].contender][1]
         lacks = {side: (self._lack(claim, side, side in groups),) for side in claim.sides if not values[side]}
         comparisons = (
-            _compared(claim, side, values[claim.a], values[side], lacks.get(claim.a, ()) + lacks.get(side, ()))
+            _compared(claim, side, values[claim.a], values[side], ratio, lacks.get(claim.a, ()) + lacks.get(side, ()))
             for side in claim.b
         )
         contenders = tuple(groups[side].contender for side in claim.sides if side in groups)
         return Finding(claim, setting, self.fidelity, contenders, tuple(comparisons))
 
-    def _values(self, claim: Claim, side: Side, group: SeedGroup | None) -> BySeed:
-        """Values of a side by seed; empty if nothing was measured."""
+    def _values(self, claim: Claim, side: Side, group: SeedGroup | None, *, over_splits: bool = False) -> BySeed:
+        """Values of a side by seed, or means over seeds by class split; empty if nothing was measured."""
         if group is None:
             return {}
         reads = Reads(
@@ -250,9 +277,11 @@ class _Evidence:
             confidence=side.confidence if claim.declared.of == "confidence" else "",
             fraction=claim.fraction,
         )
-        key = group.contender, reads
+        key = group.contender, reads, over_splits
         if key not in self.read:
-            self.read[key] = defined_values(read(group, reads))
+            splits, _ = self.over.get(group.contender, ({}, 0)) if over_splits else ({}, 0)
+            means = {number: SeedStatistics.of(read(own, reads)).mean for number, own in splits.items()}
+            self.read[key] = defined_values(means if over_splits else read(group, reads))
         return self.read[key]
 
     def _lack(self, claim: Claim, side: Side, tested: bool) -> str:
@@ -282,21 +311,27 @@ def _is_same(value: str, wanted: str) -> bool:
         return value.strip().lower() == wanted.lower()
 
 
-def _compared(claim: Claim, side: Side, first: BySeed, other: BySeed, missing: tuple[str, ...]) -> Comparison:
+def _compared(
+    claim: Claim, side: Side, first: BySeed, other: BySeed, test_over_train: float, missing: tuple[str, ...]
+) -> Comparison:
     label, common = side.label(claim.declared), sorted(set(first) & set(other))
+    found = Comparison(label, None, test_over_train, missing=missing)
     if missing or not common:
-        return Comparison(label, None, missing=missing)
+        return found
     alone = {claim.a.label(claim.declared): set(first) - set(other), label: set(other) - set(first)}
-    left_out = "; ".join(f"{name} alone: {seeds_text(seeds)}" for name, seeds in alone.items() if seeds)
-    found = Comparison(label, paired_difference(first, other), left_out)
+    left_out = "; ".join(f"{name} alone: {seeds_text(seeds, found.unit)}" for name, seeds in alone.items() if seeds)
+    differences = [first[seed] - other[seed] for seed in common]
+    difference = summarise_splits(differences, test_over_train) if test_over_train else summarise(differences)
+    found = replace(found, difference=difference, left_out=left_out)
     if len(common) < 2:
         return found
-    lead, inside = claim.sign * np.array([first[seed] - other[seed] for seed in common]), claim.declared.equivalence
+    lead, inside = claim.sign * np.array(differences), claim.declared.equivalence
     if claim.direction == "equal":
-        holds = p_equivalent(lead, inside)
-        opposite = np.minimum(1.0, 2 * np.minimum(p_greater(lead, inside), p_greater(-lead, inside)))
+        holds = p_equivalent(lead, inside, test_over_train)
+        outside = (p_greater(each, inside, test_over_train) for each in (lead, -lead))
+        opposite = np.minimum(1.0, 2 * np.minimum(*outside))
     else:
-        holds, opposite = p_greater(lead), p_greater(-lead)
+        holds, opposite = (p_greater(each, 0.0, test_over_train) for each in (lead, -lead))
     return replace(found, p_holds=float(holds), p_reversed=float(opposite))
 
 
@@ -334,8 +369,8 @@ def _decided(finding: Finding, adjusted: tuple[float, float] | None) -> Finding:
 def _more_seeds(finding: Finding, undecided: int) -> int:
     """Seeds still needed, at the level that Holm's method leaves for each of the undecided claims; 0 if not known."""
     difference, inside = finding.decisive.difference, finding.region
-    if finding.outcome != "undecided" or not finding.is_testable:
-        return 0
+    if finding.outcome != "undecided" or not finding.is_testable or finding.decisive.test_over_train:
+        return 0  # the variance over class splits has a part that more of them do not lessen
     assert difference is not None
     size = abs(difference.mean)
     effect = abs(size - inside) if finding.claim.direction == "equal" else max(size, inside)

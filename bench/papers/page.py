@@ -31,8 +31,10 @@ ABOUT = (
     " claim has the number of seeds, in addition to those it has, with which a true difference as large as the one"
     " seen, but at least of the region, is found in 80 % of cases. The intervals are 95 % t-intervals, not adjusted, in"
     " points of percent for shares; of several B, the one that decides is shown."
-    " Published differences are in the unit of the paper. Verdicts are about new trainings on these test images, not"
-    " about other images or classes."
+    " Published differences are in the unit of the paper. Verdicts over seeds are about new trainings on these test"
+    " images, not about other images or classes. If all sides were tested on several class splits, the unit is the"
+    " split, the mean over its seeds, with the tests and intervals of Nadeau and Bengio: these verdicts are about new"
+    " classes, too, and no number of seeds is told."
 )
 """Legend of the tables."""
 
@@ -64,8 +66,8 @@ def texts_of(ledger: Ledger, found: Sequence[Finding], site: Site) -> dict[str, 
 def to_frame(found: Sequence[Finding], site: Site) -> pd.DataFrame:
     """Verdicts as numbers, one row per claim, data set and setting, form of the methods and B.
 
-    Differences are A minus B over paired seeds; p-values named ``holm`` are of the claim, adjusted; ``flips`` is True
-    if the released form turns the verdict around.
+    Differences are A minus B over paired seeds or class splits (``unit``); p-values named ``holm`` are of the claim,
+    adjusted; ``flips`` is True if the released form turns the verdict around.
     """
     return pd.DataFrame(
         [
@@ -99,6 +101,7 @@ def _numbers(corrected: Finding, finding: Finding, each: Comparison, site: Site)
         "difference_sd": difference.sd if difference else None,
         "ci95_low": difference.ci_low if difference else None,
         "ci95_high": difference.ci_high if difference else None,
+        "unit": each.unit,
         "seeds": difference.n if difference else 0,
         "left_out": each.left_out,
         "p_holds": each.p_holds,
@@ -192,9 +195,11 @@ def _size_text(claim: Claim, value: float, sign: str = "") -> str:
 
 
 def seeds_of(each: Finding) -> str:
-    """Number of paired seeds, with those that were left out."""
+    """Number of paired seeds or splits, with those that were left out."""
     found = each.decisive
     seeds = str(found.difference.n) if found.difference else "0"
+    if found.test_over_train:
+        seeds += " splits"
     return f"{seeds} ({found.left_out})" if found.left_out else seeds
 
 

@@ -145,8 +145,8 @@ def defined_values(values: Mapping[int, float]) -> dict[int, float]:
     return {seed: value for seed, value in values.items() if value == value}
 
 
-def seeds_text(seeds: Collection[int]) -> str:
-    """Seeds as text, runs of neighbours in short.
+def seeds_text(seeds: Collection[int], what: str = "seed") -> str:
+    """Seeds, or class splits, as text, runs of neighbours in short.
 
     Example:
         >>> seeds_text({3}), seeds_text([0, 1, 2, 3, 7])
@@ -159,7 +159,7 @@ def seeds_text(seeds: Collection[int]) -> str:
         else:
             runs.append([seed])
     parts = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
-    return f"seed{'s' * (len(seeds) > 1)} {', '.join(parts)}"
+    return f"{what}{'s' * (len(seeds) > 1)} {', '.join(parts)}"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import numpy as np
 from ..protocols.rows import OWN
 from ..protocols.statistics import Summary, holm, p_over_splits, paired_difference, summarise_splits
 from ..store.folder import Store
-from ..store.records import TestRecord
 from .contender import CONTENDER, Contender, by_budget, distinct_labels
 from .frame import Results
 from .seeds import NO_DIFFERENCE, ComparedColumn, SeedGroup, SeedStatistics, defined_values, seed_groups
@@ -110,7 +109,6 @@ def groups_by_split(results: Results) -> dict[Contender, dict[int, SeedGroup]]:
 def over_splits(store: Store, results: Results) -> list[OverSplits]:
     """Values of every contender over class splits, by data set and budget."""
     every = groups_by_split(results)
-    records = {record.unit: record for record in results.splits}
     found: list[OverSplits] = []
     for of_dataset in grouped(every, lambda contender: contender.dataset).values():
         for contenders in by_budget(of_dataset).values():
@@ -118,8 +116,7 @@ def over_splits(store: Store, results: Results) -> list[OverSplits]:
             chosen = plain_of([*first.values()]) if first else None
             plain = next((each for each, group in first.items() if group is chosen), None)
             for each in contenders:
-                units = (unit for group in every[each].values() for unit in group.rows["unit"].unique())
-                ratio = _test_over_train(store, [records[unit] for unit in units if unit in records])
+                ratio = test_over_train(every[each], results, store)
                 found += _of_contender(each, every[each], ratio)
                 if plain not in (None, each) and plain.common == each.common:
                     found += _differences(each, every[each], plain, every[plain], ratio)
@@ -184,12 +181,15 @@ def _systems(every: Mapping[Contender, BySplit], means: Iterable[OverSplits]) ->
     ]
 
 
-def _test_over_train(store: Store, records: Iterable[TestRecord]) -> float:
-    """Test over training classes of the first test whose training is here; nan if there is none."""
-    for record in records:
-        trained = store.trained(record.trained_cell, record.spec.train[0])
-        if trained is not None and record.test_classes is not None:
-            return record.test_classes / trained.num_classes
+def test_over_train(splits: BySplit, results: Results, *stores: Store) -> float:
+    """Test over training classes of the first test of a contender whose training is here; nan if there is none."""
+    units = {unit for group in splits.values() for unit in group.rows["unit"].unique()}
+    for record in results.splits:
+        if record.unit in units and record.test_classes is not None:
+            every = (store.trained(record.trained_cell, record.spec.train[0]) for store in stores)
+            trained = next(filter(None, every), None)
+            if trained is not None:
+                return record.test_classes / trained.num_classes
     return float("nan")
 
 

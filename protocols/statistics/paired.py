@@ -72,15 +72,9 @@ def p_over_splits(values: Sequence[float], test_over_train: float) -> float:
         >>> round(p_over_splits([1.0, 2.0, 3.0], 4 / 3), 3)
         0.261
     """
-    found = summarise(values)
-    if found.n < 2 or test_over_train != test_over_train:
+    if len(values) < 2 or test_over_train != test_over_train:
         return float("nan")
-    error = found.sd * math.sqrt(1 / found.n + test_over_train)
-    if not error:
-        return float(not found.mean)
-    from scipy import special  # late: half a second to import
-
-    return float(2 * special.stdtr(found.n - 1, -abs(found.mean) / error))
+    return float(p_different(np.array(values), test_over_train))
 
 
 def paired_difference(a: Mapping[int, float], b: Mapping[int, float]) -> Summary:
@@ -100,11 +94,12 @@ ROUNDING = 1e-12
 and the t statistic of rounding errors is of any size."""
 
 
-def p_greater(differences: np.ndarray, bound: float = 0.0) -> np.ndarray:
+def p_greater(differences: np.ndarray, bound: float = 0.0, test_over_train: float = 0.0) -> np.ndarray:
     """One-sided p-values in [0, 1] of paired t-tests against a mean of at most ``bound`` (Student 1908).
 
     The differences at S seeds are ``[S, ...]``, the p-values ``[...]``: small if the mean is above the bound. Without
-    any spread, they are 0 above the bound, 1 below it and 0.5 on it.
+    any spread, they are 0 above the bound, 1 below it and 0.5 on it. Differences on class splits, which share classes,
+    have a ``test_over_train`` above 0, see :func:`summarise_splits`.
 
     Raises:
         ValueError: If there are fewer than two seeds or a value is not finite.
@@ -122,13 +117,16 @@ def p_greater(differences: np.ndarray, bound: float = 0.0) -> np.ndarray:
     shifted = np.asarray(differences, dtype=np.float64) - bound
     shifted = np.where(np.abs(shifted) <= ROUNDING, 0.0, shifted)
     mean, error = shifted.mean(0), shifted.std(0, ddof=1) / np.sqrt(len(shifted))
+    error = error * np.sqrt(1 + len(shifted) * test_over_train)
     with np.errstate(divide="ignore", invalid="ignore"):
         t = np.where(mean == 0, 0.0, mean / error)
     return np.asarray(special.stdtr(len(shifted) - 1, -t))
 
 
-def p_different(differences: np.ndarray) -> np.ndarray:
+def p_different(differences: np.ndarray, test_over_train: float = 0.0) -> np.ndarray:
     """Two-sided p-values ``[...]`` of paired t-tests of differences at S seeds, ``[S, ...]``, against a mean of 0.
+
+    ``test_over_train`` as in :func:`p_greater`.
 
     Raises:
         ValueError: If there are fewer than two seeds or a value is not finite.
@@ -137,15 +135,16 @@ def p_different(differences: np.ndarray) -> np.ndarray:
         >>> round(float(p_different(np.array([0.01, 0.02, 0.03]))), 4)
         0.0742
     """
-    p: np.ndarray = 2 * np.minimum(p_greater(differences), p_greater(-differences))
+    one_sided = (p_greater(side, test_over_train=test_over_train) for side in (differences, -differences))
+    p: np.ndarray = 2 * np.minimum(*one_sided)
     return p
 
 
-def p_equivalent(differences: np.ndarray, region: float) -> np.ndarray:
+def p_equivalent(differences: np.ndarray, region: float, test_over_train: float = 0.0) -> np.ndarray:
     """P-values of equivalence: two one-sided t-tests (TOST, Schuirmann 1987) of a mean inside ``(-region, region)``.
 
     The differences at S seeds are ``[S, ...]``, the p-values ``[...]``: at most 0.05 if the 90 % t-interval of the mean
-    lies inside the region.
+    lies inside the region. ``test_over_train`` as in :func:`p_greater`.
 
     Raises:
         ValueError: If the region is not positive, there are fewer than two seeds or a value is not finite.
@@ -156,7 +155,8 @@ def p_equivalent(differences: np.ndarray, region: float) -> np.ndarray:
     """
     if not region > 0:
         raise ValueError(f"a region of equivalence is positive, got {region}")
-    p: np.ndarray = np.maximum(p_greater(differences, -region), p_greater(-differences, -region))
+    one_sided = (p_greater(side, -region, test_over_train) for side in (differences, -differences))
+    p: np.ndarray = np.maximum(*one_sided)
     return p
 
 

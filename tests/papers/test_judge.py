@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from bench.papers.claims import read_ledger, region
@@ -11,7 +13,7 @@ from bench.protocols.statistics import power_of_seeds
 from bench.store.specs import Pinned
 from scipy import stats
 
-from tests.papers.conftest import claim, runs
+from tests.papers.conftest import claim, record, runs
 
 NOISE = np.array([0.001, -0.002, 0.0015, -0.001, 0.0005])
 BASE = np.array([0.50, 0.52, 0.49, 0.51, 0.53])
@@ -284,3 +286,66 @@ def test_equal_records_give_equal_files_in_any_order(ledger, results, site):
     page = texts.pop()[1]
     assert "| ndigit | reality_check; default; convnet/64 | 1 | 0 | 0 | 1 | 0 | 0 |" in page
     assert "bench run --method dul_cls,cosface --dataset ndigit --seeds 5 --hparams default" in page
+
+
+TRAINED_ON_20 = [SimpleNamespace(trained=lambda cell, unit: SimpleNamespace(num_classes=20))]
+"""Folders in which every training had 20 classes."""
+
+
+def _on_splits(method, values):
+    """Records of two seeds on each class split from the first on, whose mean is a value; of 30 test classes."""
+    found = []
+    for number, value in enumerate(values, 1):
+        for seed, noise in enumerate((0.01, -0.01)):
+            pinned = Pinned(settings={"data.class_seed": number})
+            each = record(method, seed, {("map_at_r",): value + noise}, pinned=pinned)
+            spec = each.spec.model_copy(update={"train": ("some",)})
+            found.append(each.model_copy(update={"spec": spec, "test_classes": 30}))
+    return found
+
+
+@pytest.mark.parametrize("direction", ["higher", "lower", "equal"])
+def test_on_class_splits_p_values_and_the_interval_are_those_of_nadeau_and_bengio(direction, ledger, results, site):
+    lead, count = np.array([0.012, 0.009, 0.014, 0.011]), 4
+    records = results(
+        *(runs(name, BASE) for name in ("dul_cls", "cosface")),
+        _on_splits("dul_cls", BASE[:count] + lead),
+        _on_splits("cosface", BASE[:count]),
+    )
+    found = next(iter(findings(ledger(claim(direction=direction)), records, site, TRAINED_ON_20)))
+    error = lead.std(ddof=1) * np.sqrt(1 / count + 30 / 20)
+
+    def above(bound):
+        return stats.t.sf((lead.mean() - bound) / error, count - 1)
+
+    if direction == "equal":
+        wanted = max(above(-0.005), 1 - above(0.005)), min(1.0, 2 * min(above(0.005), 1 - above(-0.005)))
+    else:
+        wanted = (above(0), 1 - above(0))[:: 1 if direction == "higher" else -1]
+    assert (found.p_holds, found.p_reversed) == pytest.approx(wanted)
+    shown = found.decisive.difference
+    assert (shown.ci_low, shown.ci_high) == pytest.approx(stats.t.interval(0.95, count - 1, lead.mean(), error))
+    assert (seeds_of(found), found.decisive.unit) == ("4 splits", "split")
+    assert found.outcome == {"higher": "holds", "lower": "reversed", "equal": "undecided"}[direction]
+    assert (found.more_seeds, found.reason) == (0, "")
+
+
+def test_splits_that_only_one_side_has_are_named(ledger, results, site):
+    records = results(
+        *(runs(name, BASE) for name in ("dul_cls", "cosface")),
+        _on_splits("dul_cls", BASE[:4]),
+        _on_splits("cosface", BASE[:3]),
+    )
+    found = next(iter(findings(ledger(claim()), records, site, TRAINED_ON_20)))
+    assert seeds_of(found).startswith("3 splits (dul_cls")
+    assert seeds_of(found).endswith("alone: split 4)")
+
+
+@pytest.mark.parametrize(("splits", "stores"), [(1, TRAINED_ON_20), (3, [])])
+def test_one_split_or_an_unknown_number_of_training_classes_leaves_the_seeds(splits, stores, ledger, results, site):
+    records = results(
+        *(runs(name, BASE + lead) for name, lead in (("dul_cls", 0.03), ("cosface", 0))),
+        *(_on_splits(name, BASE[:splits]) for name in ("dul_cls", "cosface")),
+    )
+    found = next(iter(findings(ledger(claim()), records, site, stores)))
+    assert (seeds_of(found), found.outcome) == ("5", "holds")
