@@ -8,7 +8,7 @@ the answers that each accepts, the most confident first, and how many of these a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -79,8 +79,11 @@ class System(Case):
     with_agreement: bool
 
 
-def systems(groups: Iterable[SeedGroup]) -> list[System]:
-    """Compare every method that has a confidence of its own with the plain method of its budget."""
+def systems(groups: Iterable[SeedGroup], apart: Collection[str] = ()) -> list[System]:
+    """Compare every method that has a confidence of its own with the plain method of its budget.
+
+    P-values are adjusted over the cases of all data sets together, but for those ``apart``, each for itself.
+    """
     found: list[System] = []
     for own in divided(groups, ["dataset"]).values():
         held = {group.contender: group.under(ranking_of(group)) for group in own}
@@ -91,7 +94,7 @@ def systems(groups: Iterable[SeedGroup]) -> list[System]:
             rivals = {question: choose(plain, question) if plain else Choice("") for question in QUESTIONS}
             for group in judged:
                 found += _of_group(group, plain, rivals, leads=not place)
-    return adjusted(found, lambda each: (each.question, each.split, each.leads or each.plain))
+    return adjusted(found, lambda each: (each.question, each.split, each.leads or each.plain, each.place(apart)))
 
 
 def plain_of(groups: Sequence[SeedGroup]) -> SeedGroup | None:

@@ -8,7 +8,7 @@ on test classes never choose it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -146,6 +146,10 @@ class Case:
         """True if the outcome is still decided when it is adjusted over all cases that are counted."""
         return self.p_holm <= 0.05
 
+    def place(self, apart: Collection[str]) -> str:
+        """Its data set if that is one of those ``apart``; else empty."""
+        return self.contender.dataset if self.contender.dataset in apart else ""
+
 
 C = TypeVar("C", bound=Case)
 
@@ -230,13 +234,14 @@ class Verdict(Case):
         return Texts(percent(self.challenger_mean, 1), free, difference, verdict)
 
 
-def verdicts(groups: Iterable[SeedGroup], *, every_ranking: bool = False) -> list[Verdict]:
+def verdicts(groups: Iterable[SeedGroup], *, every_ranking: bool = False, apart: Collection[str] = ()) -> list[Verdict]:
     """Answer both questions for every contender on clean and on corrupted test images.
 
     The answers are those of the ranking that a system takes (:func:`ranking_of`), or of every one under which image
     confidences were tested. A contender without a retrieval confidence on test images, as in old records, is left out.
     There is one verdict before the gallery and one per challenger at query time, or one of each if the method has no
-    confidence of its own. A confidence that is constant has the reason alone.
+    confidence of its own. A confidence that is constant has the reason alone. P-values are adjusted over the cases of
+    all data sets together, but for those ``apart``, each for itself.
     """
     found: list[Verdict] = []
     for own in divided(groups, ["dataset"]).values():
@@ -250,7 +255,7 @@ def verdicts(groups: Iterable[SeedGroup], *, every_ranking: bool = False) -> lis
 
     def family(each: Verdict) -> object:
         place = each.leads or each.contender.common
-        return each.question, each.split, each.challenger, place, each.chosen
+        return each.question, each.split, each.challenger, place, each.chosen, each.place(apart)
 
     return adjusted(found, family)
 

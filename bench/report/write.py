@@ -67,12 +67,12 @@ class Judged:
     @cached_property
     def verdicts(self) -> list[Verdict]:
         """Verdicts on the confidences."""
-        return verdicts(self.groups)
+        return verdicts(self.groups, apart=self.over_splits)
 
     @cached_property
     def systems(self) -> list[System]:
         """Methods with their own confidences against the plain method with a free one."""
-        return systems(self.groups)
+        return systems(self.groups, self.over_splits)
 
     @cached_property
     def pairs(self) -> pd.DataFrame:
@@ -103,6 +103,11 @@ class Judged:
     def splits(self) -> list[OverSplits]:
         """Values over class splits."""
         return over_splits(self.store, self.results)
+
+    @cached_property
+    def over_splits(self) -> set[str]:
+        """Data sets whose systems were compared over class splits: those answer, not the seeds on their own split."""
+        return {each.contender.dataset for each in self.splits if each.question and len(each.values) > 1}
 
     @cached_property
     def variance(self) -> list[SourceShare]:
@@ -147,7 +152,7 @@ def write_report(
     documents = [
         comparison_document(judged.comparison, judged.untested, judged.splits),
         split_document(judged.splits),
-        verdict_document(verdicts(judged.groups, every_ranking=True)),
+        verdict_document(verdicts(judged.groups, every_ranking=True, apart=judged.over_splits)),
         system_document(judged.systems),
         decision_document(judged.decisions),
         cost_document(judged.costs),

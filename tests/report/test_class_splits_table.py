@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 import pytest
 from bench.protocols.statistics import Summary, summarise_splits
 from bench.report.frame import collect
-from bench.report.page.answer import split_sentences
+from bench.report.page.answer import split_counts, split_sentences
 from bench.report.page.page import page_html
 from bench.report.splits import over_splits, split_document
 from bench.report.variance import variance_document
@@ -173,17 +173,31 @@ def test_the_page_begins_with_the_class_splits(store):
     found = [_system(store, "pfe", "test", (0.1, 0.11, 0.12)), _system(store, "pfe", "test_crop", (-0.2, 0.1, 0.2))]
     (sentence,) = split_sentences(found)
     assert sentence == (
-        "ndigit_smoke, over 3 class splits, before there is a gallery, with their own confidence against cosface with a"
-        " free one: of 1 methods, 1 (1 adjusted) are better and 0 worse on clean images; of 1 methods, 0 are better and"
-        " 0 worse on centre crops."
+        "Over 3 class splits, before there is a gallery, a method with its own confidence is better than the plain"
+        " method with a free one in 1 (1 adjusted) of 1 cases on clean images and 0 of 1 cases on centre crops; it is"
+        " worse in 0 and in 0."
     )
     judged = Judged(store, collect(store))
     judged.__dict__["splits"] = [*judged.splits, *found]
     page = page_html(judged, ())
-    assert page.index(sentence) < page.index('id="answer"')
+    assert page.index(sentence) < page.index('id="results"')
+    assert 'id="answer"' not in page  # two seeds on the data set's own split do not answer it once more
     assert "systems over class splits: AUGRC of cosface minus the method" in page
+    rows = judged.splits
+    others = [replace(each, contender=each.contender._replace(dataset="other")) for each in rows]
+    apart = Judged(store, judged.results)
+    apart.__dict__["splits"] = others
+    page = page_html(apart, ())
+    assert page.index(sentence) < page.index("Data sets that were not") < page.index('id="answer"')
+    counts = split_counts([*found, *(each for each in others if each.question)])
+    place = "before there is a gallery"
+    assert [[cell.text for cell in line.cells] for line in counts.rows] == [
+        [place, images, data, "1", *better, "0", "0"]
+        for images, better in (("clean images", ("1", "1")), ("centre crops", ("0", "0")))
+        for data in ("ndigit_smoke", "other")
+    ]
     alone = Judged(store, replace(judged.results, tests=()))
-    alone.__dict__["splits"] = judged.splits
+    alone.__dict__["splits"] = rows
     page = page_html(alone, ())
     assert sentence in page
     assert "All tests are on class splits" in page

@@ -446,6 +446,19 @@ def test_values_that_do_not_follow_from_the_queries_are_refused(reference):
     assert any("from those of its queries" in reason for reason in _reasons(Store(reference.root)))
 
 
+@pytest.mark.parametrize("follow", [True, False])
+def test_a_brief_record_has_some_of_the_values_that_follow_from_its_queries(follow, reference):
+    def shorten(held):
+        held["brief_of"] = held["unit"]
+        rows = [row for row in held["rows"] if row["metric"] == "confidence_auroc" and row["value"] is not None]
+        held["rows"] = rows[:9]
+        rows[0]["value"] += 0.0 if follow else 0.01
+
+    _edit_test_with_queries(reference, shorten)
+    about_values = [reason for reason in _reasons(Store(reference.root)) if "queries" in reason]
+    assert (not about_values) == follow, about_values
+
+
 @pytest.mark.parametrize("former", [True, False])
 def test_of_confidences_that_the_queries_give_only_former_fits_may_be_missing(former, reference):
     """Records up to 2026-11 have fits with the margin alone in place of those with the agreement."""

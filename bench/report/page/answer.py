@@ -368,28 +368,53 @@ def headline_of(found: Sequence[System], anchors: Anchors, titles: Mapping[str, 
 
 
 def split_sentences(found: Sequence[OverSplits]) -> list[str]:
-    """What methods are as systems over class splits, a sentence for each data set and question."""
+    """How often a method is the better and the worse system over class splits, a sentence for each question."""
     texts = []
-    for question, (dataset, rows) in product(QUESTIONS, grouped(found, lambda each: each.contender.dataset).items()):
-        own = [each for each in rows if each.question == question]
-        if not own:
-            continue
-        parts = []
+    for question in QUESTIONS:
+        better, worse, splits = [], [], set()
         for split, images in IMAGES.items():
-            cases = [each for each in own if each.column.split == split]
-            if cases:
-                better = _counted([each for each in cases if each.summary.ci_low > 0])
-                worse = _counted([each for each in cases if each.summary.ci_high < 0])
-                parts.append(f"of {len(cases)} methods, {better} are better and {worse} worse on {images}")
-        splits = max(len(each.values) for each in own)
-        start = f"{dataset}, over {splits} class splits, {WHEN[question]}, with their own confidence"
-        texts.append(f"{start} against {own[0].against} with a free one: {'; '.join(parts)}.")
+            if cases := _asked(found, question, split):
+                numbers = _numbers(cases)
+                better.append(f"{_adjusted(*numbers[:2])} of {len(cases)} cases on {images}")
+                worse.append(_adjusted(*numbers[2:]))
+                splits |= {len(each.values) for each in cases}
+        if better:
+            count = f"{min(splits)} to {max(splits)}" if len(splits) > 1 else f"{min(splits)}"
+            texts.append(
+                f"Over {count} class splits, {WHEN[question]}, a method with its own confidence{FORM[question]} is"
+                f" better than the plain method with a free one in {' and '.join(better)}; it is worse in"
+                f" {' and in '.join(worse)}."
+            )
     return texts
 
 
-def _counted(cases: Sequence[OverSplits]) -> str:
-    """How many there are, and of how many this holds if the p-values are adjusted."""
-    return f"{len(cases)} ({sum(each.p_holm <= 0.05 for each in cases)} adjusted)" if cases else "0"
+def split_counts(found: Sequence[OverSplits]) -> Table | None:
+    """How many methods are better and worse systems over class splits, by question, images and data set."""
+    rows = [
+        [WHEN[question], images, dataset, str(len(cases)), *map(str, _numbers(cases))]
+        for question, (split, images) in product(QUESTIONS, IMAGES.items())
+        for dataset, cases in grouped(_asked(found, question, split), lambda each: each.contender.dataset).items()
+    ]
+    titles = ("when", "images", "data", "of", "better", "adjusted", "worse", "adjusted")
+    title = "How many methods are better or worse systems than the plain one, over class splits"
+    return cells_table(title, headings(*titles, labels=3), rows, small="small fit") if rows else None
+
+
+def _asked(found: Sequence[OverSplits], question: Question, split: str) -> list[OverSplits]:
+    return [each for each in found if (each.question, each.column.split) == (question, split)]
+
+
+def _numbers(cases: Sequence[OverSplits]) -> tuple[int, int, int, int]:
+    """How many are better, also after adjustment, and how many worse."""
+    better = [each for each in cases if each.summary.ci_low > 0]
+    worse = [each for each in cases if each.summary.ci_high < 0]
+    after = [sum(each.p_holm <= 0.05 for each in those) for those in (better, worse)]
+    return len(better), after[0], len(worse), after[1]
+
+
+def _adjusted(count: int, after: int) -> str:
+    """A number of cases, and of how many it holds if the p-values are adjusted."""
+    return f"{count} ({after} adjusted)" if count else "0"
 
 
 def _sentence(question: Question, found: Sequence[System]) -> str:

@@ -24,7 +24,7 @@ from ..splits import split_document
 from ..table import Table, grouped
 from ..write import Judged
 from .about import DataSet, data_sets
-from .answer import answer_of, headline_of, split_sentences
+from .answer import answer_of, headline_of, split_counts, split_sentences
 from .curves import HEIGHT, WIDTH, Chart, charts_of
 from .sources import (
     Tested,
@@ -110,11 +110,12 @@ def page_html(judged: Judged, damaged: Iterable[Damage], pictures: Sequence[Path
     parts = [_part(each, by_budget[name], sources, anchors, spent) for name, each in about.items()]
     style = _read("page.css") + _read("vendor/uPlot.min.css")
     script = "\n".join([*(_read(f"vendor/{name}") for name in _SCRIPTS), _read("page.js")])
-    answer = answer_of([part.words for part in parts]) if parts else None
+    words = [part.words for name, part in zip(about, parts) if name not in judged.over_splits]
+    answer = answer_of(words) if words else None
     systems = grouped(judged.systems, lambda each: each.contender.dataset)
-    titles = {name: each.title for name, each in about.items()}
-    headline = headline_of([each for name in about for each in systems.get(name, ())], anchors, titles)
-    over_splits = split_document(judged.splits).tables
+    titles = {name: each.title for name, each in about.items() if name not in judged.over_splits}
+    headline = headline_of([each for name in titles for each in systems.get(name, ())], anchors, titles)
+    split_tables = split_document(judged.splits).tables
     return (
         environment()
         .get_template("page.tmpl")
@@ -127,11 +128,12 @@ def page_html(judged: Judged, damaged: Iterable[Damage], pictures: Sequence[Path
             losses=losses(sources),
             headline=headline,
             split_sentences=split_sentences(judged.splits),
+            split_counts=split_counts(judged.splits),
             split_tables=[
                 replace(each, anchor=anchors.of("splits", each.title), notes=(*each.notes, each.caption))
-                for each in over_splits
+                for each in split_tables
             ],
-            cases=cases_table(answer.cases, len(parts), points_text(CONFIDENCE)) if answer and answer.cases else None,
+            cases=cases_table(answer.cases, len(words), points_text(CONFIDENCE)) if answer and answer.cases else None,
             table=to_html,
             candidates=candidates_table,
             named=named,
