@@ -340,7 +340,7 @@ def proposals(told: Iterable[int]) -> str:
     draw, lines = random.Random(0), []
     for count in told:
         points = [{name: 10 ** draw.uniform(-4, 0) for name in space} for _ in range(count)]
-        trials = [Told(params=point, value=draw.random()) for point in points]
+        trials = [Told(params=point, values=(draw.random(),)) for point in points]
         seconds = []
         for number in range(3):
             began = time.process_time()

@@ -88,3 +88,7 @@ def test_generated_features_have_the_size_that_was_asked_for(scale, tmp_path):
     assert not set(train["labels"]) & set(test["labels"])
     moved = np.abs(test["corrupted_crop"] - test["features"]).mean(1)
     assert np.corrcoef(moved, test["severity_crop"])[0, 1] > 0.9
+
+
+def test_a_proposal_is_timed(scale):
+    assert scale.proposals((4,)).startswith("proposal after 4 trials: ")
