@@ -155,7 +155,7 @@ class Workshop:
         store = job.site.store
         if isinstance(job, TrainJob):
             self._train(job, store)
-        else:
+        elif isinstance(job, TestJob):
             for spec in job.specs:
                 self._test(job, spec, store)
         return Done()
@@ -241,7 +241,7 @@ class SimulatedWorker:
         for line in lines:
             on_event(EVENTS.validate_json(line))
         shop.busy -= 1
-        shop.units += not isinstance(job, ProposeJob)
+        shop.units += isinstance(job, TrainJob | TestJob)
         found = EVENTS.validate_json(done)
         assert isinstance(found, Done)
         return found

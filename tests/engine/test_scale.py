@@ -90,5 +90,11 @@ def test_generated_features_have_the_size_that_was_asked_for(scale, tmp_path):
     assert np.corrcoef(moved, test["severity_crop"])[0, 1] > 0.9
 
 
+def test_heads_of_one_base_are_simulated(scale, template, tmp_path):
+    # Features of the test images are made for both.
+    asked = {"methods": ("cosface", "pfe", "scf"), "datasets": ("ndigit_smoke",)}
+    assert scale.drive(scale.Grid(trials=4, seeds=1), tmp_path / "runs", 8, template, **asked).units == 3 * 21
+
+
 def test_a_proposal_is_timed(scale):
     assert scale.proposals((4,)).startswith("proposal after 4 trials: ")
