@@ -74,6 +74,10 @@ class ClaimedUnits:
         self._claims.give_back(claim)
         return False
 
+    def give_back(self, unit: tuple[Cell, Kind, str]) -> None:
+        """Give back the claim on a unit that was done before."""
+        self._claims.give_back(self._store.unit_dir(*unit) / CLAIM)
+
     def _begin(self, claim: Path, job: TrainJob | TestJob, missing: Callable[[], TrainJob | TestJob | None]) -> bool:
         """Claim a unit; False if that fails, or if its holder before has done the job since it was asked for."""
         if self._claims.take(claim) and missing() == job:

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from ..errors import LINE, UnitFailed, shortened
 from ..planning.plan import Plan, Specs
@@ -71,7 +71,7 @@ class Scheduler:
         self._failed: set[tuple[str, str]] = set()
         self._claims = Claims(self.store.root)
         self._trial_of: dict[str, tuple[Cell, str, int]] = {}
-        self._tests: dict[Cell, dict[str, tuple[Columns, float]]] = {}
+        self._tests: dict[Cell, dict[str, tuple[Columns, float, str]]] = {}
         self.store.on_damage = self._set_aside
         self._order = {plan.cell: index for index, plan in enumerate(self.plans)}
         self._units = ClaimedUnits(site, workers, display, self._claims, self._order, self._trial_of)
@@ -368,10 +368,15 @@ class Scheduler:
             lacking = tuple(spec for spec in specs if not self._is_tested(cell, spec))
             return TestJob(specs=lacking, cell=cell, trained=trained, site=self.site) if lacking else None
 
-        if missing() is not None:
+        unit: tuple[Cell, Literal["test"], str] = (cell, "test", specs[0].id)
+        if missing() is None:
+            self._units.give_back(unit)
+        else:
             await asyncio.gather(*(self._tested_features(plan, spec) for spec in replicates[0].values()))
-        # Tests go first: a seed's numbers appear as soon as it is trained.
-        await self._units.run((cell, "test", specs[0].id), missing, 0)
+            # Tests go first: a seed's numbers appear as soon as it is trained.
+            await self._units.run(unit, missing, 0)
+            for spec in specs:
+                self._tests.get(cell, {}).pop(spec.id, None)
         for spec in specs:
             self._make_latest(cell, spec)
         self.display.tested(cell, seed)
@@ -416,22 +421,31 @@ class Scheduler:
 
         Of two tests of a setting (with other corruptions, say) the tables show what was asked for last.
         """
-        record = self.store.tested(cell, spec.id)
-        if record is None:
-            raise UnitFailed(f"the record of test {spec.id} is missing after its test")
-        if record.environment.memory_note:
-            self.display.log(f"{cell.method} on {cell.dataset}: test {spec.id}: {record.environment.memory_note}")
         if cell not in self._tests:
             self._tests[cell] = {test.unit: _of_setting(test) for test in self.store.tests(cell)}
         tests = self._tests[cell]
-        others = [time for unit, (columns, time) in tests.items() if unit != spec.id and columns == record.columns]
+        record = None
+        if spec.id not in tests:
+            record = self._tested(cell, spec)
+            tests[spec.id] = _of_setting(record)
+        columns, finished, note = tests[spec.id]
+        if note:
+            self.display.log(f"{cell.method} on {cell.dataset}: test {spec.id}: {note}")
+        others = [time for unit, (own, time, _) in tests.items() if unit != spec.id and own == columns]
         newest = max(others, default=-math.inf)
-        if record.finished <= newest:
+        if finished <= newest:
             after = max(newest + 1, math.nextafter(newest, math.inf))
-            record = record.model_copy(update={"finished": after})
+            record = (record or self._tested(cell, spec)).model_copy(update={"finished": after})
             self.store.write(record)
-        tests[spec.id] = _of_setting(record)
+            tests[spec.id] = _of_setting(record)
+
+    def _tested(self, cell: Cell, spec: TestSpec) -> TestRecord:
+        record = self.store.tested(cell, spec.id)
+        if record is None:
+            raise UnitFailed(f"the record of test {spec.id} is missing after its test")
+        return record
 
 
-def _of_setting(record: TestRecord) -> tuple[Columns, float]:
-    return record.columns, record.finished
+def _of_setting(record: TestRecord) -> tuple[Columns, float, str]:
+    """Columns of a test, when it finished, and the note on its memory."""
+    return record.columns, record.finished, record.environment.memory_note

@@ -53,6 +53,7 @@ ABOUT_SYSTEMS = (
     "AUGRC of Recall@1 of the plain method with the free confidence that validation chose on each split, minus that of"
     " the method with its own confidence: above 0, the method is the better system. Intervals as for the means. p:"
     f" t-test of the same heuristic for {_systems_title(*FIRST)}; Holm: adjusted over the methods of the table."
+    " Methods whose confidence orders images as a free one does, on all splits, are left out."
 )
 """Legend of the tables of systems."""
 
@@ -164,6 +165,7 @@ def _systems(every: Mapping[Contender, BySplit], means: Iterable[OverSplits]) ->
     """Comparisons of systems over splits, by question and images, for the methods of a budget."""
     of = {each.contender: each for each in means}
     gains: dict[tuple[Contender, str, Question, str], dict[int, float]] = {}
+    learned = set()  # contenders whose confidence is not a free one in another scale
     for place in sorted({place for splits in every.values() for place in splits}):
         for each in systems(splits[place] for splits in every.values() if place in splits):
             difference = each.differences[MEASURES[0].title]
@@ -171,9 +173,12 @@ def _systems(every: Mapping[Contender, BySplit], means: Iterable[OverSplits]) ->
                 contender = each.contender._replace(pinned=each.contender.pinned.on_split(0))
                 key = contender, each.plain.label, each.question, each.split
                 gains.setdefault(key, {})[place] = difference.mean
+                if not each.same_order_as:
+                    learned.add(contender)
     found = [
         replace(of[contender], column=replace(AUGRC, split=split), against=plain, question=question, values=values)
         for (contender, plain, question, split), values in gains.items()
+        if contender in learned
     ]
     compared = grouped(found, lambda each: (each.question, each.column.split)).values()
     return [

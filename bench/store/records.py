@@ -72,44 +72,42 @@ def checked_content(text: str | bytes, kind: str, wanted: int = SCHEMA_VERSION) 
     """Read the fields of a record from the content of its file, and check its checksum and schema."""
     try:
         held: Any = from_json(text)
-        colons = text.count('":') if isinstance(text, str) else text.count(b'":')
-        if colons != _keys(held):  # as a repeated key makes it
+        checksum, written = _without_checksum(held)
+        # A repeated key is in the text alone. Counting is ten times as fast as a parser that sees such keys.
+        if _colons(text) != (checksum is not None) + _colons(written):
             held = read_json(text)
+            checksum, written = _without_checksum(held)
     except ValueError as error:
         raise DamagedRecord(shortened(f"not valid JSON: {error}")) from None
     if not isinstance(held, dict):
         raise DamagedRecord("not a JSON object")
-    checksum, found, schema = held.pop("checksum", None), held.get("kind"), held.get("schema")
+    found, schema = held.get("kind"), held.get("schema")
     if schema != wanted or found != kind:
         found, schema = (shortened(str(value), 40) for value in (found, schema))
         raise DamagedRecord(f"a {found} record of schema {schema}, not a {kind} record of {wanted}")
-    if not _is_content_id(checksum, held):
+    if not _is_content_id(checksum, held, written):
         raise DamagedRecord("its checksum does not fit its content")
     return {key: value for key, value in held.items() if key not in ("kind", "schema")}
 
 
-def _is_content_id(checksum: object, held: dict[str, Any]) -> bool:
-    """Check if a checksum is the id of some content."""
+def _without_checksum(held: object) -> tuple[object, bytes]:
+    """Take the checksum out of a JSON object; returns it and the text of the rest."""
+    checksum = held.pop("checksum", None) if isinstance(held, dict) else None
+    return checksum, to_json(held)
+
+
+def _colons(text: str | bytes) -> int:
+    """Number of colons that follow a quotation mark, as after every key."""
+    return text.count('":') if isinstance(text, str) else text.count(b'":')
+
+
+def _is_content_id(checksum: object, held: dict[str, Any], written: bytes) -> bool:
+    """Check if a checksum is the id of some content, given also as written by pydantic."""
     # Keys in a file are sorted, and pydantic writes most values as the id's text has them, in a quarter of the time.
-    quick = hashlib.blake2b(to_json(held), digest_size=8).hexdigest()
     try:
-        return checksum == quick or checksum == content_id(held)
+        return checksum == hashlib.blake2b(written, digest_size=8).hexdigest() or checksum == content_id(held)
     except (ValueError, RecursionError):  # half of a surrogate pair, a number that is not finite
         return False
-
-
-def _keys(value: object) -> int:
-    """Number of keys in a JSON value, those of objects inside of it included."""
-    count, left = 0, [value]
-    while left:
-        held = left.pop()
-        if isinstance(held, dict):
-            count += len(held)
-            held = held.values()
-        elif not isinstance(held, list):
-            continue
-        left += [item for item in held if type(item) is dict or type(item) is list]
-    return count
 
 
 class _Unit(_Record):

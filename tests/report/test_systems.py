@@ -309,8 +309,12 @@ def test_over_class_splits_the_unit_is_the_split_and_the_rival_is_chosen_on_each
             ("cosface", {"norm": norm, "max_cosine": cosine, "margin": 1.5}),
             ("spread", {OWN: 1.0, "norm": 0.1}),
             ("other", {OWN: 2.5, "norm": 0.1}),
+            ("same", {OWN: 2.5, "norm": 2.5}),
         ):
             frame, role = _method(name, skill, seeds=2, pinned=pinned, splits=(*SPLITS, "test_blur"))
+            if name == "same":
+                own, norm = (frame["confidence"] == each for each in (OWN, "norm"))
+                frame.loc[own, "value"] = frame.loc[norm, "value"].to_numpy()
             for part in (frame, role):
                 part["unit"] += f" {number}"
             frames.append(frame)
@@ -323,6 +327,7 @@ def test_over_class_splits_the_unit_is_the_split_and_the_rival_is_chosen_on_each
     means = [OverSplits(each, column, "", {}, seeds=2, test_over_train=RATIO) for each in every]
     found = over_splits_of(every, means)
     tables = {frame["method"].iloc[0] + str(frame["pinned"].iloc[0].class_seed): frame for frame in frames}
+    assert {x.contender.method for x in found} == {"spread", "other"}  # the other one's confidence is the norm
     p = []
     for name in ("spread", "other"):
         each = next(x for x in found if (x.contender.method, x.question, x.column.split) == (name, BEFORE, "test"))
