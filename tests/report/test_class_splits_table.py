@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from statistics import fmean, stdev
 
@@ -181,6 +182,7 @@ def test_the_page_begins_with_the_class_splits(store):
     judged.__dict__["splits"] = [*judged.splits, *found]
     page = page_html(judged, ())
     assert page.index(sentence) < page.index('id="results"')
+    assert set(re.findall('href="#([^"]+)"', page)) <= set(re.findall('id="([^"]+)"', page))
     assert 'id="answer"' not in page  # two seeds on the data set's own split do not answer it once more
     assert "systems over class splits: AUGRC of cosface minus the method" in page
     rows = judged.splits

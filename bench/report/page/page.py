@@ -110,12 +110,12 @@ def page_html(judged: Judged, damaged: Iterable[Damage], pictures: Sequence[Path
     parts = [_part(each, by_budget[name], sources, anchors, spent) for name, each in about.items()]
     style = _read("page.css") + _read("vendor/uPlot.min.css")
     script = "\n".join([*(_read(f"vendor/{name}") for name in _SCRIPTS), _read("page.js")])
-    words = [part.words for name, part in zip(about, parts) if name not in judged.over_splits]
-    answer = answer_of(words) if words else None
+    parts = [part if name not in judged.over_splits else _unlinked(part) for name, part in zip(about, parts)]
+    by_seeds = [part for name, part in zip(about, parts) if name not in judged.over_splits]
+    answer = answer_of([part.words for part in by_seeds]) if by_seeds else None
     systems = grouped(judged.systems, lambda each: each.contender.dataset)
     titles = {name: each.title for name, each in about.items() if name not in judged.over_splits}
     headline = headline_of([each for name in titles for each in systems.get(name, ())], anchors, titles)
-    split_tables = split_document(judged.splits).tables
     return (
         environment()
         .get_template("page.tmpl")
@@ -124,16 +124,16 @@ def page_html(judged: Judged, damaged: Iterable[Damage], pictures: Sequence[Path
             style=style,
             script=script,
             parts=parts,
+            by_seeds=by_seeds,
             answer=answer,
             losses=losses(sources),
             headline=headline,
             split_sentences=split_sentences(judged.splits),
             split_counts=split_counts(judged.splits),
-            split_tables=[
-                replace(each, anchor=anchors.of("splits", each.title), notes=(*each.notes, each.caption))
-                for each in split_tables
-            ],
-            cases=cases_table(answer.cases, len(words), points_text(CONFIDENCE)) if answer and answer.cases else None,
+            split_tables=_split_tables(judged, anchors),
+            cases=cases_table(answer.cases, len(by_seeds), points_text(CONFIDENCE))
+            if answer and answer.cases
+            else None,
             table=to_html,
             candidates=candidates_table,
             named=named,
@@ -195,6 +195,20 @@ def _part(
         parameters_table(facts, own, anchors.of("parameters", name)),
         tuple(charts_of(facts, words.leaders[0].contender, anchors)),
     )
+
+
+def _split_tables(judged: Judged, anchors: Anchors) -> list[Table]:
+    """Tables over class splits, with their captions as notes."""
+    return [
+        replace(each, anchor=anchors.of("splits", each.title), notes=(*each.notes, each.caption))
+        for each in split_document(judged.splits).tables
+    ]
+
+
+def _unlinked(part: DatasetPart) -> DatasetPart:
+    """A part whose parameters do not lead to rows of results, which the page has over class splits alone."""
+    rows = (replace(row, cells=tuple(replace(each, href="") for each in row.cells)) for row in part.parameters.rows)
+    return replace(part, parameters=replace(part.parameters, rows=tuple(rows)))
 
 
 def _picture(path: Path, anchors: Anchors) -> dict[str, str]:
