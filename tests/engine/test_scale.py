@@ -11,7 +11,7 @@ from bench.scoring.columns import open_columns
 from bench.store.check import damages
 from bench.store.claims import Claims
 from bench.store.folder import Store
-from bench.store.records import TrainRecord
+from bench.store.records import TestRecord, TrainRecord
 
 from .conftest import loaded_tool
 from .test_sharing import Fake, _drive
@@ -94,6 +94,18 @@ def test_heads_of_one_base_are_simulated(scale, template, tmp_path):
     # Features of the test images are made for both.
     asked = {"methods": ("cosface", "pfe", "scf"), "datasets": ("ndigit_smoke",)}
     assert scale.drive(scale.Grid(trials=4, seeds=1), tmp_path / "runs", 8, template, **asked).units == 3 * 21
+
+
+def test_the_same_command_again_reads_a_finished_test_twice(scale, template, tmp_path, monkeypatch):
+    asked = {"methods": ("cosface",), "datasets": ("ndigit_smoke",)}
+    grid, root = scale.Grid(trials=4, seeds=2), tmp_path / "runs"
+    scale.drive(grid, root, 8, template, **asked)
+    tests, read = len([*Store(root).tests()]), Counter()
+    unwatched = Store._read
+    monkeypatch.setattr(Store, "_read", lambda *given: read.update([given[2]]) or unwatched(*given))
+    scale.drive(grid, root, 8, template, **asked)
+    read[TestRecord] -= 1  # the template
+    assert read[TestRecord] == 2 * tests
 
 
 def test_a_proposal_is_timed(scale):

@@ -190,7 +190,7 @@ def test_the_page_begins_with_the_class_splits(store):
     apart = Judged(store, judged.results)
     apart.__dict__["splits"] = others
     page = page_html(apart, ())
-    assert page.index(sentence) < page.index("Data sets that were not") < page.index('id="answer"')
+    assert page.index(sentence) < page.index("Data sets whose systems were not") < page.index('id="answer"')
     counts = split_counts([*found, *(each for each in others if each.question)])
     place = "before there is a gallery"
     assert [[cell.text for cell in line.cells] for line in counts.rows] == [
