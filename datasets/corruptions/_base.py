@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -134,7 +134,7 @@ def corrupted(images: ImageSet, name: str, index: Tensor, quality: Tensor, seed:
 
     def one(item: tuple[Tensor, float, int]) -> Tensor:
         pixels, severity, place = item
-        return corrupt(name, pixels, severity, images.ids[place], seed)
+        return _KEPT.corrupt(name, pixels, severity, images.ids[place], seed)
 
     items = list(zip(images.pixels_of(index), (1 - quality).tolist(), index.tolist()))
     return images.normalised(torch.stack(list(images.map(one, items))))
@@ -189,6 +189,31 @@ def corrupt(name: str, image: Tensor, severity: float, identity: str, seed: int)
         )
     return made
 
+
+class _Kept:
+    """Corrupted images of this process, up to a size: all methods and seeds are tested on the same ones."""
+
+    def __init__(self, size: int) -> None:
+        self.room = size
+        self.images: dict[tuple[Any, ...], Tensor] = {}
+
+    def corrupt(self, name: str, image: Tensor, severity: float, identity: str, seed: int) -> Tensor:
+        """Result of :func:`corrupt`, computed once as long as there is room."""
+        from .registry import CORRUPTIONS
+
+        content = blake2b(image.contiguous().numpy().tobytes(), digest_size=16).digest()
+        key = (CORRUPTIONS.get(name), content, image.shape, severity, identity, seed)
+        found = self.images.get(key)
+        if found is None:
+            found = corrupt(name, image, severity, identity, seed)
+            if found.nbytes <= self.room:
+                self.room -= found.nbytes
+                # A copy, as the result may share memory with the image or with something larger.
+                self.images[key] = found.clone()
+        return found
+
+
+_KEPT = _Kept(128 * 2**20)
 
 __all__ = [
     "CROP",

@@ -5,11 +5,13 @@ import io
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from bench.datasets import CORRUPTIONS, ArrayImages, PhotoImages, View, corrupt, corrupted
+from bench.datasets.corruptions import _base
 from bench.datasets.corruptions._base import check_range, draw_quality, manifest_sha256
 from bench.datasets.corruptions.blur import BLUR_SIGMA
 from bench.datasets.corruptions.noise import NOISE_SD
@@ -23,6 +25,7 @@ from scipy.stats import kstest
 
 KINDS = [name for name, kind in CORRUPTIONS.items() if kind.apply is not None and kind.of == "images"]
 OF_FEATURES = [name for name, kind in CORRUPTIONS.items() if kind.of == "features"]
+NOISE = CORRUPTIONS["noise"]
 SEVERITIES = [0.0, 0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0]
 
 
@@ -74,6 +77,47 @@ def test_the_same_image_is_corrupted_the_same_way_whatever_stands_beside_it(kind
     # Clean where nothing is lost, bit for bit.
     assert torch.equal(whole[5], images.evaluation(rows)[5])
     assert not torch.equal(whole[4], images.evaluation(rows)[4])
+
+
+@pytest.mark.parametrize(("room", "times"), [(10**6, 6), (3 * 18 * 50, 9), (0, 12)])
+def test_corrupted_images_are_kept_as_far_as_there_is_room(monkeypatch, room, times):
+    """A second pass is equal to the last bit, and what a caller does to an image is not kept."""
+    calls = []
+
+    def apply(image, severity, draw):
+        calls.append(severity)
+        return NOISE.apply(image, severity, draw)
+
+    monkeypatch.setitem(CORRUPTIONS.added, "noise", (replace(NOISE, apply=apply), "here"))
+    monkeypatch.setattr(_base, "_KEPT", _base._Kept(room))
+    images, index, quality = _set(), torch.arange(6), torch.linspace(0.1, 0.6, 6)
+    first = corrupted(images, "noise", index, quality, 7)
+    expected = first.clone()
+    first.zero_()
+    assert torch.equal(corrupted(images, "noise", index, quality, 7), expected)
+    assert len(calls) == times
+
+
+@pytest.mark.parametrize("change", ["pixels", "severity", "seed", "identity", "corruption", "none"])
+def test_a_kept_image_is_of_the_same_pixels_severity_seed_identity_and_corruption(monkeypatch, change):
+    monkeypatch.setattr(_base, "_KEPT", _base._Kept(10**6))
+    images, index, quality, seed = _set(), torch.arange(6), torch.full((6,), 0.5), 7
+    corrupted(images, "noise", index, quality, seed)
+    if change == "pixels":
+        images.pixels[0, 0, 0, 0] += 1
+    elif change == "severity":
+        quality = quality / 2
+    elif change == "seed":
+        seed = 8
+    elif change == "identity":
+        images.ids = tuple(f"other {i}" for i in range(6))
+    elif change == "corruption":
+        monkeypatch.setitem(CORRUPTIONS.added, "noise", (CORRUPTIONS["blur"], "here"))
+    direct = [
+        corrupt("noise", pixels, 1 - float(of), identity, seed)
+        for pixels, of, identity in zip(images.pixels, quality, images.ids)
+    ]
+    assert torch.equal(corrupted(images, "noise", index, quality, seed), images.normalised(torch.stack(direct)))
 
 
 @pytest.mark.parametrize("kind", ["noise", "occlusion"])
