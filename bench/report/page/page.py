@@ -77,11 +77,11 @@ class DatasetPart:
     about: DataSet
     words: Words
     others: tuple[DatasetFacts, ...]
-    results: Table
-    use: Table
     settings: Table
     parameters: Table
-    charts: tuple[Chart, ...]
+    results: Table | None = None
+    use: Table | None = None
+    charts: tuple[Chart, ...] = ()
 
     @property
     def facts(self) -> DatasetFacts:
@@ -107,10 +107,12 @@ def page_html(judged: Judged, damaged: Iterable[Damage], pictures: Sequence[Path
     about = data_sets(by_budget)
     failed = failures(store, found)
     spent = {row.contender: row for row in judged.costs}
-    parts = [_part(each, by_budget[name], sources, anchors, spent) for name, each in about.items()]
+    parts = [
+        _part(each, by_budget[name], sources, anchors, None if name in judged.over_splits else spent)
+        for name, each in about.items()
+    ]
     style = _read("page.css") + _read("vendor/uPlot.min.css")
     script = "\n".join([*(_read(f"vendor/{name}") for name in _SCRIPTS), _read("page.js")])
-    parts = [part if name not in judged.over_splits else _unlinked(part) for name, part in zip(about, parts)]
     by_seeds = [part for name, part in zip(about, parts) if name not in judged.over_splits]
     answer = answer_of([part.words for part in by_seeds]) if by_seeds else None
     systems = grouped(judged.systems, lambda each: each.contender.dataset)
@@ -179,21 +181,29 @@ def _part(
     budgets: Sequence[DatasetFacts],
     sources: Sequence[Tested],
     anchors: Anchors,
-    spent: Mapping[Contender, CostRow],
+    spent: Mapping[Contender, CostRow] | None,
 ) -> DatasetPart:
+    """A part with costs in its table of results; without them, and without results, if class splits answer instead."""
     name, leading = about.name, budgets[0]
     own = [each for each in sources if contender_of(each.test) in leading.groups]
     facts = replace(leading, settings=settings_text(leading, own), title=about.title)
+    if spent is None:
+        facts = replace(facts, anchors=dict.fromkeys(facts.anchors, ""))  # there are no rows to lead to
     words = Words(facts)
-    return DatasetPart(
+    part = DatasetPart(
         about,
         words,
         tuple(budgets[1:]),
-        results_table(facts, anchors.of("results", name), spent),
-        use_table(words, anchors.of("use", name)),
         settings_table(facts, own, anchors.of("settings", name)),
         parameters_table(facts, own, anchors.of("parameters", name)),
-        tuple(charts_of(facts, words.leaders[0].contender, anchors)),
+    )
+    if spent is None:
+        return part
+    return replace(
+        part,
+        results=results_table(facts, anchors.of("results", name), spent),
+        use=use_table(words, anchors.of("use", name)),
+        charts=tuple(charts_of(facts, words.leaders[0].contender, anchors)),
     )
 
 
@@ -203,12 +213,6 @@ def _split_tables(judged: Judged, anchors: Anchors) -> list[Table]:
         replace(each, anchor=anchors.of("splits", each.title), notes=(*each.notes, each.caption))
         for each in split_document(judged.splits).tables
     ]
-
-
-def _unlinked(part: DatasetPart) -> DatasetPart:
-    """A part whose parameters do not lead to rows of results, which the page has over class splits alone."""
-    rows = (replace(row, cells=tuple(replace(each, href="") for each in row.cells)) for row in part.parameters.rows)
-    return replace(part, parameters=replace(part.parameters, rows=tuple(rows)))
 
 
 def _picture(path: Path, anchors: Anchors) -> dict[str, str]:
