@@ -65,9 +65,10 @@ def save_figure(figure: Figure, path: Path) -> list[Path]:
         text.set_text("\n".join(map(printable, shown.split("\n"))))
         if "\\mathdefault" not in shown:  # as in the labels of a logarithmic axis
             text.set_parse_math("$" not in shown)
-    figure.draw_without_rendering()
     # The layout is made, and its extent measured, once and not for each of the two files.
-    figure.set_layout_engine("none")
+    if engine := figure.get_layout_engine():
+        engine.execute(figure)
+    figure.set_layout_engine(None)  # "none" leaves a placeholder, for which savefig draws twice
     box = figure.get_tightbbox().padded(0.05)
     written = []
     for suffix, metadata in ((".png", {"Software": None}), (".svg", {"Date": None})):
