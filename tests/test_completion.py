@@ -52,6 +52,7 @@ def ask(line):
     return done.stdout.split()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "offers"),
     [
@@ -103,6 +104,7 @@ def test_the_script_that_bash_installs_completes():
     assert "offers: pfe,arcface" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("columns", "terminal"), [("80", "dumb"), ("120", "xterm-256color")])
 def test_the_options_of_run_are_in_sections_of_plain_text(columns, terminal):
     environment = os.environ | {"COLUMNS": columns, "TERM": terminal}

@@ -31,12 +31,14 @@ def _run(*command, cwd):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_scoring_embeddings_of_ones_own(tmp_path):
     text = _run(sys.executable, "-P", EXAMPLES / "score_embeddings.py", cwd=tmp_path)
     aurc = {line.split()[0]: float(line.split()[-1]) for line in text.splitlines() if " recall_at_1 " in line}
     assert aurc["oracle"] < aurc["given"] < aurc["random"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("file", "method"), [("own_method.py", "smoothed_softmax"), ("pml_loss.py", "pml_triplet")])
 def test_a_method_of_ones_own_passes_bench_test(tmp_path, file, method):
     plugin = EXAMPLES / file

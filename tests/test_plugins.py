@@ -168,6 +168,7 @@ class Cloudy(Method):
 '''
 
 
+@pytest.mark.slow
 def test_a_method_with_a_distribution_of_its_own_conforms(plugin):
     """Fault A8: a distribution of one's own was refused for want of an array form."""
     from bench.conformance import CHECKS, check

@@ -121,6 +121,7 @@ print(json.dumps(changed()))
 """
 
 
+@pytest.mark.slow
 def test_an_edit_in_a_checkout_makes_anew_what_uses_it_and_a_renewed_lock_nothing(tmp_path):
     layout = _layout(tmp_path, copied=("methods",))
     done = subprocess.run(
@@ -273,6 +274,7 @@ def _interpreters():
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14"])
 def test_every_version_of_python_gives_the_same_hashes(version, tmp_path):
     if version not in _interpreters():

@@ -20,6 +20,8 @@ from safetensors.torch import load_file, save_file
 from tests.api.conftest import METHODS
 from tests.in_process import run_here
 
+pytestmark = pytest.mark.slow  # they share a run
+
 
 @pytest.fixture(scope="module")
 def load(runs, dots):
@@ -71,7 +73,6 @@ def test_the_test_images_get_the_embeddings_that_the_test_kept(runs, load, image
     )
 
 
-@pytest.mark.slow
 def test_heads_on_frozen_features_are_loaded_with_their_backbone(tmp_path, dots, load, images):
     torch.manual_seed(0)
     save_file(build_backbone("convnet", 1).state_dict(), tmp_path / "start.safetensors")

@@ -11,6 +11,8 @@ import pytest
 from bench.errors import UserError
 from bench.report.render import to_csv
 
+pytestmark = pytest.mark.slow  # they share a run
+
 
 @pytest.fixture(scope="module")
 def found(runs):

@@ -41,6 +41,7 @@ def test_an_unknown_option_is_one_line(name, hint):
         bench.run(methods="cosface", **{name: 1})
 
 
+@pytest.mark.slow
 def test_the_message_of_the_command_is_the_error(tmp_path, dots):
     with pytest.raises(UserError, match=r"^unknown method 'cosfac'.*did you mean 'cosface'"):
         bench.run(methods="cosfac", dataset="dots", plugins=dots, results=tmp_path / "runs")

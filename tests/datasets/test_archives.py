@@ -82,6 +82,7 @@ def test_a_whole_archive_is_unpacked(tmp_path, name):
     assert len(held) * BLOCK <= spent <= len(held) * BLOCK + tarfile.RECORDSIZE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_truncated_archive_is_refused_wherever_it_is_cut(tmp_path, name):
     path = WRITERS[name](tmp_path / name)
@@ -192,6 +193,7 @@ BOMBS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", BOMBS)
 def test_a_bomb_is_refused_and_can_be_allowed(tmp_path, kind, monkeypatch):
     monkeypatch.setattr(archives, "FREE_BYTES", 10**7)

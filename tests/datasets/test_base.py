@@ -147,6 +147,7 @@ def test_train_val_is_frozen():
         both.fold = 1
 
 
+@pytest.mark.slow
 def test_importing_the_folder_is_cheap():
     code = (
         "import sys, bench.datasets, bench.datasets.splits; "

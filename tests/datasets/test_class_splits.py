@@ -55,6 +55,7 @@ def test_a_class_that_changes_its_part_changes_its_handwriting(tmp_path):
     assert {name.split("/")[1] for name in data.train_val().train.ids} == {"train"}
 
 
+@pytest.mark.slow
 def test_the_posterior_is_that_of_the_drawn_identities(tmp_path):
     site = Site(results=str(tmp_path))
     images = site.dataset("ambiguous_digits", {"class_seed": 1}).test()

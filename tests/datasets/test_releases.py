@@ -44,6 +44,7 @@ def test_cub_merges_the_official_split_and_halves_the_classes(releases):
     assert all(name.split("/")[1] == label for name, label in by_name.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("merged", [False, True])
 def test_cars_in_both_layouts(releases, monkeypatch, merged):
     monkeypatch.setattr(Cars196, "counts", (16 if merged else 32, 8))
@@ -234,6 +235,7 @@ def test_import_unpacks_finds_and_refuses(releases, tmp_path, capsys, refusal):
     assert not (data_root / "sop").exists()
 
 
+@pytest.mark.slow
 def test_large_lists_are_planned_without_opening_an_image(tmp_path, monkeypatch):
     base = tmp_path / "Stanford_Online_Products"
     base.mkdir()

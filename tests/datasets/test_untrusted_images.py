@@ -70,6 +70,7 @@ def test_every_allowed_format_is_tried():
     assert {name for name, _ in KINDS.values()} == set(FORMATS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_truncated_file_is_refused_or_has_every_pixel(tmp_path, kind):
     path = tmp_path / f"x.{kind}"

@@ -41,6 +41,7 @@ def _bomb(size):
 LENGTH_OF_NAMES, COUNT = b"\x05\x00\x04\x00\x06\x00\x00\x00", struct.pack("<IIII", 5, 8, 1, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

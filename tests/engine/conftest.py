@@ -40,7 +40,7 @@ SMALL = (
     "--trials",
     "5",
 )
-TINY = ("--dataset", "ndigit_smoke", "--set", "optim.epochs=2", "--seeds", "2", "--trials", "6")
+TINY = ("--dataset", "ndigit_smoke", "--set", "optim.epochs=2", "--seeds", "2", "--trials", "3")
 
 
 def write_photographs(root, classes, each):

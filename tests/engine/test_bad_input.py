@@ -11,7 +11,7 @@ from bench.site import Site
 
 from tests.in_process import bring_workers_in, forget_determinism
 
-TINY = ("--dataset", "ndigit_smoke", "--set", "optim.epochs=1", "--seeds", "1", "--trials", "6", "--workers", "1")
+TINY = ("--dataset", "ndigit_smoke", "--set", "optim.epochs=1", "--seeds", "1", "--trials", "3", "--workers", "1")
 
 
 PLUGIN = """
@@ -162,7 +162,7 @@ def test_a_new_method_is_one_file_and_appears_in_the_tables(inside, tmp_path, mo
     table = (tmp_path / "results" / "runs" / "report" / "comparison.md").read_text()
     assert "| tiny |" in table
     assert "| cosface |" in table
-    assert len(list(tmp_path.rglob("tiny/study-*/trial-*.json"))) == 6
+    assert len(list(tmp_path.rglob("tiny/study-*/trial-*.json"))) == 3
 
 
 def _plan(*, plugins=(), **asked):
@@ -208,6 +208,7 @@ def test_a_settings_file_with_an_unknown_method_is_refused(tmp_path):
     assert (params["scale"], params["margin"]) == (50, 0.5)
 
 
+@pytest.mark.slow
 def test_a_loss_that_becomes_nan_fails_its_trial_and_the_study_goes_on(cli, tmp_path):
     plugin = tmp_path / "diverges.py"
     plugin.write_text(DIVERGES.format(limit=20))
@@ -230,6 +231,7 @@ def test_a_study_in_which_everything_fails_says_so(cli, tmp_path):
     assert "cosface" in (tmp_path / "results" / "runs" / "metrics.csv").read_text()
 
 
+@pytest.mark.slow
 def test_a_bug_is_reported_and_not_remembered_as_a_bad_setting(cli, tmp_path):
     plugin = tmp_path / "buggy.py"
     plugin.write_text(PLUGIN.replace("return CosineClassifier", "undefined_name; return CosineClassifier"))
@@ -281,6 +283,7 @@ def test_settings_from_a_file_are_used_and_labelled(inside, tmp_path):
     assert "did you mean 'method.scale'" in done.stderr
 
 
+@pytest.mark.slow
 def test_pinned_settings_leave_the_search(inside):
     plan = inside("run", "--method", "cosface", "--set", "method.margin=0.3", "--dry-run").stdout
     assert "method.margin" not in plan

@@ -19,6 +19,8 @@ from scipy import stats
 
 from tests.in_process import run_here
 
+pytestmark = pytest.mark.slow  # they share a run
+
 CLASSES = [f"c{i:02d}" for i in range(16)]
 SMALL = (
     "--backbone", "convnet", "--weights", "none", "--dim", "8", "--hparams", "default", "--seeds", "1",
@@ -215,7 +217,6 @@ def test_a_corruption_that_is_none_is_refused_in_one_line(asked, message, tmp_pa
     assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.slow
 def test_the_tables_show_what_was_asked_for_last(all_inside):
     """One training tested with other corruptions and then again as at first: no test is done twice."""
     run = ("run", "--method", "cosface", "--dataset", "ndigit_smoke", "--hparams", "default", "--seeds", "1")

@@ -74,6 +74,7 @@ def test_a_trial_counts_by_the_mean_of_its_models(tuned):
     assert trial["value"] == pytest.approx(fmean(values), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_separated_is_the_mean_of_the_models_and_concatenated_their_embeddings_side_by_side(results):
     frame = pd.read_csv(results / "metrics.csv", keep_default_na=False)
     mine = frame[(frame["metric"] == "map_at_r") & (frame["scorer"] == "cosine") & (frame["confidence"] == "")]
@@ -92,6 +93,7 @@ def test_separated_is_the_mean_of_the_models_and_concatenated_their_embeddings_s
     assert held_out[0] != held_out[1]
 
 
+@pytest.mark.slow
 def test_the_tables_keep_the_two_apart(results):
     frame = pd.read_csv(results / "metrics.csv", keep_default_na=False)
     assert not frame.duplicated([c for c in COLUMNS if c not in ("value", "n_queries", "n_lone", "unit")]).any()

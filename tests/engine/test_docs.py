@@ -28,6 +28,7 @@ def test_every_complete_block_is_checked():
     assert set(_blocks()) == set(CHECKS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHECKS)
 def test_a_complete_plugin_of_the_docs_passes_its_check(inside, tmp_path, name):
     """Fault A1: the "complete" method of the README failed `bench test`."""

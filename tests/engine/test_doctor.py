@@ -40,6 +40,7 @@ def test_methods_and_rankings_are_those_of_the_cpu(here):
     assert checks._waits(here.gpu, lambda: torch.zeros(1, device="cpu")) == 0
 
 
+@pytest.mark.slow
 def test_a_gpu_that_computes_something_else_is_noticed(here, monkeypatch):
     computed = Gpu.run
 

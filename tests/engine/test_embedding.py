@@ -67,6 +67,7 @@ def test_the_order_of_images_changes_no_value(trained):
         assert torch.equal(value[order], other[name]), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [32, 100, 2000])
 def test_the_evaluation_batch_size_changes_values_by_less_than_a_millionth(trained, chunk):
     model, images = trained
@@ -104,6 +105,7 @@ def _assert_equal(found, expected):
         assert torch.equal(found[name], value), name
 
 
+@pytest.mark.slow
 def test_cached_features_of_photographs_embed_as_the_images_do(photographs):
     images, ensemble = photographs
     model = ensemble.members[0]

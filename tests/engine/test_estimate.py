@@ -26,6 +26,7 @@ def test_work_that_a_gpu_still_has_to_do_is_waited_for(monkeypatch):
     assert estimate.median_seconds(work, 1) == 5.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("precision", "compiled"), [("float32", False), ("tf32", False), ("bfloat16", False), ("float32", True)]
 )

@@ -52,6 +52,7 @@ def _plugin(folder, body):
 LONG = r'"\n".join(["the spread is\x00 not\tfinite [/bold] " + 280 * "1", *(f"tensor {i:04d}" for i in range(300))])'
 
 
+@pytest.mark.slow
 def test_a_long_message_in_training_is_one_line_and_kept_whole_beside_the_unit(cli, tmp_path):
     plugin = _plugin(tmp_path, f"raise RuntimeError({LONG})")
     done = cli("run", "--method", "mine", *RUN, "--hparams", "default", "--plugin", plugin, check=False)
@@ -102,6 +103,7 @@ def test_the_line_of_a_plug_in_is_named_though_the_error_arose_below_it(cli, tmp
     assert re.match(r"failed mine .*RuntimeError: .*\(losses\.py:8\)", done.stderr.splitlines()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "place"),
     [

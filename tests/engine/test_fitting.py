@@ -39,6 +39,7 @@ def _head(record, site):
     return model.mean.weight
 
 
+@pytest.mark.slow
 def test_a_network_with_given_weights_is_the_same_for_every_seed_and_with_cached_features(tmp_path, weights):
     (first, second), site, notes = _fitted(tmp_path / "runs", weights, seeds=(0, 1))
     assert first.unit != second.unit
@@ -51,6 +52,7 @@ def test_a_network_with_given_weights_is_the_same_for_every_seed_and_with_cached
     assert cached.val_map_at_r == pytest.approx(first.val_map_at_r, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_random_weights_differ_between_seeds_and_are_said_to_be_a_floor(tmp_path):
     (first, second), _, notes = _fitted(tmp_path, seeds=(0, 1))
     assert first.val_map_at_r != second.val_map_at_r

@@ -64,6 +64,7 @@ def test_heads_of_every_kind_train_on_the_same_features_and_the_backbone_keeps_i
     assert head.history[0].val_loss is not None
 
 
+@pytest.mark.slow
 def test_features_are_those_of_the_backbone_and_a_damaged_file_is_made_again(site):
     (plan,) = _plans(site, "cosface")
     trainer = Trainer(_seed_0(plan)[0], site)
@@ -119,6 +120,7 @@ def _starts(site, *methods, **changes):
     ]
 
 
+@pytest.mark.slow
 def test_a_head_may_start_at_the_principal_axes_which_are_epoch_0(site):
     (axes,), (random,) = _starts(site, "cosface", dim=16)
     (network,) = _trained(site, "untrained", dim=16, set=("data.feature_views=2", "method.whitening=0"))
@@ -130,6 +132,7 @@ def test_a_head_may_start_at_the_principal_axes_which_are_epoch_0(site):
     assert len({axes.unit, random.unit, network.unit}) == 3
 
 
+@pytest.mark.slow
 def test_a_training_that_only_loses_keeps_its_start(site):
     lossy = ("optim.lr=50", "optim.epochs=2", "data.feature_views=2")
     (record,), _ = _starts(site, "multi_similarity", dim=16, set=lossy)
@@ -141,6 +144,7 @@ def test_a_training_that_only_loses_keeps_its_start(site):
     torch.testing.assert_close(weight @ weight.mT, torch.eye(16), rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scale", "dim"), [(0.0, 16), (1.0, 100)])
 def test_heads_start_at_the_axes_of_constant_features_and_of_fewer_than_dimensions(tmp_path, scale, dim):
     network = build_backbone("convnet", 1)
@@ -150,6 +154,7 @@ def test_heads_start_at_the_axes_of_constant_features_and_of_fewer_than_dimensio
         assert all(0 < epoch.val_map_at_r < 1 for epoch in record.history)
 
 
+@pytest.mark.slow
 def test_more_images_than_are_fitted_are_taken_evenly_spaced(monkeypatch, site):
     (whole,) = _trained(site, "untrained", dim=16, set=SHORT[1:2])
     monkeypatch.setattr("bench.engine.inputs.FITTED", 100)
@@ -164,6 +169,7 @@ def test_more_images_than_are_fitted_are_taken_evenly_spaced(monkeypatch, site):
     assert some.val_map_at_r == pytest.approx(whole.val_map_at_r, abs=0.02)
 
 
+@pytest.mark.slow
 def test_a_resumed_training_measures_its_start_once(site):
     (plan,) = _plans(site, "cosface", set=(*SHORT[1:], "optim.epochs=3"))
     whole = run_training(_seed_0(plan)[0], site, lambda epoch: None)

@@ -75,6 +75,7 @@ def embedded(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_heads_on_features_are_those_on_the_images_with_a_frozen_network(embedded, home, monkeypatch):
     """The same name has the same draws: every value of the table is that of the images, up to rounding."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(embedded / "cache"))
@@ -99,6 +100,7 @@ def test_heads_on_features_are_those_on_the_images_with_a_frozen_network(embedde
     assert not differ[retrieval].any()
 
 
+@pytest.mark.slow
 def test_an_interrupted_embedding_goes_on_and_ends_with_the_same_file(embedded, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(embedded / "cache"))
     monkeypatch.setattr("bench.scoring.feature_parts.PART", 8)
@@ -131,6 +133,7 @@ def test_an_interrupted_embedding_goes_on_and_ends_with_the_same_file(embedded, 
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["npz", "safetensors", "parquet"])
 def test_every_format_is_imported_with_its_numbers(home, suffix):
     from bench.scoring.files import write_embeddings
@@ -252,6 +255,7 @@ def test_one_validation_class_can_choose_nothing(home, refusal):
     assert "validation images have one class, so that every answer is right: give --val two classes" in said
 
 
+@pytest.mark.slow
 def test_damage_and_what_only_images_have_are_named(home, refusal, capsys):
     assert main(["data", "features", "mine", *map(str, _files(home))]) == 0
     said = capsys.readouterr().out
@@ -280,6 +284,7 @@ def test_damage_and_what_only_images_have_are_named(home, refusal, capsys):
     assert "of another version of bench" in refusal("data", "verify", "mine")
 
 
+@pytest.mark.slow
 def test_drawn_queries_have_the_values_that_they_have_among_all(home):
     """Queries of a test may be drawn: others are left out, the gallery stays, and trainings are shared."""
     test = _arrays(classes=40, first=8, seed=1)

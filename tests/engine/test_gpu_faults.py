@@ -179,6 +179,7 @@ OLD = "The NVIDIA driver on your system is too old (found version 11040). Please
 NONE = "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("device", "warning", "reason", "said"),
     [

@@ -270,6 +270,7 @@ class _Counting(torch.nn.Module):
         return distribution.mean.square().sum()
 
 
+@pytest.mark.slow
 def test_a_failed_attempt_leaves_no_trace():
     images, labels = _batch()
     model = _frozen_norm(_model(CosFace()))
@@ -283,6 +284,7 @@ def test_a_failed_attempt_leaves_no_trace():
     assert torch.equal(model.objective.drawn, torch.rand(1))
 
 
+@pytest.mark.slow
 def test_sizes_are_halved_down_to_one_image_and_then_given_up():
     images, labels = _batch()
     model = _frozen_norm(_model(CosFace()))
@@ -294,6 +296,7 @@ def test_sizes_are_halved_down_to_one_image_and_then_given_up():
     assert steps.running.micro_batch == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("through_backbone", [True, False])
 def test_memory_that_runs_out_once_changes_no_size(through_backbone):
     images, labels = _batch()
@@ -371,6 +374,7 @@ def photos(tmp_path, monkeypatch):
     return spec_and_site
 
 
+@pytest.mark.slow
 def test_a_training_goes_on_in_micro_batches_and_its_record_says_so(photos, monkeypatch):
     plain = run_training(*photos("a"), lambda epoch: None)
     assert (plain.environment.micro_batch, plain.environment.memory_note) == (None, "")
@@ -416,6 +420,7 @@ def test_out_of_memory_with_batch_norm_that_trains_is_no_fault_of_the_setting(tm
     assert other.error not in SETTING_ERRORS
 
 
+@pytest.mark.slow
 def test_embeddings_are_made_in_smaller_chunks(monkeypatch):
     model = _model(CosFace(), kind=EmbeddingModel).eval()
     images = torch.randn(50, 1, 12, 12)
@@ -433,6 +438,7 @@ def test_embeddings_are_made_in_smaller_chunks(monkeypatch):
         embed(model, images.__getitem__, 50, "cpu", 16)
 
 
+@pytest.mark.slow
 def test_photographs_pass_in_smaller_parts(monkeypatch):
     model = _model(CosFace(), kind=EmbeddingModel).eval()
     images = torch.randn(20, 1, 224, 224)
@@ -444,6 +450,7 @@ def test_photographs_pass_in_smaller_parts(monkeypatch):
     torch.testing.assert_close(small.mean, plain.mean)
 
 
+@pytest.mark.slow
 def test_chunks_cover_every_row_once_and_keep_their_size():
     running, tried = Running(), []
 
@@ -460,6 +467,7 @@ def test_chunks_cover_every_row_once_and_keep_their_size():
     assert tried == [(2, 2), (1, 2)]
 
 
+@pytest.mark.slow
 def test_each_chunk_is_tried_again_before_it_is_halved():
     running, tried = Running(), []
 
@@ -493,6 +501,7 @@ def _failing(monkeypatch, *script):
 RAN_OUT = (torch.OutOfMemoryError("CUDA out of memory."), OutOfMemory("batch norm trains on whole batches", ""))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", RAN_OUT, ids=["anywhere", "no smaller parts"])
 def test_a_job_is_done_once_more_when_memory_runs_out(monkeypatch, error):
     said = []
@@ -528,6 +537,7 @@ class _Hungry:
         return self.scorer.pairs(left, right)
 
 
+@pytest.mark.slow
 def test_blocks_of_scores_are_halved():
     scorer = DistributionScorer("cosine", PointMass(torch.randn(20, 4)))
     rows = torch.arange(20)
@@ -538,6 +548,7 @@ def test_blocks_of_scores_are_halved():
     assert PatientScorer(scorer, Running()).bound() is not None
 
 
+@pytest.mark.slow
 def test_tests_of_a_model_that_is_embedded_in_smaller_chunks(tmp_path, monkeypatch):
     plan, site = _smoke(tmp_path)
     spec = plan.train_specs({}, 0, None)[0]
@@ -555,7 +566,7 @@ def test_tests_of_a_model_that_is_embedded_in_smaller_chunks(tmp_path, monkeypat
 
 
 @pytest.fixture(scope="module")
-def trainer(tmp_path_factory):
+def trained(tmp_path_factory):
     plan, site = _smoke(tmp_path_factory.mktemp("nan"), "pfe")
     base = plan.base.train_specs({}, 0, None)[0]
     run_training(base, site, lambda epoch: None)
@@ -566,6 +577,13 @@ def trainer(tmp_path_factory):
     }
 
 
+@pytest.fixture
+def trainer(trained):
+    """Trainings of images and of a head that a test may spoil."""
+    return {name: copy.deepcopy(each) for name, each in trained.items()}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["images", "head"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_loss_that_is_not_finite_names_its_step(trainer, stage, value, monkeypatch):
@@ -578,6 +596,7 @@ def test_a_loss_that_is_not_finite_names_its_step(trainer, stage, value, monkeyp
         trainer[stage].train_epoch(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "said"),
     [

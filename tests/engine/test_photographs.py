@@ -124,6 +124,7 @@ BAD = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "message"), BAD)
 def test_what_is_wrong_is_said_in_one_line(arguments, message, tmp_path, monkeypatch, capsys):
 
@@ -301,6 +302,7 @@ def test_other_images_under_the_same_names_are_other_results(tmp_path):
     assert ids[0] == ids[2] != ids[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -332,6 +334,7 @@ def test_a_network_that_cannot_be_used_is_refused_before_anything_is_decoded(
     assert re.search(said, line)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

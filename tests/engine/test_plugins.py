@@ -95,6 +95,7 @@ def test_a_photo_data_set_with_a_recipe_is_trained_and_tested(cli, birds, tmp_pa
     assert ",birds," in (tmp_path / "results" / "runs" / "metrics.csv").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recipe", "said"),
     [
@@ -421,6 +422,7 @@ def test_a_corruption_that_cannot_run_is_not_registered(text, said, tmp_path, re
     assert said in refusal("list", "corruptions", "--plugin", plugin)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["point", "isotropic_normal"])
 def test_a_name_of_our_distributions_is_refused_in_one_line(cli, tmp_path, kind):
     """The module of ours was imported later, and that ended in a traceback."""
@@ -463,6 +465,7 @@ class Mine(Method):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -40,14 +40,8 @@ def test_a_study_can_be_extended_to_what_a_longer_one_would_have_been(all_inside
     assert trials(tmp_path / "a") == trials(tmp_path / "b")
 
 
-@pytest.mark.parametrize(
-    "moment",
-    [
-        "first epoch",
-        pytest.param("between trials", marks=pytest.mark.slow),
-        pytest.param("a seed", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["first epoch", "between trials", "a seed"])
 def test_a_killed_run_resumes_to_the_same_table(moment, small_table, cli, small, tmp_path, killer, alive_in_group):
     root = tmp_path / "results" / "runs"
     reached = {
@@ -145,6 +139,7 @@ def _wait_for_our_first_line(process):
         caught = int(re.search(r"^SigCgt:\s*(\w+)", status.read_text(), re.MULTILINE)[1], 16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 @pytest.mark.parametrize("after", [0.1, 0.8, 2.3])
 def test_a_signal_at_any_moment_of_start_up_ends_it_without_a_traceback(number, code, after, cli, small, tmp_path):

@@ -33,6 +33,7 @@ def template(tmp_path, monkeypatch):
     return tmp_path / "template"
 
 
+@pytest.mark.slow
 def test_simulated_workers_leave_a_whole_folder(scale, template, tmp_path):
     root = tmp_path / "runs"
     asked = {"methods": ("cosface",), "datasets": ("ndigit_smoke",)}
@@ -59,6 +60,7 @@ def test_growth_is_an_exponent(scale):
     assert "processor n^2.00, wall n^2.00, memory n^0.00" in scale.table(steps)
 
 
+@pytest.mark.slow
 def test_a_driver_looks_for_the_weights_of_a_trial_once_and_keeps_no_record(scale, template, tmp_path, monkeypatch):
     """Looks were quadratic in the number of trials, and every record stayed in memory until the end."""
     looked, drivers = Counter(), []
@@ -90,12 +92,14 @@ def test_generated_features_have_the_size_that_was_asked_for(scale, tmp_path):
     assert np.corrcoef(moved, test["severity_crop"])[0, 1] > 0.9
 
 
+@pytest.mark.slow
 def test_heads_of_one_base_are_simulated(scale, template, tmp_path):
     # Features of the test images are made for both.
     asked = {"methods": ("cosface", "pfe", "scf"), "datasets": ("ndigit_smoke",)}
     assert scale.drive(scale.Grid(trials=4, seeds=1), tmp_path / "runs", 8, template, **asked).units == 3 * 21
 
 
+@pytest.mark.slow
 def test_the_same_command_again_reads_a_finished_test_twice(scale, template, tmp_path, monkeypatch):
     asked = {"methods": ("cosface",), "datasets": ("ndigit_smoke",)}
     grid, root = scale.Grid(trials=4, seeds=2), tmp_path / "runs"

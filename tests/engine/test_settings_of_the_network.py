@@ -89,6 +89,7 @@ def test_features_of_photographs_are_rescaled_only_if_the_setting_says_so(tmp_pa
         torch.testing.assert_close(trainer.model.backbone.eval()(images) * factor, before(images))
 
 
+@pytest.mark.slow
 def test_a_head_does_not_take_cached_features_of_another_pooling(tmp_path):
     plan, _, site = _smoke(tmp_path, method="pfe")
     spec = plan.base.train_specs({}, 0, None)[0]

@@ -153,6 +153,7 @@ def _table(root):
     return collect(Store(root)).frame.to_csv()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drivers", [2, 3])
 def test_drivers_share_the_units_and_none_runs_twice(drivers, tmp_path, monkeypatch):
     alone = Fake()
@@ -231,6 +232,7 @@ def _folder(root, trial):
     return str(folder)
 
 
+@pytest.mark.slow
 def test_weights_that_another_command_tunes_heads_on_are_not_dropped(tmp_path, monkeypatch):
     """A longer study had another best trial and dropped the weights of the shorter one's, which was at work."""
     _drive(tmp_path, [Rising()], monkeypatch, methods=("pfe",), trials=4)
@@ -247,6 +249,7 @@ def test_weights_that_another_command_tunes_heads_on_are_not_dropped(tmp_path, m
     assert not list(short.glob(".*"))
 
 
+@pytest.mark.slow
 def test_weights_of_a_base_are_made_again_if_and_only_if_a_trial_needs_them(tmp_path, monkeypatch):
     """The base of a shorter study that was finished was trained again after a longer one."""
     for trials in (4, 12):
@@ -307,6 +310,7 @@ def test_the_dead_of_another_host_are_taken_over_from_when_they_renew_no_more(tm
     assert not claim.exists()
 
 
+@pytest.mark.slow
 def test_a_claim_that_is_renewed_is_not_taken_over(tmp_path, monkeypatch):
     monkeypatch.setattr("bench.store.claims.LEASE", 0.6)
     holder, watcher = Claims(tmp_path), Claims(tmp_path)
@@ -390,6 +394,7 @@ def test_a_folder_deleted_in_the_middle_is_a_failure(tmp_path, monkeypatch):
     assert len(outcome.failures) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folds", [1, 2])
 @pytest.mark.parametrize("hidden_for", [0.0, 30.0])
 def test_a_record_that_another_machine_has_written_is_waited_for(hidden_for, folds, tmp_path, monkeypatch):

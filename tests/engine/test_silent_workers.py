@@ -46,6 +46,7 @@ def _run(silence):
     return asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_worker_that_makes_no_progress_is_ended_and_named(workers):
     workers((0, STEP), (1000, DONE))
     with pytest.raises(
@@ -54,16 +55,19 @@ def test_a_worker_that_makes_no_progress_is_ended_and_named(workers):
         _run(6.0)
 
 
+@pytest.mark.slow
 def test_progress_counts_and_not_the_length_of_a_job(workers):
     workers(*[(0.5, STEP)] * 14, (0, DONE))
     assert _run(6.0) == [Done()]
 
 
+@pytest.mark.slow
 def test_without_a_limit_a_silent_worker_is_waited_for(workers):
     workers((2, DONE))
     assert _run(None) == [Done()]
 
 
+@pytest.mark.slow
 def test_a_driver_that_was_stopped_itself_ends_no_worker(workers, monkeypatch):
     """Ctrl-Z stops driver and workers alike; when they go on, much time has passed by the clock."""
     monkeypatch.setattr(pool, "_LOOK", 0.5)

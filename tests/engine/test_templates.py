@@ -24,6 +24,7 @@ def new(tmp_path, cli):
     return write
 
 
+@pytest.mark.slow
 def test_a_file_that_exists_is_not_overwritten(tmp_path, monkeypatch, refusal):
     monkeypatch.chdir(tmp_path)
     for kind in PluginKind:
@@ -47,6 +48,7 @@ def test_templates_pass_their_checks(cli, new):
         assert f"my_{kind}" in {row["name"] for row in rows}
 
 
+@pytest.mark.slow
 def test_the_template_of_a_method_has_a_confidence_that_training_keeps_alive(tmp_path):
     path = tmp_path / "mine.py"
     write_template(PluginKind.method, "mine", path)

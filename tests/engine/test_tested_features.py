@@ -118,6 +118,7 @@ def no_backbone(monkeypatch):
     return forbid
 
 
+@pytest.mark.slow
 def test_every_model_on_one_frozen_backbone_is_tested_on_the_same_features(copy, no_backbone):
     site, records = copy
     alone, together = _directly(lambda: (_embedded(site, records["pfe"]), _ensemble(site, records)))
@@ -184,6 +185,7 @@ def few(copy):
     return site, load
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_made_again_and_other_severities_have_their_own(few):
     site, load = few
     expected = load().clone()

@@ -82,6 +82,7 @@ def test_it_is_a_training_end_to_end_with_these_layers_frozen(site, monkeypatch,
     assert rows[0].val_map_at_r == pytest.approx(rows[1].val_map_at_r, abs=min(limit, 0.02))
 
 
+@pytest.mark.slow
 def test_methods_and_seeds_share_the_maps_and_a_head_uses_the_trained_base(site):
     specs = _specs(site, "cosface", "pfe", "dul_cls")
     records = {name: run_training(spec, site, lambda epoch: None) for name, spec in specs.items()}
@@ -98,6 +99,7 @@ def test_the_base_of_a_head_alone_is_trained_from_there_too(site):
     assert {plan.pinned.settings["model.train_from"] for plan in _plans(site, "pfe")} == {STAGE}
 
 
+@pytest.mark.slow
 def test_a_damaged_view_is_made_again_and_a_training_makes_the_missing_one(site):
     spec = _specs(site, "cosface")["cosface"]
     run_job(FeaturesJob(spec=spec, view=1, site=site), lambda event: None)

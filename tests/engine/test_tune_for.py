@@ -50,6 +50,7 @@ def _told(both, count=14):
     return told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["gp", "tpe"])
 def test_proposals_for_two_objectives_depend_on_the_records_alone(sampler):
     told, asked = _told(True), [{"a": 0.2, "b": 0.01, "n": 3}]
@@ -279,6 +280,7 @@ def _asked(tune_for="retrieval", **options):
     return {"methods": ("cosface",), "trials": 14, "seeds": 1, "tuning": tuning, **options}
 
 
+@pytest.mark.slow
 def test_a_study_for_both_is_the_same_after_an_end_in_between_and_shares_nothing_wrongly(tmp_path, monkeypatch):
     _drive(tmp_path / "whole", [Fake()], monkeypatch, **_asked("both"))
     _drive(tmp_path / "parts", [Fake(), Fake()], monkeypatch, **_asked("both", trials=6))

@@ -26,6 +26,7 @@ def _history(count):
     return told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["gp", "tpe"])
 def test_the_same_records_give_the_same_proposal(sampler):
     told = _history(14)
@@ -47,6 +48,7 @@ def test_proposals_stay_inside_the_space(sampler):
         assert isinstance(params["n"], int)
 
 
+@pytest.mark.slow
 def test_the_gp_finds_the_optimum_of_a_smooth_function():
     told = []
     for start in range(0, 28, 4):
@@ -68,6 +70,7 @@ def test_defaults_outside_the_space_are_moved_to_its_edge():
     assert moved == {"method.scale": 0.1, "method.margin": 0.0, "optim.epochs": 4}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sampler", "most"), [("gp", 9), ("tpe", 17)])
 def test_the_half_of_the_space_where_every_trial_fails_is_left(sampler, most):
     """The value rises towards the half that fails; unheard, 20 and more of the last 28 trials are asked there."""
@@ -95,6 +98,7 @@ def _rates(model, lr_objective):
     return [group["lr"] for group in build_optimizer(model, model.objective, optim).param_groups]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", Registry("methods").names)
 def test_the_rate_of_the_objective_is_tuned_if_and_only_if_something_learns_at_it(name):
     """By brute force: does any group of the optimiser change with it?"""

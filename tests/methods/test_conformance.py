@@ -93,6 +93,7 @@ class _Likelihood(CosineClassifier):
         return super().forward(distribution, labels) - distribution.log_prob(centres).mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "variance",
     [

@@ -162,6 +162,7 @@ def test_an_unknown_kind_says_what_to_add():
         from_arrays("gamma", {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["point", "rated_point", "isotropic_normal", "diagonal_normal", "von_mises_fisher"])
 def test_the_kinds_of_the_package_need_no_import(kind):
     others = {"point": "loc", "rated_point": "loc uncertainty", "von_mises_fisher": "loc concentration"}

@@ -27,6 +27,7 @@ def _network(name, size):
     return backbone, torch.rand(4, channels, size, size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "stage", "size"), NETWORKS)
 def test_both_parts_together_are_the_backbone_and_its_gradients(name, stage, size):
     backbone, images = _network(name, size)

@@ -85,6 +85,7 @@ def test_an_attention_pool_keeps_the_positions_of_its_weights():
     assert head.pos_embed.shape == (1 + 7 * 7, 2048)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "below"), [("test_vit.r160_in1k", 208), ("bn_inception", 196)])
 def test_a_size_that_does_not_fit_names_those_below_and_above(name, below):
     said = rf"cannot read images of 220 x 220 .*; it reads {below} x {below} and 224 x 224$"

@@ -60,6 +60,7 @@ def test_claims_with_a_table_name_data_sets_of_that_table(shipped):
             assert set(each.datasets) <= known, each.id
 
 
+@pytest.mark.slow
 def test_every_command_is_one_that_the_program_understands(shipped, site):
     assert all(commands(each, site) for each in shipped.claim)
     for line in {line for each in shipped.claim for line in every_command(each, site)}:

@@ -45,6 +45,7 @@ def _cells(named):
                 yield value, False
 
 
+@pytest.mark.slow
 def test_all_730_published_numbers_are_reached_and_only_quoted_ones_have_no_run():
     reached: dict[str, Counter[int]] = {paper.published: Counter() for paper in papers()}
     for named in every_item().values():
@@ -61,6 +62,7 @@ def test_all_730_published_numbers_are_reached_and_only_quoted_ones_have_no_run(
     assert [number.line["dataset"] for number in twice] == ["any"]
 
 
+@pytest.mark.slow
 def test_all_published_numbers_are_in_the_files_of_the_tables_before_anything_is_run(monkeypatch):
     """What a user reads (``to_frame``), not only what could be found."""
     monkeypatch.setattr("bench.papers.tables.what_differs", lambda planned: "")

@@ -26,6 +26,7 @@ def _one(ledger, results, site, fidelity="corrected"):
     return found[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("direction", "lead", "outcome", "reason"),
     [

@@ -29,6 +29,7 @@ def test_every_row_is_planned_on_an_embedded_set(name, tmp_path):
     assert f"no value was published for ndigit_smoke ({name} has " in table.differs
 
 
+@pytest.mark.slow
 def test_every_row_is_planned_on_the_papers_data(layouts, tmp_path):
     """Tiny copies of the official layouts, with published settings where there are some."""
     fallbacks = {}

@@ -46,6 +46,7 @@ def test_typed_options_override_the_file_key_by_key():
     assert (experiment.tuning.sampler, experiment.tuning.folds) == ("tpe", 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -106,6 +107,7 @@ def test_the_command_line_saves_loads_and_keeps_an_experiment(tmp_path, monkeypa
     assert not Path("results").exists()
 
 
+@pytest.mark.slow
 def test_a_results_folder_keeps_the_experiments_that_made_it(tmp_path):
     from ..in_process import run_here
 

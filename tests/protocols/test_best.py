@@ -43,6 +43,7 @@ def test_intervals_of_equal_variances_miss_as_often_as_they_may(rng):
     assert missed / DRAWS == pytest.approx(0.05, abs=0.005)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("methods", "missed"),
     [(2, pytest.approx(0.05, abs=0.005)), (6, pytest.approx(0.035, abs=0.015))],

@@ -189,6 +189,7 @@ def _consistency_by_hand(x, labels, query, seed):
     return count / HALVES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dim", [7, 8])
 def test_the_consistency_counts_halves_of_the_dimensions(dim):
     x, labels = _clustered(count=120, classes=12, dim=dim)

@@ -80,6 +80,7 @@ def test_splits_that_do_not_pair_are_said_to(store):
     assert all(math.isnan(each.summary.mean) for each in found if each.reason)
 
 
+@pytest.mark.slow
 def test_no_table_of_methods_has_splits_and_the_comparison_counts_them(store, tmp_path):
     judged = Judged(store, collect(store))
     assert len(judged.results.tests) == 4
@@ -104,6 +105,7 @@ def test_files_name_the_unit_and_the_interval(store):
         assert "official" not in text
 
 
+@pytest.mark.slow
 def test_without_the_numbers_of_classes_there_is_no_interval(store):
     results = collect(store)
     older = tuple(record.model_copy(update={"test_classes": None}) for record in results.splits)
@@ -115,6 +117,7 @@ def test_without_the_numbers_of_classes_there_is_no_interval(store):
     assert said in markdown(split_document(found))
 
 
+@pytest.mark.slow
 def test_seeds_and_splits_are_side_by_side(store):
     judged = Judged(store, collect(store))
     values = _values(store, "cosface")
@@ -139,6 +142,7 @@ def test_one_split_has_a_mean_alone():
     assert isinstance(summarise_splits([0.5, 0.6], float("nan")), Summary)
 
 
+@pytest.mark.slow
 def test_an_archive_of_brief_records_gives_the_same_table(store, tmp_path):
     (store.root / "experiments").mkdir(exist_ok=True)
     (store.root / "experiments" / "0123abcd.toml").write_text("")
@@ -170,6 +174,7 @@ def _system(store, method, split, values):
     return replace(means, column=column, against="cosface", question="before_gallery", values=numbered, p_holm=0.01)
 
 
+@pytest.mark.slow
 def test_the_page_begins_with_the_class_splits(store):
     found = [_system(store, "pfe", "test", (0.1, 0.11, 0.12)), _system(store, "pfe", "test_crop", (-0.2, 0.1, 0.2))]
     (sentence,) = split_sentences(found)
@@ -205,6 +210,7 @@ def test_the_page_begins_with_the_class_splits(store):
     assert "All tests are on class splits" in page
 
 
+@pytest.mark.slow
 def test_a_rescoring_of_a_test_on_a_class_split_counts(store):
     """As ``bench rescore`` makes it, of every test that a table has."""
     results = collect(store)

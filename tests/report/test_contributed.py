@@ -178,6 +178,7 @@ def _edit(store, change, kind="test"):
     write_archive(path, texts | {place: json.dumps(held).encode()})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alone", [False, True], ids=["in a folder", "alone"])
 def test_archived_records_are_read_as_if_each_had_a_file(made, alone, capsys, tmp_path):
     site, out = made
@@ -269,6 +270,7 @@ def untrained(monkeypatch):
         monkeypatch.setattr(name, refuse)
 
 
+@pytest.mark.slow
 def test_a_new_test_gives_all_rows_of_the_reference_a_value_without_a_training(made, reference, plugin, untrained):
     before = {record.unit: record for record in reference.tests()}
     site = Site(results=str(reference.root), plugins=(str(plugin),))

@@ -157,6 +157,7 @@ def hostile_rows():
     return comparison(frame.assign(dataset="d<b>|&_%"), roles)
 
 
+@pytest.mark.slow
 def test_the_comparison_has_every_row_in_every_format(hostile_rows):
     rows = [token for token in MARKDOWN.parse(to_markdown(hostile_rows)) if token.type == "tr_open"]
     assert len(rows) == 1 + len(HOSTILE)
@@ -188,6 +189,7 @@ def test_latex_compiles(hostile_rows, tmp_path):
     assert done.returncode == 0, done.stdout[-2000:]
 
 
+@pytest.mark.slow
 def test_figures_and_tables_of_score_take_any_name(tmp_path, capsys):
     from bench.cli import main
 

@@ -91,6 +91,7 @@ def test_settings_of_a_method_differ_in_line_and_fill():
 # Many methods
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 4, 26])
 def test_no_panel_has_more_than_a_few_coloured_lines(count):
     merged, line = _merged(METHODS[:count], seeds=1), np.arange(3.0)
@@ -117,6 +118,7 @@ def test_no_panel_has_more_than_a_few_coloured_lines(count):
     assert named == ((True, True) if count == 26 else (False, False))
 
 
+@pytest.mark.slow
 def test_the_best_are_coloured_and_the_rest_counted():
     with figure_style():
         figure = filter_out_figure(curve_points(_merged(METHODS), "d", "test"), "d")
@@ -124,6 +126,7 @@ def test_the_best_are_coloured_and_the_rest_counted():
     assert texts == [*(f"{name} [method]" for name in METHODS[-4:]), "22 others"]
 
 
+@pytest.mark.slow
 def test_more_contenders_than_a_page_has_panels_are_grey():
     names = [f"m{number:02d}" for number in range(MOST_PANELS + 3)]
     curves = [Curve(name, look_of(name), np.arange(2.0), np.arange(2.0) + i) for i, name in enumerate(names)]
@@ -290,6 +293,7 @@ def test_a_parameter_that_alone_matters_is_the_most_important_and_again():
     assert importance_table(study, trials).empty  # all the same: nothing to explain
 
 
+@pytest.mark.slow
 def test_figures_of_many_methods_are_the_same_bytes_again(tmp_path):
     merged = _merged(METHODS[:5])
     source = SimpleNamespace(merged=merged, datasets=("d",), results=SimpleNamespace(tests=()))

@@ -369,6 +369,7 @@ def test_the_most_accurate_deterministic_method_is_the_reference():
 # Images
 
 
+@pytest.mark.slow
 def test_images_are_shown_in_the_order_of_their_confidence(source):
     drawings = list(images.draw(source, "tiny", _raise))
     assert [d.stem for d in drawings] == [
@@ -474,6 +475,7 @@ def test_every_figure_has_numbers_and_labelled_axes(name, source):
             drawing.figure.draw_without_rendering()
 
 
+@pytest.mark.slow
 def test_numbers_are_written_beside_every_figure_and_are_the_same_again(source, tmp_path):
     kinds = kinds_of(["convergence", "norms"])
     first, again = (write_kinds(kinds, source, tmp_path / name, _raise) for name in ("first", "again"))
@@ -483,6 +485,7 @@ def test_numbers_are_written_beside_every_figure_and_are_the_same_again(source, 
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
 
 
+@pytest.mark.slow
 def test_a_report_has_the_figures_that_need_records_and_pictures_of_images_at_hand(source, tmp_path):
     written = {path.stem for path in write_automatic(source, tmp_path / "out", _raise)}
     assert written == {
@@ -510,6 +513,7 @@ def test_a_report_says_in_one_line_a_kind_why_a_figure_is_missing(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_said_in_one_line(tmp_path):
     from bench.errors import UserError
 

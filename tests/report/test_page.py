@@ -404,6 +404,7 @@ def test_curves_are_means_over_seeds_inside_of_their_chart(facts):
 # Data sets, and how much there is to read
 
 
+@pytest.mark.slow
 def test_data_sets_are_in_the_order_of_their_weight_and_the_unknown_before_toys():
     found = data_sets(["ndigit", "a_plug_in", "cub200", "glyphs", "cars196"])
     assert list(found) == ["cars196", "cub200", "a_plug_in", "glyphs", "ndigit"]
@@ -413,6 +414,7 @@ def test_data_sets_are_in_the_order_of_their_weight_and_the_unknown_before_toys(
     assert found["cub200"].licence == "not known; see the source"
 
 
+@pytest.mark.slow
 def test_pictures_are_of_embedded_data_sets_few_and_of_the_size_of_their_images():
     names = [entry.name for entry in Registry("datasets")]
     found = data_sets(names).values()

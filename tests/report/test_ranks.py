@@ -253,6 +253,7 @@ def test_heads_get_verdicts_against_their_base():
     assert (line["verdict"], line["seeds"], line["left_out"]) == ("better", 3, "head (point): no seed 2")
 
 
+@pytest.mark.slow
 def test_equal_records_give_equal_bytes_in_any_order():
     frame, roles = _results({"a": A, "b": B, "c": C, "d": {0: 0.1, 1: 0.2}})
     shuffled = frame.sample(frac=1, random_state=0), roles.sample(frac=1, random_state=1)

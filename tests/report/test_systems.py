@@ -29,12 +29,12 @@ SPLITS = ("test", "test_crop", "val", "val_crop")
 
 
 def _curve(confidence, wrong):
-    """AUROC, AUGRC, AURC and risk at 80 % by loops over the sorted queries, none of which are tied."""
+    """AUROC over all pairs, and AUGRC, AURC and risk at 80 % by loops over the sorted queries, none of them tied."""
     order = np.argsort(-confidence)
     errors = np.cumsum(wrong[order])
     n = len(wrong)
     right = confidence[~wrong]
-    auroc = np.mean([[float(a > b) for a in right] for b in confidence[wrong]])
+    auroc = np.mean(right > confidence[wrong][:, None])
     accepted = np.concatenate([[0], errors / n])
     return {
         ("confidence_auroc", ""): auroc,

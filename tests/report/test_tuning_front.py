@@ -46,6 +46,7 @@ def test_the_front_is_what_no_other_point_dominates():
     assert 0 < sum(expected) < 60
 
 
+@pytest.mark.slow
 def test_the_front_figure_marks_the_choice_the_best_map_at_r_and_the_band(studies):
     (drawing,) = draw_front(_source(*studies.values()), "tiny", print)
     frame = drawing.frame.set_index("number")

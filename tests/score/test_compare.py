@@ -40,6 +40,7 @@ def _precisions(given):
     return np.array(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["queries", "classes"])
 def test_differences_are_those_of_a_direct_bootstrap(two, bench, by):
     arrays, other = two
@@ -61,6 +62,7 @@ def test_differences_are_those_of_a_direct_bootstrap(two, bench, by):
     assert found[0]["units"] == (8 if by == "classes" else 40)
 
 
+@pytest.mark.slow
 def test_rows_are_matched_by_ids(two, bench, tmp_path):
     arrays, other = two
     ids = np.array([f"image {i}" for i in range(len(arrays["labels"]))])
@@ -107,11 +109,13 @@ def test_files_of_other_sizes_are_refused(arrays, bench, tmp_path):
     assert "40 images against 41" in err
 
 
+@pytest.mark.slow
 def test_compare_prints_the_same_for_files(two, bench):
     assert bench("compare", "a.npz", "b.safetensors") == bench("score", "a.npz", "b.safetensors")
     assert "paired bootstrap over 40 queries" in bench("compare", "a.npz", "b.safetensors")[1]
 
 
+@pytest.mark.slow
 def test_an_interval_of_few_units_is_not_called_one_of_95_percent(bench, tmp_path):
     """120 queries of 6 classes."""
     labels, rng = np.repeat(np.arange(6), 20), np.random.default_rng(0)

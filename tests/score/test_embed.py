@@ -64,6 +64,7 @@ def _grey(path, dataset):
     ) / std[0]
 
 
+@pytest.mark.slow
 def test_a_trained_unit_embeds_as_its_network_does(photos, bench, tmp_path):
     model, folder = untrained_unit(tmp_path, "dul_cls")
     code, out, err = bench(
@@ -94,6 +95,7 @@ def test_a_trained_unit_embeds_as_its_network_does(photos, bench, tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_a_point_embedding_keeps_its_norm_and_its_confidence(photos, bench, tmp_path):
     model, folder = untrained_unit(tmp_path, "cosface")
     arguments = ("embed", "--checkpoint", folder / WEIGHTS, "--images", "photos", "--out", "x.safetensors")
@@ -107,6 +109,7 @@ def test_a_point_embedding_keeps_its_norm_and_its_confidence(photos, bench, tmp_
     assert found["confidence"] == pytest.approx(confidence.numpy(), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_an_own_confidence_that_no_spread_gives_is_kept(photos, bench, tmp_path):
     """That of predicted losses was lost: `method` in the scores of a file follows from variance or concentration."""
     model, folder = untrained_unit(tmp_path, "loss_prediction")
@@ -122,6 +125,7 @@ def test_an_own_confidence_that_no_spread_gives_is_kept(photos, bench, tmp_path)
     assert (code, "given" in {row["confidence"] for row in json.loads(out)["rows"]}) == (0, True)
 
 
+@pytest.mark.slow
 def test_a_unit_of_photographs_reads_them_as_its_test_did(photos, bench, tmp_path):
     view = {"image_size": 64, "resize": 70, "fit": "crop", "antialias": True, "cache_side": 512, "cache": True}
     model, folder = untrained_unit(tmp_path, "scf", dataset="folder", backbone="squeezenet1_0", view=view,
@@ -378,6 +382,7 @@ def test_a_folder_is_not_scored_without_the_weights(photos, bench, monkeypatch, 
     )
 
 
+@pytest.mark.slow
 def test_the_worst_mistakes_of_a_folder_are_drawn_with_their_neighbours(photos, tmp_path):
     ids = sorted(f"{path.parent.name}/{path.name}" for path in photos.rglob("*.png"))
     rows = np.random.default_rng(3).normal(size=(9, 4))
@@ -400,6 +405,7 @@ def test_the_worst_mistakes_of_a_folder_are_drawn_with_their_neighbours(photos, 
         assert list(found["right"].iloc[1:]) == [ids[row][0] == ids[query][0] for row in order[query, :6]]
 
 
+@pytest.mark.slow
 def test_mistakes_of_a_small_gallery_show_it_alone_and_name_classes(photos, tmp_path):
     for role, keep in (("query", "0.png"), ("gallery", "1.png")):
         for name in ("a", "b", "c"):

@@ -65,10 +65,14 @@ def _ran(form, path, images):
     return dict(zip(names, session.run(None, {"images": images.numpy()}))), session.get_modelmeta().custom_metadata_map
 
 
-@pytest.mark.parametrize("form", ["torch", "onnx"])
+@pytest.mark.parametrize("form", ["torch", pytest.param("onnx", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("method", "spread", "confidence"),
-    [("cosface", None, "max_cosine"), ("dul_cls", "variance", "method"), ("el_nivmf", "concentration", "method")],
+    [
+        pytest.param("cosface", None, "max_cosine", marks=pytest.mark.slow),
+        ("dul_cls", "variance", "method"),
+        pytest.param("el_nivmf", "concentration", "method", marks=pytest.mark.slow),
+    ],
 )
 def test_the_file_gives_what_the_network_gives(bench, tmp_path, form, method, spread, confidence):
     model, folder = _unit(tmp_path, method)
@@ -112,6 +116,7 @@ def _check_thresholds(about, run):
     assert np.mean(rates) == pytest.approx(about["accuracy_of_pairs"], abs=0.05)
 
 
+@pytest.mark.slow
 def test_photographs_have_the_view_of_the_record(bench, tmp_path):
     view = vars(View(image_size=64, resize=72, interpolation="bicubic"))
     _, folder = untrained_unit(tmp_path, "cosface", dataset="folder", view=view)
@@ -131,6 +136,7 @@ def test_every_method_can_be_exported(bench, tmp_path, method):
         assert _export(bench, folder, form)[0] == 0
 
 
+@pytest.mark.slow
 def test_a_file_with_other_values_is_not_left(bench, tmp_path, monkeypatch):
     _, folder = _unit(tmp_path, "cosface")
     (tmp_path / NAMES["torch"]).write_bytes(b"of before")
@@ -141,6 +147,7 @@ def test_a_file_with_other_values_is_not_left(bench, tmp_path, monkeypatch):
     assert (tmp_path / NAMES["torch"]).read_bytes() == b"of before"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "form", "said"),
     [
@@ -171,6 +178,7 @@ def test_without_the_extra_the_command_that_installs_it_is_named(bench, tmp_path
     assert err == "bench: ONNX needs onnxruntime: `uv sync --inexact --extra onnx`, or take --to torch\n"
 
 
+@pytest.mark.slow
 def test_the_exported_embedding_ranks_as_ours(bench, tmp_path):
     model, folder = _unit(tmp_path, "dul_cls")
     assert _export(bench, folder, "torch")[0] == 0

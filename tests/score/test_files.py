@@ -25,6 +25,7 @@ CONSOLE = Path(sys.executable).with_name("bench")
 SUFFIXES = (".npz", ".safetensors", ".parquet")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_every_format_gives_the_table_of_the_arrays(arrays, bench, tmp_path, suffix):
     arrays["is_query"] = arrays["labels"] < 6
@@ -66,6 +67,7 @@ def test_parquet_may_have_a_column_per_dimension(arrays, tmp_path):
     assert others == ["path"]
 
 
+@pytest.mark.slow
 def test_the_real_command_prints_a_table(arrays, tmp_path):
     np.savez_compressed(tmp_path / "mine.npz", **arrays)
     command = [CONSOLE, "score", "mine.npz", "--metrics", "recall,map_at_r,verification"]
@@ -75,6 +77,7 @@ def test_the_real_command_prints_a_table(arrays, tmp_path):
         assert text in done.stdout
 
 
+@pytest.mark.slow
 def test_errors_versus_discard_are_printed_and_written_on_request(arrays, bench, tmp_path):
     np.savez(tmp_path / "mine.npz", **arrays)
     code, out, _ = bench("score", "mine.npz", "--metrics", "discard", "--out", "out")
@@ -90,6 +93,7 @@ def test_errors_versus_discard_are_printed_and_written_on_request(arrays, bench,
     assert sorted(set(curves[curves["curve"] == "edc_fnmr"]["x"])) == [0.0, 0.1, 0.2]
 
 
+@pytest.mark.slow
 def test_metrics_that_differ_in_their_variants_share_a_table(arrays, bench, tmp_path):
     np.savez(tmp_path / "mine.npz", **arrays)
     code, out, _ = bench("score", "mine.npz", "--metrics", "open_set,confidence_correlation", "--out", "out")
@@ -100,6 +104,7 @@ def test_metrics_that_differ_in_their_variants_share_a_table(arrays, bench, tmp_
     assert ["margin", "far=0.1", "-", "-", f"{100 * value:.2f}", "-"] in [line.split() for line in out.splitlines()]
 
 
+@pytest.mark.slow
 def test_kinds_of_confidences_are_told_apart_on_the_terminal(arrays, bench, tmp_path):
     bare = {name: arrays[name] for name in ("embeddings", "labels")}
     np.savez(tmp_path / "bare.npz", **bare)
@@ -128,6 +133,7 @@ def test_kinds_of_confidences_are_told_apart_on_the_terminal(arrays, bench, tmp_
     }
 
 
+@pytest.mark.slow
 def test_tables_and_figures_are_written(arrays, bench, tmp_path):
     write_embeddings(tmp_path / "mine.npz", arrays)
     assert bench("score", "mine.npz", "--out", "out")[0] == 0
@@ -330,6 +336,7 @@ def test_what_a_file_claims_is_not_allocated(arrays, tmp_path, name):
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.filterwarnings("error")
 def test_whatever_bytes_are_wrong_is_said_in_one_line(arrays, tmp_path, suffix):

@@ -71,6 +71,7 @@ def _by_key(rows):
     return values
 
 
+@pytest.mark.slow
 def test_both_commands_give_the_same_values(arrays):
     x, labels, variance, ids = arrays
     of_run = _by_key(_rows_of_run(x, labels, variance, ids))

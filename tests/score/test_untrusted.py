@@ -136,6 +136,7 @@ def _parquet(path, columns, **options):
     return path
 
 
+@pytest.mark.slow
 def test_a_parquet_bomb_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
     import pyarrow
 
@@ -222,6 +223,7 @@ def test_a_column_with_a_number_of_5000_digits_is_not_read(tmp_path):
     assert len(others[0]) <= 100
 
 
+@pytest.mark.slow
 def test_parquet_of_many_row_groups_packings_and_pages_is_read(tmp_path):
     rows = np.random.default_rng(0).normal(size=(1000, 3)).astype("f4")
     ids = [f"image {i}" for i in range(1000)]

@@ -161,6 +161,7 @@ def test_every_file_of_a_finished_folder_may_be_damaged(damage, folder_of):
     assert count >= (len(files) - 4 if damage is _swapped else len(files))
 
 
+@pytest.mark.slow
 def test_a_read_only_look_changes_nothing(folder_of):
     folder = folder_of(RECORDS)
     (record,) = folder.root.glob("*/*/*/test-*/record.json")
@@ -181,6 +182,7 @@ def _output(folder, arguments):
     return folder.capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_folder_without_its_marker_is_recognised_and_repaired_on_request(folder_of):
     folder = folder_of(RECORDS)
     marker = folder.root / "store.json"
@@ -205,6 +207,7 @@ def test_a_folder_without_its_marker_is_recognised_and_repaired_on_request(folde
     assert (folder.root / ".damaged" / record.relative_to(folder.root).with_name("record.json.1")).exists()
 
 
+@pytest.mark.slow
 def test_a_damaged_array_of_a_unit_in_use_is_a_line_that_names_it(folder_of, tmp_path):
     """It was "incomplete metadata", naming neither the file nor what to do."""
     folder = folder_of(RECORDS)
@@ -218,6 +221,7 @@ def test_a_damaged_array_of_a_unit_in_use_is_a_line_that_names_it(folder_of, tmp
     assert "same command" in line
 
 
+@pytest.mark.slow
 def test_a_foreign_or_damaged_checkpoint_is_set_aside_and_the_training_starts_again(folder_of):
     """A checkpoint of another unit was resumed; one of the wrong shape was "KeyError: 'model'" for ever."""
     folder = folder_of(RECORDS)

@@ -70,6 +70,7 @@ def test_a_record_gives_it_back(pinned):
     assert set(ADAPTER.dump_python(pinned)) == {each.name for each in fields(Pinned)} - unsaid
 
 
+@pytest.mark.slow
 @given(st.lists(facts, min_size=1))
 def test_tables_are_sorted_by_its_text(found):
     assert [each.text for each in sorted(found)] == sorted(each.text for each in found)

@@ -95,6 +95,7 @@ def test_values_stay_and_every_record_fits_its_id(packed, loose):
     assert {damage.reason for damage in damages(loose)} == {"its SHA-256 is not that of its record"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: ",".join(run["methods"]))
 def test_the_same_command_finds_everything_finished(packed, monkeypatch, run):
     upgrade(packed)
