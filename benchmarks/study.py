@@ -35,8 +35,11 @@ LEFT_OUT = ("filter_out_", "edc_", "e_aurc", "coverage_at_risk")
 OF_RISK = ("aurc", "augrc", "risk_at_coverage")
 """Metrics that they have of Recall@1 alone."""
 
-NOT_OF_SPLITS = (*OF_RISK[::2], "spearman_confidences", "open_set_", "ece_", "brier_")
-"""Starts of the names of metrics that those of class splits leave out, too."""
+NOT_IN_SHORT = (*OF_RISK[::2], "spearman_confidences", "open_set_", "ece_", "brier_")
+"""Starts of the names of metrics that shorter ones leave out, too (:func:`is_short`)."""
+
+SEEDS = 5
+"""Number of seeds with longer records."""
 
 CONTROLS = ("random", "oracle")
 """Confidences that serve for comparison."""
@@ -59,27 +62,34 @@ PLAIN = {"cub200": "arcface", "cars196": "arcface"}
 """Plain methods by data set; ``cosface`` for all others."""
 
 
-def wanted(row: dict[str, Any], of_split: bool, default: str) -> bool:
-    """Whether a brief record has a value; that of a test on another class split has fewer."""
+def wanted(row: dict[str, Any], short: bool, default: str) -> bool:
+    """Whether a brief record has a value; a shorter one has fewer, and so have corruptions other than the crop."""
     metric, variant = row["metric"], row["variant"]
+    short = short or row["split"].removesuffix("_crop") not in ("test", "val", "train")
     if metric.startswith("filter_out_") and row["confidence"] == default:
-        return not of_split
-    if metric.startswith((*LEFT_OUT, *NOT_OF_SPLITS) if of_split else LEFT_OUT) or row["confidence"] in CONTROLS:
+        return not short
+    if metric.startswith((*LEFT_OUT, *NOT_IN_SHORT) if short else LEFT_OUT) or row["confidence"] in CONTROLS:
         return False
     return metric not in OF_RISK or variant in ("recall_at_1", "recall_at_1,coverage=0.8")
 
 
+def is_short(test: Any) -> bool:
+    """Whether the brief record of a test is a shorter one: on another class split, or of a later seed."""
+    seed = test.columns.seed
+    return bool(test.columns.pinned.class_seed) or (str(seed).isdecimal() and int(seed) >= SEEDS)
+
+
 def brief(record: Any, classes: int | None = None) -> Any:
     """A test's record with what verdicts and tables of methods need."""
-    of_split = bool(record.columns.pinned.class_seed)
-    changes = ({"curves": {}} if of_split else {}) | ({"test_classes": classes} if classes else {})
-    return record.brief(partial(wanted, of_split=of_split, default=record.role.default_confidence), **changes)
+    short = is_short(record)
+    changes = ({"curves": {}} if short else {}) | ({"test_classes": classes} if classes else {})
+    return record.brief(partial(wanted, short=short, default=record.role.default_confidence), **changes)
 
 
 def brief_rescoring(record: Any, test: Any) -> Any:
     """A rescoring's record with the values that a brief record of its test would have, had it been made later."""
-    of_split, default = bool(test.columns.pinned.class_seed), test.role.default_confidence
-    return record.brief(lambda row: row["confidence"].endswith(FITTED) and wanted(row, of_split, default))
+    short, default = is_short(test), test.role.default_confidence
+    return record.brief(lambda row: row["confidence"].endswith(FITTED) and wanted(row, short, default))
 
 
 def pack(results: list[Path], whole: Path, out: Path) -> None:
@@ -118,7 +128,10 @@ def classes_of(store: Any, record: Any) -> int:
 
 
 def frame_of(results: Path) -> tuple[pd.DataFrame, dict[str, float]]:
-    """Values of all tests on class splits that are not a data set's own, and test over training classes by data set."""
+    """Values of all tests, on class splits that are not a data set's own if it has any, and test over training classes.
+
+    The latter is by data set, and 0 where the unit is the seed.
+    """
     texts = []
     for path in [results] if results.is_file() else [*results.glob("*.tar.xz"), *results.rglob("record.json")]:
         if path.name == "record.json":
@@ -139,16 +152,20 @@ def frame_of(results: Path) -> tuple[pd.DataFrame, dict[str, float]]:
     for record in records:
         columns = record.get("columns", {})
         number = columns.get("pinned", {}).get("settings", {}).get("data.class_seed")
-        if record["kind"] == "test" and number and not columns["ensemble"]:
-            shared = {key: columns[key] for key in ("dataset", "method", "seed")} | {"class_split": number}
+        if record["kind"] == "test" and not columns["ensemble"]:
+            shared = {key: columns[key] for key in ("dataset", "method", "seed")} | {"class_split": number or 0}
+            shared["finished"] = record["finished"]
             shared["own_scorer"] = record["role"]["primary_scorer"]
             known = [*record["rows"], *rescored.get(record["unit"], ())]
             rows += [row | shared for row in known if row["confidence"] not in CONTROLS]
-            if "test_classes" in record and (classes := trained.get(record["spec"]["train"][0])):
+            if number and "test_classes" in record and (classes := trained.get(record["spec"]["train"][0])):
                 ratios[columns["dataset"]] = record["test_classes"] / classes
-    if not rows:
-        raise SystemExit(f"{results}: no test on another class split")
-    return pd.DataFrame(rows).dropna(subset=["value"]), ratios
+    frame = pd.DataFrame(rows).dropna(subset=["value"])
+    split = frame["class_split"].groupby(frame["dataset"]).transform("max") > 0
+    frame = frame[~split | (frame["class_split"] > 0)]
+    # A seed that was tested again, on more corruptions, say, counts once.
+    of_test = frame.groupby(["dataset", "method", "class_split", "seed"])["finished"]
+    return frame[frame["finished"] == of_test.transform("max")], ratios
 
 
 class Tested:
@@ -221,7 +238,7 @@ def holm(p: pd.Series) -> pd.Series:
 
 
 Comparisons = dict[str, tuple[float, ...]]
-"""Mean, ends of the interval, p-value, number of splits and of those with a better system, by method."""
+"""Mean, ends of the interval, p-value, number of splits or seeds and of those with a better system, by method."""
 
 
 def tables(results: Path, figure: Path | None) -> None:
@@ -229,18 +246,20 @@ def tables(results: Path, figure: Path | None) -> None:
     frame, ratios = frame_of(results)
     found: dict[str, Comparisons] = {}
     for dataset, of_dataset in frame.groupby("dataset"):
-        ratio = ratios.get(str(dataset), math.nan)
+        splits = sorted(of_dataset["class_split"].unique())
+        unit = "class splits" if splits[-1] else "seeds"
+        ratio = ratios.get(str(dataset), math.nan) if splits[-1] else 0.0
         tested = {key: Tested(rows) for key, rows in of_dataset.groupby(["method", "class_split"])}
         plain = PLAIN.get(str(dataset), "cosface")
         methods = sorted({method for method, _ in tested} - {plain})
         learned = {method for (method, _), one in tested.items() if not one.is_free()}
-        splits = sorted({number for _, number in tested})
-        print(f"## {dataset}: {len(splits)} class splits, plain method {plain}\n")
+        kinds = sorted(split for split in of_dataset["split"].unique() if split.startswith("test"))
+        print(f"## {dataset}: {unit}, plain method {plain}\n")
         for metric in ("map_at_r", "recall_at_1"):
             print(f"{metric}, percent: " + ", ".join(_mean(tested, name, splits, metric) for name in [plain, *methods]))
             print()
         for question in OWN:
-            for images in ("test", "test_crop"):
+            for images in kinds:
                 rows: Comparisons = {}
                 for method in filter(learned.__contains__, methods):
                     values = []
@@ -250,13 +269,15 @@ def tables(results: Path, figure: Path | None) -> None:
                             continue
                         name = own.chosen(OWN[question], question, free=False)
                         free = rival.chosen(rival.free(question), question, free=True)
-                        values.append(float((rival.risk(images, free) - own.risk(images, name)).mean()))
+                        better = (rival.risk(images, free) - own.risk(images, name)).dropna()
+                        values += [float(better.mean())] if number else better.tolist()
                     if values:
                         rows[method] = (*summary(values, ratio), len(values), sum(value > 0 for value in values))
-                kind = "clean" if images == "test" else "crops"
-                found[f"{dataset}, {question.replace('_', ' ')}, {kind}"] = rows
+                if splits[-1]:
+                    kind = "clean" if images == "test" else "crops"
+                    found[f"{dataset}, {question.replace('_', ' ')}, {kind}"] = rows
                 print(f"### {question}, {images}\n")
-                print("| method | AUGRC, plain - method, points | p | p, Holm | splits | better on |")
+                print(f"| method | AUGRC, plain - method, points | p | p, Holm | {unit} | better on |")
                 print("|---|---|---|---|---|---|")
                 adjusted = holm(pd.Series({name: row[3] for name, row in rows.items()}, dtype=float))
                 for name, (mean, low, high, p, n, better) in sorted(rows.items(), key=lambda item: -item[1][0]):

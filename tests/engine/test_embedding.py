@@ -121,6 +121,7 @@ def test_cached_features_of_photographs_embed_as_the_images_do(photographs):
     assert torch.equal(embed(ensemble, images.__getitem__, 70, "cpu")[0].mean, together)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 64, 69])
 def test_the_values_of_photographs_do_not_depend_on_their_number(photographs, count):
     images, ensemble = photographs

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 
 from tests.in_process import bring_workers_in, forget_determinism
 
-ALL = "arcface,cosface,pfe,dul_cls"
+ALL = "cosface,pfe,dul_cls"
 KEYS = [
     "protocol", "preset", "dataset", "method", "base", "fidelity", "hparams", "trials", "pinned", "backbone", "dim",
     "ensemble", "seed", "split", "scorer", "confidence", "variant", "metric", "fraction",
@@ -31,7 +31,7 @@ def frame(tiny_run):
 def test_the_tidy_table_has_its_columns_and_no_row_twice(frame):
     assert list(frame.columns) == [*KEYS, "value", "n_queries", "n_lone", "unit"]
     assert not frame.duplicated(KEYS).any()
-    assert set(frame["method"]) == {"arcface", "cosface", "pfe", "dul_cls"}
+    assert set(frame["method"]) == {"cosface", "pfe", "dul_cls"}
     assert set(frame["seed"]) == {0, 1}
     assert set(frame["split"]) == {"test", "test_crop", "val", "val_crop"}
 
@@ -116,8 +116,8 @@ def test_values_on_validation_images_are_those_of_the_stored_model(tiny_run, fra
 
 def test_verdicts_say_what_the_tidy_table_says(tiny_run, frame):
     table = pd.read_csv(tiny_run / "report" / "verdicts.csv", keep_default_na=False)
-    # Two splits; two methods without a confidence of their own, two with one, one of them ranked in two ways.
-    assert len(table) == 2 * (2 * 2 + 3 * 4)
+    # Two splits; a method without a confidence of its own, two with one, one of them ranked in two ways.
+    assert len(table) == 2 * (2 + 3 * 4)
     assert table.groupby(["method", "ranking"])["chosen"].nunique().eq(1).all()
     judged = frame[(frame["metric"] == "confidence_auroc") & (frame["method"] == "dul_cls")]
     judged = judged[judged["scorer"] == "cosine"].set_index(["split", "confidence", "seed"])["value"].sort_index()
@@ -185,7 +185,7 @@ def test_what_was_asked_for_is_what_was_trained(tiny_run):
 
 def test_the_first_trial_is_the_recipes_default(tiny_run):
     studies = list(tiny_run.glob("reality_check/ndigit_smoke/*/study-*/study.json"))
-    assert len(studies) == 4
+    assert len(studies) == 3
     for path in studies:
         trial = json.loads(path.with_name("trial-0000.json").read_text())
         template = json.loads(path.read_text())["spec"]["template"]
@@ -195,7 +195,7 @@ def test_the_first_trial_is_the_recipes_default(tiny_run):
 
 
 def test_losing_trials_keep_their_records_but_not_their_weights(tiny_run):
-    for method in ("arcface", "pfe"):
+    for method in ("dul_cls", "pfe"):
         tuned = list(tiny_run.glob(f"reality_check/ndigit_smoke/{method}/study-*/trial-*.json"))
         assert len(tuned) == 3
         units = {unit for p in tuned for unit in json.loads(p.read_text())["units"]}
@@ -303,11 +303,11 @@ def test_typing_the_command_again_trains_nothing(tiny_run, inside, tiny, tmp_pat
     done = inside("run", "--method", ALL, *tiny)
     assert "0 trainings done" in done.stderr
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("train-*/record.json")} == before
-    inside("run", "--method", "arcface", *tiny, "--on-existing", "rerun")
+    inside("run", "--method", "dul_cls", *tiny, "--on-existing", "rerun")
     forget_determinism()
     touched = {p.parts[-3] for p, t in before.items() if p.stat().st_mtime_ns != t}
-    assert touched == {"arcface"}
-    refused = inside("run", "--method", "arcface", *tiny, "--on-existing", "error", check=False)
+    assert touched == {"dul_cls"}
+    refused = inside("run", "--method", "dul_cls", *tiny, "--on-existing", "error", check=False)
     assert refused.returncode == 2
     assert "has results" in refused.stderr
 

@@ -53,7 +53,10 @@ class _Images(AugmentedImages):
         return torch.cat(drawn)
 
 
-@pytest.mark.parametrize(("exact", "limit"), [(False, 0.15), (True, 1e-4)], ids=["float16", "float32"])
+@pytest.mark.parametrize(
+    ("exact", "limit"),
+    [pytest.param(False, 0.15, id="float16", marks=pytest.mark.slow), pytest.param(True, 1e-4, id="float32")],
+)
 def test_it_is_a_training_end_to_end_with_these_layers_frozen(site, monkeypatch, exact, limit):
     """The limit is that of the difference between the weights of both, over how far training moved them.
 

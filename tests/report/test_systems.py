@@ -197,6 +197,7 @@ def test_p_values_are_adjusted_over_the_cases_of_all_data_sets():
     assert [each.p_bh for each in ordered] == pytest.approx(bh[::-1])
 
 
+@pytest.mark.slow
 def test_the_plain_method_is_the_base_of_the_heads_or_of_the_recipe():
     own = _method("spread", {OWN: 1.0, "norm": 0.1}, dataset="ndigit")
     plain = [_method(name, {"norm": 0.5}, dataset="ndigit") for name in ("arcface", "cosface")]
@@ -244,6 +245,7 @@ def test_what_cannot_be_judged_says_why(made, reason):
     assert {(each.outcome, each.reason) for each in _found(*made)} == {(None, reason)}
 
 
+@pytest.mark.slow
 def test_no_better_method_seldom_wins():
     """A null world: methods differ from the plain one by the seed alone, so wins stay at 2.5 %, adjusted ones rare."""
     rng = np.random.default_rng(0)

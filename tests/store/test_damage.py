@@ -243,6 +243,7 @@ def test_a_foreign_or_damaged_checkpoint_is_set_aside_and_the_training_starts_ag
             assert folder.check() == {}
 
 
+@pytest.mark.slow
 def test_a_damaged_study_is_all_that_is_named(folder_of):
     """Weights of its trials, which are not kept, were named too, and its trials were not read."""
     folder = folder_of(RECORDS)
