@@ -331,7 +331,10 @@ def run_experiment(
             raise
         # What would be done does not depend on weights, nor does its time.
         lacking, site = str(error), site.model_copy(update={"weights": "none"})
-        built = build_plans(experiment, site)
+        try:
+            built = build_plans(experiment, site)
+        except UserError:
+            raise error from None  # a frozen network has to have some
     for line in (*(f"left out: {line}" for line in built.left_out), *built.differences, *built.notes):
         say(console, line)
     if save is not None:

@@ -474,8 +474,9 @@ def test_a_dry_run_needs_no_weights_and_says_that_a_run_does(releases, no_weight
     assert missing.startswith(
         "missing: no package and no cache of timm or torch has ImageNet weights of 'bn_inception'"
     )
-    assert main(SOP_RUN) == 2
-    assert capsys.readouterr() == ("", f"bench: {missing.removeprefix('missing: ')}\n")
+    for refused in (SOP_RUN, [*SOP_RUN, "--frozen", "--dry-run"]):
+        assert main(refused) == 2
+        assert capsys.readouterr() == ("", f"bench: {missing.removeprefix('missing: ')}\n")
 
 
 @pytest.mark.slow
