@@ -2,18 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from ..datasets.files import DataError
 from ..datasets.pixel_cache import cache_folder
 from ..engine.estimate import estimate
 from ..engine.launch import Launch
-from ..errors import UserError
+from ..errors import MissingWeights, UserError
 from ..planning.plan import Plan, PlanKey
 from ..progress import readable
 from ..resources import cores, worker_count
 from ..site import Site
 from ..store.specs import HEAD_START, TEST_QUERIES, TRAIN_FROM
+
+T = TypeVar("T")
+
+
+def plan_without(plan: Callable[[Site], T], site: Site) -> tuple[T, Site, tuple[str, ...]]:
+    """Plan something without photographs and weights: the plan, its site, and a line about missing weights."""
+    site, lacking = site.model_copy(update={"outlines": True}), ()
+    try:
+        return plan(site), site, lacking
+    except MissingWeights as error:
+        # What would be done does not depend on weights, nor does its time.
+        site = site.model_copy(update={"weights": "none"})
+        try:
+            return plan(site), site, (str(error),)
+        except UserError:
+            raise error from None  # a frozen network has to have some
+
+
+def print_missing(lacking: tuple[str, ...], site: Site) -> None:
+    """Print what is not on this machine, and how to get it."""
+    for line in (*lacking, *site.lacking.values()):
+        print(f"missing: {line}")
 
 
 def print_dry_run(plans: tuple[Plan, ...], site: Site, results: Path, launch: Launch) -> None:

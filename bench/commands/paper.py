@@ -148,11 +148,18 @@ def table(
         _draw(named, results, dry_run)
         return
     options = Options(seeds=seeds, hparams=hparams, trials=trials, backbone=backbone, dim=dim, pins=tuple(set_ or ()))
-    planned = [plan_item(named, each, options, site) for each in names(dataset, named.item.datasets)]
+
+    def plan(site: Site) -> list[PlannedItem]:
+        return [plan_item(named, each, options, site) for each in names(dataset, named.item.datasets)]
+
     if dry_run:
+        from .dry_run import plan_without, print_missing
+
+        planned, site, lacking = plan_without(plan, site)
         _print_plans(planned, site, results, launch)
+        print_missing(lacking, site)
         return
-    raise typer.Exit(_reproduce(planned, site, results, launch, as_json))
+    raise typer.Exit(_reproduce(plan(site), site, results, launch, as_json))
 
 
 def _print_plans(planned: list[PlannedItem], site: Site, results: Path, launch: Launch) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import typer
 
 from .. import interrupt
-from ..errors import LINE, MissingWeights, UnitFailed, UserError
+from ..errors import LINE, UnitFailed, UserError
 from . import completion
 from .options import (
     DATA_ROOT,
@@ -320,21 +320,15 @@ def run_experiment(
 
     from ..planning.plan import build_plans
     from ..store.files import write_atomic
+    from .dry_run import plan_without, print_dry_run, print_missing
 
     console = Console(stderr=True)
-    lacking = ""
-    site = site.model_copy(update={"outlines": dry_run})  # a plan needs no photographs
-    try:
-        built = build_plans(experiment, site)
-    except MissingWeights as error:
-        if not dry_run:
-            raise
-        # What would be done does not depend on weights, nor does its time.
-        lacking, site = str(error), site.model_copy(update={"weights": "none"})
-        try:
-            built = build_plans(experiment, site)
-        except UserError:
-            raise error from None  # a frozen network has to have some
+    plan = partial(build_plans, experiment)
+    lacking: tuple[str, ...] = ()
+    if dry_run:
+        built, site, lacking = plan_without(plan, site)
+    else:
+        built = plan(site)
     for line in (*(f"left out: {line}" for line in built.left_out), *built.differences, *built.notes):
         say(console, line)
     if save is not None:
@@ -343,11 +337,8 @@ def run_experiment(
     if experiment.frozen and launch.device == "cuda" and launch.workers is None and launch.gpus_per_worker is None:
         say(console, "heads leave a GPU idle most of the time: --gpus-per-worker 0.12 trains eight at once on each")
     if dry_run:
-        from .dry_run import print_dry_run
-
         print_dry_run(built.plans, site, results, launch)
-        for line in filter(None, (lacking, *site.lacking.values())):
-            print(f"missing: {line}")
+        print_missing(lacking, site)
         return 0
 
     write_tables = partial(_summarise, site=site, results=results, console=console)

@@ -96,7 +96,7 @@ def plan_item(named: Named, dataset: str, options: Options, site: Site) -> Plann
     Rows that cannot be planned, or repeat a run of the table, are left out with the reason.
 
     Raises:
-        UserError: If no row can be planned; the message is the reason for the first.
+        UserError: If no row can be planned: that of the first.
     """
     known = dict.fromkeys(site.datasets.names)
     if dataset not in known:
@@ -104,6 +104,7 @@ def plan_item(named: Named, dataset: str, options: Options, site: Site) -> Plann
     _check_pins(named, dataset, options, site)
     planned: list[PlannedRow] = []
     left_out: dict[str, str] = {}
+    refused: UserError | None = None
     for row in (row for row in named.rows if row.method):
         request = request_of(named, row, dataset, options, site)
         twin = next((each for each in planned if each.request == request and each.row.reads == row.reads), None)
@@ -113,9 +114,10 @@ def plan_item(named: Named, dataset: str, options: Options, site: Site) -> Plann
         try:
             planned.append(_planned(row, request, site))
         except UserError as error:
+            refused = refused or error
             left_out[row.title] = str(error)
-    if not planned:
-        raise UserError(next(iter(left_out.values())))
+    if not planned and refused:
+        raise refused
     return PlannedItem(named=named, dataset=dataset, options=options, rows=tuple(planned), left_out=left_out)
 
 

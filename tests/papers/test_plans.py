@@ -69,6 +69,26 @@ def test_dry_run_prints_rows_and_what_differs(layouts, tmp_path, monkeypatch, ca
     assert not (tmp_path / "r").exists()
 
 
+def test_a_dry_run_needs_neither_photographs_nor_weights_and_says_what_is_missing(tmp_path, monkeypatch, capsys):
+    from bench.cli import main
+
+    monkeypatch.setattr("torch.hub.get_dir", lambda: str(tmp_path))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setenv("BENCH_DATA", str(tmp_path))
+    monkeypatch.setattr("bench.planning.checks._poolings", lambda *arguments: ("avg_max", "avg"))
+    asked = ["paper", "table", "per/table5", "--dataset", "cub200"]
+    assert main([*asked, "--dry-run"]) == 0
+    *plan, weights, images = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("arcface on cub200: 0 trials (published) + 5 seeds, at most") for line in plan)
+    assert weights.startswith(
+        "missing: no package and no cache of timm or torch has ImageNet weights of 'bn_inception'"
+    )
+    assert images.startswith("missing: ")
+    assert "`bench data download cub200" in images
+    assert main(asked) == 2
+    assert capsys.readouterr().err.startswith("bench: ")
+
+
 def test_what_was_adapted_to_the_data_set_is_said_before_the_run_and_below_the_table(tmp_path, monkeypatch, capsys):
     from bench.cli import main
     from bench.engine.scheduler import Outcome
