@@ -65,6 +65,8 @@ PLAIN = {"cub200": "arcface", "cars196": "arcface"}
 def wanted(row: dict[str, Any], short: bool, default: str) -> bool:
     """Whether a brief record has a value; a shorter one has fewer, and so have corruptions other than the crop."""
     metric, variant = row["metric"], row["variant"]
+    if (metric, row["split"]) == ("open_set_auroc", "test"):
+        return row["confidence"] not in CONTROLS
     short = short or row["split"].removesuffix("_crop") not in ("test", "val", "train")
     if metric.startswith("filter_out_") and row["confidence"] == default:
         return not short
@@ -152,7 +154,9 @@ def frame_of(results: Path) -> tuple[pd.DataFrame, dict[str, float]]:
     for record in records:
         columns = record.get("columns", {})
         number = columns.get("pinned", {}).get("settings", {}).get("data.class_seed")
-        if record["kind"] == "test" and not columns["ensemble"]:
+        tuned = columns.get("hparams") == "tuned" and columns["fidelity"] == "corrected"
+        asked = number or (tuned and columns["pinned"]["tune_for"] == "retrieval")
+        if record["kind"] == "test" and asked and not columns["ensemble"]:
             shared = {key: columns[key] for key in ("dataset", "method", "seed")} | {"class_split": number or 0}
             shared["finished"] = record["finished"]
             shared["own_scorer"] = record["role"]["primary_scorer"]
