@@ -320,12 +320,13 @@ def run_experiment(
 
     from ..planning.plan import build_plans
     from ..store.files import write_atomic
-    from .dry_run import plan_without, print_dry_run, print_missing
 
     console = Console(stderr=True)
     plan = partial(build_plans, experiment)
     lacking: tuple[str, ...] = ()
     if dry_run:
+        from .dry_run import plan_without, print_dry_run, print_missing
+
         built, site, lacking = plan_without(plan, site)
     else:
         built = plan(site)

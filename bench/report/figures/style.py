@@ -46,6 +46,8 @@ def figure_style() -> AbstractContextManager[None]:
             "axes.grid": True,
             "axes.axisbelow": True,
             "grid.alpha": 0.25,
+            "figure.autolayout": False,  # a layout of ours is made once
+            "figure.constrained_layout.use": False,
             "figure.dpi": 150.0,
             "figure.titlesize": 10.0,
             "svg.hashsalt": "bench",  # equal records give equal bytes
