@@ -1,13 +1,14 @@
 """Pack the records of the study (docs/study.md), and recompute its tables from what the repository has of them.
 
-    python benchmarks/study.py pack RESULTS.. --whole study.tar.xz --out results/study
-    python benchmarks/study.py tables results/study --figure docs/figures/study.svg > tables.md
+    python benchmarks/study.py pack RESULTS.. --out results/study
+    python benchmarks/study.py tables results/study --figure docs/figures/study.svg --page docs/study.md
 
 Results of several sessions are packed together: RESULTS may be archives, too, the former ones first.
 
-``pack`` writes all records to ``--whole`` and prints its SHA-256. To ``--out`` it writes an archive per data set, with
-the studies, all trainings, and brief records of the tests: the values that verdicts and tables of methods need.
-Rescorings have those of them that their tests lack.
+``pack`` writes an archive per data set to ``--out``, with the studies, all trainings, and brief records of the tests:
+the values that verdicts and tables of methods need. Rescorings have those of them that their tests lack. Records of
+archives are taken as they are. A test is left out if a later one has its setting. With ``--whole`` all records are
+written to that file, and its SHA-256 is printed; a gigabyte of records takes over ten minutes.
 
 ``tables`` recomputes the comparison of systems over class splits from records or archives by code of its own, without
 ``bench``.
@@ -19,8 +20,11 @@ import argparse
 import hashlib
 import json
 import math
+import re
 import sys
 import tarfile
+import textwrap
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -53,6 +57,15 @@ FITTED = "+margin+agreement"
 OWN = {
     "before_gallery": ("method",),
     "at_query_time": ("method", "method+margin", "method+margin_fitted", f"method{FITTED}"),
+}
+QUESTIONS = {"before_gallery": "Before the gallery", "at_query_time": "At query time"}
+KINDS = {
+    "test": "clean",
+    "test_crop": "crops",
+    "test_blur": "blur",
+    "test_jpeg": "JPEG",
+    "test_noise": "noise",
+    "test_occlusion": "occlusion",
 }
 DEFAULT = {"before_gallery": "norm", "at_query_time": "margin"}
 FEW_ERRORS = 100
@@ -94,31 +107,41 @@ def brief_rescoring(record: Any, test: Any) -> Any:
     return record.brief(lambda row: row["confidence"].endswith(FITTED) and wanted(row, short, default))
 
 
-def pack(results: list[Path], whole: Path, out: Path) -> None:
-    """Write all records to an archive, and those that the repository has to archives in a folder."""
+def pack(results: list[Path], whole: Path | None, out: Path) -> None:
+    """Write the records that the repository has to archives in a folder, and all of them to another archive."""
     from bench.store.files import write_archive
     from bench.store.folder import RECORD, Store
 
     stores = [Store(path) for path in results]
     texts = {place: text for store in stores for place, text in store.texts().items()}
-    write_archive(whole, texts)
-    print(f"{whole}: {len(texts)} files, SHA-256 {hashlib.sha256(whole.read_bytes()).hexdigest()}")
+    if whole is not None:
+        write_archive(whole, texts)
+        print(f"{whole}: {len(texts)} files, SHA-256 {hashlib.sha256(whole.read_bytes()).hexdigest()}")
     kept = dict(texts)
+    packed = {place for store in stores if store.root.is_file() for place in store.texts()}
+    tests = {record.unit: record for store in stores for record in store.tests()}
+    latest = {_setting(test): test.unit for test in sorted(tests.values(), key=lambda test: test.finished)}
     for store in stores:
-        tests = {record.unit: record for record in store.tests()}
-        for record in (*tests.values(), *store.rescorings()):
-            if record.brief_of:  # packed before
-                continue
+        for record in (*store.tests(), *store.rescorings()):
             place = (store.unit_dir(record.cell, record.kind, record.unit) / RECORD).relative_to(store.root).as_posix()
-            if record.kind == "test":
+            test = tests[record.spec.test] if record.kind == "rescore" else record
+            if latest[_setting(test)] != test.unit:
+                kept.pop(place, None)
+            elif record.brief_of or place in packed:
+                continue
+            elif record.kind == "test":
                 kept[place] = brief(record, record.test_classes or classes_of(store, record)).to_json()
-            elif record.spec.test in tests:
-                kept[place] = brief_rescoring(record, tests[record.spec.test]).to_json()
+            else:
+                kept[place] = brief_rescoring(record, test).to_json()
     for dataset in sorted({place.split("/")[1] for place in kept if place.count("/") > 2}):
         own = {place: text for place, text in kept.items() if place.split("/")[1:2] == [dataset]}
         made_by = {place: text for place, text in kept.items() if place.startswith("experiments/")}
         write_archive(out / f"{dataset}.tar.xz", own | made_by)
         print(f"{out / dataset}.tar.xz: {len(own)} files, {(out / f'{dataset}.tar.xz').stat().st_size / 1e6:.2f} MB")
+
+
+def _setting(test: Any) -> tuple[Any, str]:
+    return test.cell, test.columns.model_dump_json()
 
 
 def classes_of(store: Any, record: Any) -> int:
@@ -242,54 +265,87 @@ def holm(p: pd.Series) -> pd.Series:
 
 
 Comparisons = dict[str, tuple[float, ...]]
-"""Mean, ends of the interval, p-value, number of splits or seeds and of those with a better system, by method."""
+"""Mean, ends of the interval, p-value, p-value adjusted by Holm and number of splits or seeds, by method."""
 
 
-def tables(results: Path, figure: Path | None) -> None:
-    """Print, for each data set, question and kind of images, the comparison of every method with the plain one."""
+def compared(
+    tested: dict[tuple[str, int], Tested], plain: str, question: str, images: str, ratio: float
+) -> Comparisons:
+    """The comparison of every method that has a confidence of its own with the plain one, by mean difference."""
+    rows: dict[str, tuple[float, ...]] = {}
+    for method in sorted({name for (name, _), one in tested.items() if name != plain and not one.is_free()}):
+        values: list[float] = []
+        for number in sorted(number for name, number in tested if name == method):
+            own, rival = tested[method, number], tested.get((plain, number))
+            held_out = (own.of("val", "recall_at_1"), own.of("val", "confidence_auroc", "method"))
+            if rival is None or not all(map(len, held_out)):  # some old tests lack them
+                continue
+            name = own.chosen(OWN[question], question, free=False)
+            free = rival.chosen(rival.free(question), question, free=True)
+            better = (rival.risk(images, free) - own.risk(images, name)).dropna()
+            values += [float(better.mean())] if number else better.tolist()
+        if values:
+            rows[method] = (*summary(values, ratio), len(values))
+    adjusted = holm(pd.Series({name: row[3] for name, row in rows.items()}, dtype=float))
+    ordered = sorted(rows.items(), key=lambda item: -item[1][0])
+    return {name: (*row[:4], float(adjusted[name]), row[4]) for name, row in ordered}
+
+
+def cell(row: tuple[float, ...], whole: bool) -> str:
+    """A difference in points, its interval if ``whole``, and stars if it excludes 0, and also after adjustment."""
+    mean, low, high, _, adjusted, _ = row
+    ends = f" [{100 * low:+.2f}, {100 * high:+.2f}]" if whole else ""
+    return f"{100 * mean:+.2f}{ends}" + r"\*" * (0 if low <= 0 <= high else 2 if adjusted < 0.05 else 1)
+
+
+def table(found: dict[str, Comparisons], with_p: bool) -> Iterator[str]:
+    """Lines of a Markdown table, a column per kind of images; a method with fewer splits or seeds has their number."""
+    most = max(row[5] for row in found["test"].values())
+    head = ["method", *(KINDS[images] for images in found)]
+    yield "| " + " | ".join([*head[:2], "p, Holm", *head[2:]] if with_p else head) + " |"
+    yield "|---" * (len(head) + with_p) + "|"
+    for method, (*_, adjusted, number) in found["test"].items():
+        cells = [cell(rows[method], images in ("test", "test_crop")) for images, rows in found.items()]
+        name = f"`{method}`" + (f" ({number:.0f})" if number < most else "")
+        yield "| " + " | ".join([name, cells[0], *([f"{adjusted:.2g}"] if with_p else []), *cells[1:]]) + " |"
+
+
+def tables(results: Path, figure: Path | None, page: Path | None) -> None:
+    """Print or write to a page, for each data set and question, the comparison of every method with the plain one."""
     frame, ratios = frame_of(results)
-    found: dict[str, Comparisons] = {}
+    drawn: dict[str, Comparisons] = {}
+    text = "" if page is None else page.read_text()
     for dataset, of_dataset in frame.groupby("dataset"):
-        splits = sorted(of_dataset["class_split"].unique())
-        unit = "class splits" if splits[-1] else "seeds"
-        ratio = ratios.get(str(dataset), math.nan) if splits[-1] else 0.0
+        number = int(of_dataset["class_split"].max())
+        ratio = ratios.get(str(dataset), math.nan) if number else 0.0
         tested = {key: Tested(rows) for key, rows in of_dataset.groupby(["method", "class_split"])}
         plain = PLAIN.get(str(dataset), "cosface")
-        methods = sorted({method for method, _ in tested} - {plain})
-        learned = {method for (method, _), one in tested.items() if not one.is_free()}
-        kinds = sorted(split for split in of_dataset["split"].unique() if split.startswith("test"))
-        print(f"## {dataset}: {unit}, plain method {plain}\n")
-        for metric in ("map_at_r", "recall_at_1"):
-            print(f"{metric}, percent: " + ", ".join(_mean(tested, name, splits, metric) for name in [plain, *methods]))
-            print()
-        for question in OWN:
-            for images in kinds:
-                rows: Comparisons = {}
-                for method in filter(learned.__contains__, methods):
-                    values = []
-                    for number in splits:
-                        own, rival = tested.get((method, number)), tested.get((plain, number))
-                        if own is None or rival is None or not len(own.of("val", "confidence_auroc", "method")):
-                            continue
-                        name = own.chosen(OWN[question], question, free=False)
-                        free = rival.chosen(rival.free(question), question, free=True)
-                        better = (rival.risk(images, free) - own.risk(images, name)).dropna()
-                        values += [float(better.mean())] if number else better.tolist()
-                    if values:
-                        rows[method] = (*summary(values, ratio), len(values), sum(value > 0 for value in values))
-                if splits[-1]:
-                    kind = "clean" if images == "test" else "crops"
-                    found[f"{dataset}, {question.replace('_', ' ')}, {kind}"] = rows
-                print(f"### {question}, {images}\n")
-                print(f"| method | AUGRC, plain - method, points | p | p, Holm | {unit} | better on |")
-                print("|---|---|---|---|---|---|")
-                adjusted = holm(pd.Series({name: row[3] for name, row in rows.items()}, dtype=float))
-                for name, (mean, low, high, p, n, better) in sorted(rows.items(), key=lambda item: -item[1][0]):
-                    ends = f"{100 * mean:+.2f} [{100 * low:+.2f}, {100 * high:+.2f}]"
-                    print(f"| `{name}` | {ends} | {p:.3g} | {adjusted[name]:.3g} | {n} | {better} |")
-                print()
+        kinds = [images for images in KINDS if images in set(of_dataset["split"])]
+        parts = []
+        for question, asked in QUESTIONS.items():
+            found = {images: compared(tested, plain, question, images, ratio) for images in kinds}
+            parts += [f"{asked}:", "\n".join(table(found, with_p=number > 0))]
+            if number:
+                drawn |= {f"{dataset}, {asked.lower()}, {KINDS[images]}": rows for images, rows in found.items()}
+        parts.append(textwrap.fill(f"MAP@R and Recall@1, percent: {means(tested)}.", 120, break_on_hyphens=False))
+        block = "\n\n".join(parts)
+        if page is None:
+            print(f"## {dataset}: plain method {plain}\n\n{block}\n")
+        else:
+            place = re.compile(rf"(?<=<!-- tables of {dataset} -->\n\n).*?(?=\n\n<!-- end -->)", re.DOTALL)
+            text = place.sub(lambda _, block=block: block, text)
+    if page is not None:
+        page.write_text(text)
     if figure is not None:
-        draw(found, figure)
+        draw(drawn, figure)
+
+
+def means(tested: dict[tuple[str, int], Tested]) -> str:
+    """Means of MAP@R and Recall@1 on clean test images, of the methods that retrieve best first."""
+    values = [[one.of("test", metric).mean() for metric in ("map_at_r", "recall_at_1")] for one in tested.values()]
+    index = pd.MultiIndex.from_tuples(tested)
+    of_methods = (100 * pd.DataFrame(values, index=index)).groupby(level=0).mean().sort_values(0, ascending=False)
+    return "; ".join(f"`{name}` {map_at_r:.1f}, {recall:.1f}" for name, map_at_r, recall in of_methods.itertuples())
 
 
 def draw(found: dict[str, Comparisons], path: Path) -> None:
@@ -303,7 +359,7 @@ def draw(found: dict[str, Comparisons], path: Path) -> None:
     lines = -(-len(found) // columns)
     panels, axes = plt.subplots(lines, columns, figsize=(9, height * lines), squeeze=False, layout="constrained")
     for axis, (title, rows) in zip(axes.flat, found.items()):
-        ordered = sorted(rows.items(), key=lambda item: item[1][0])
+        ordered = list(rows.items())[::-1]
         for place, (_, (mean, low, high, *_)) in enumerate(ordered):
             colour = "#0072B2" if low > 0 else "#D55E00" if high < 0 else "#666666"
             axis.plot([100 * low, 100 * high], [place, place], color=colour, linewidth=1.5)
@@ -315,27 +371,23 @@ def draw(found: dict[str, Comparisons], path: Path) -> None:
     panels.savefig(path, metadata={"Date": None})
 
 
-def _mean(tested: dict[tuple[str, int], Tested], name: str, splits: list[int], metric: str) -> str:
-    found = [tested[name, number].of("test", metric).mean() for number in splits if (name, number) in tested]
-    return f"`{name}` {100 * np.mean(found):.1f}"
-
-
 def main() -> None:
     """Run a command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     packing = commands.add_parser("pack", help="write archives")
     packing.add_argument("results", nargs="+", type=Path)
-    packing.add_argument("--whole", type=Path, required=True)
+    packing.add_argument("--whole", type=Path, help="write all records to this archive, too")
     packing.add_argument("--out", type=Path, required=True)
     making = commands.add_parser("tables", help="print the tables of systems")
     making.add_argument("results", type=Path, help="a results folder, one with archives, or an archive")
     making.add_argument("--figure", type=Path, help="draw them to this file")
+    making.add_argument("--page", type=Path, help="write them to this page, between its marks, and print nothing")
     given = parser.parse_args()
     if given.command == "pack":
         pack(given.results, given.whole, given.out)
     else:
-        tables(given.results, given.figure)
+        tables(given.results, given.figure, given.page)
 
 
 if __name__ == "__main__":
