@@ -58,7 +58,11 @@ OWN = {
     "before_gallery": ("method",),
     "at_query_time": ("method", "method+margin", "method+margin_fitted", f"method{FITTED}"),
 }
-QUESTIONS = {"before_gallery": "Before the gallery", "at_query_time": "At query time"}
+QUESTIONS = {
+    "before_gallery": "Before the gallery",
+    "at_query_time": "At query time",
+    "of_network": "AUROC of Recall@1 before the gallery, own minus free confidence of the same network",
+}
 KINDS = {
     "test": "clean",
     "test_crop": "crops",
@@ -234,6 +238,11 @@ class Tested:
         }
         return max(means, key=lambda name: means[name])
 
+    def pair(self, rival: Tested, question: str) -> tuple[str, str]:
+        """Names of the own confidence and of the rival's free one that validation chose."""
+        own = self.chosen(OWN[question], question, free=False)
+        return own, rival.chosen(rival.free(question), question, free=True)
+
     def is_free(self) -> bool:
         """Whether the own confidence orders images as a free one does: it has its AUROC, up to rounding."""
         own = self.of("test", "confidence_auroc", "method")
@@ -265,7 +274,17 @@ def holm(p: pd.Series) -> pd.Series:
 
 
 Comparisons = dict[str, tuple[float, ...]]
-"""Mean, ends of the interval, p-value, p-value adjusted by Holm and number of splits or seeds, by method."""
+"""Mean, ends of the interval, p-value, p-value adjusted by Holm, and number of splits or seeds, by method."""
+
+
+def difference(own: Tested, rival: Tested, question: str, images: str) -> pd.Series:
+    """By seed, how much better a method is: of two systems, or of the confidences of one network."""
+    if question == "of_network":
+        name, free = own.pair(own, "before_gallery")
+        value = 0.5 if free == "constant" else own.of(images, "confidence_auroc", free)
+        return own.of(images, "confidence_auroc", name) - value
+    name, free = own.pair(rival, question)
+    return rival.risk(images, free) - own.risk(images, name)
 
 
 def compared(
@@ -280,9 +299,7 @@ def compared(
             held_out = (own.of("val", "recall_at_1"), own.of("val", "confidence_auroc", "method"))
             if rival is None or not all(map(len, held_out)):  # some old tests lack them
                 continue
-            name = own.chosen(OWN[question], question, free=False)
-            free = rival.chosen(rival.free(question), question, free=True)
-            better = (rival.risk(images, free) - own.risk(images, name)).dropna()
+            better = difference(own, rival, question, images).dropna()
             values += [float(better.mean())] if number else better.tolist()
         if values:
             rows[method] = (*summary(values, ratio), len(values))
@@ -292,7 +309,7 @@ def compared(
 
 
 def cell(row: tuple[float, ...], whole: bool) -> str:
-    """A difference in points, its interval if ``whole``, and stars if it excludes 0, and also after adjustment."""
+    """A difference in points, with its interval if ``whole``, and stars: it excludes 0, also after adjustment."""
     mean, low, high, _, adjusted, _ = row
     ends = f" [{100 * low:+.2f}, {100 * high:+.2f}]" if whole else ""
     return f"{100 * mean:+.2f}{ends}" + r"\*" * (0 if low <= 0 <= high else 2 if adjusted < 0.05 else 1)
@@ -325,7 +342,7 @@ def tables(results: Path, figure: Path | None, page: Path | None) -> None:
         for question, asked in QUESTIONS.items():
             found = {images: compared(tested, plain, question, images, ratio) for images in kinds}
             parts += [f"{asked}:", "\n".join(table(found, with_p=number > 0))]
-            if number:
+            if number and question in OWN:
                 drawn |= {f"{dataset}, {asked.lower()}, {KINDS[images]}": rows for images, rows in found.items()}
         parts.append(textwrap.fill(f"MAP@R and Recall@1, percent: {means(tested)}.", 120, break_on_hyphens=False))
         block = "\n\n".join(parts)
@@ -336,7 +353,7 @@ def tables(results: Path, figure: Path | None, page: Path | None) -> None:
             text = place.sub(lambda _, block=block: block, text)
     if page is not None:
         page.write_text(text)
-    if figure is not None:
+    if figure is not None and drawn:
         draw(drawn, figure)
 
 
@@ -381,7 +398,7 @@ def main() -> None:
     packing.add_argument("--out", type=Path, required=True)
     making = commands.add_parser("tables", help="print the tables of systems")
     making.add_argument("results", type=Path, help="a results folder, one with archives, or an archive")
-    making.add_argument("--figure", type=Path, help="draw them to this file")
+    making.add_argument("--figure", type=Path, help="draw those over class splits to this file")
     making.add_argument("--page", type=Path, help="write them to this page, between its marks, and print nothing")
     given = parser.parse_args()
     if given.command == "pack":
