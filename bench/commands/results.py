@@ -72,21 +72,10 @@ def status(
     repair: Annotated[
         bool, typer.Option("--repair", help="Move damaged files to RESULTS/.damaged and make store.json again.")
     ] = False,
-    upgrade: Annotated[
-        bool,
-        typer.Option(
-            "--upgrade",
-            help="Convert results of an earlier bench (schema 2); the old folder is kept in RESULTS/.schema-2.",
-        ),
-    ] = False,
     archive: Annotated[
         Path | None,
         typer.Option("--archive", help="Write all records to this file, NAME.tar.xz, to contribute.", metavar="FILE"),
     ] = None,
-    pack: Annotated[str | None, typer.Option("--pack", hidden=True)] = None,
-    verify: Annotated[str | None, typer.Option("--verify", hidden=True)] = None,
-    by: Annotated[str, typer.Option("--by", hidden=True)] = "",
-    commit: Annotated[str, typer.Option("--commit", hidden=True)] = "",
     as_json: Json = False,
 ) -> None:
     """Count the trials, trained and tested seeds in a results folder, and name the processes at work in it.
@@ -99,13 +88,6 @@ def status(
     bench status --results results/runs --check
     bench status --results results/runs --archive ndigit_jane_doe.tar.xz
     """  # noqa: D301 (click's mark for lines that are not to be filled)
-    if pack is not None or verify is not None or by or commit:
-        raise UserError(
-            f"--pack, --verify, --by and --commit are gone: `bench status --results {quote(str(results))} --archive"
-            " FILE.tar.xz` writes a contribution; `bench compare` shows two runs side by side"
-        )
-    if upgrade:
-        upgrade_results(results)
     if repair:
         repair_results(results)
     if archive is not None:
@@ -220,28 +202,6 @@ def at_work(results: Path, alone: bool, lost: Callable[[], None] = lambda: None)
         yield claims
     finally:
         claims.close()
-
-
-def upgrade_results(results: Path) -> None:
-    """Convert a results folder of schema 2; one of the present schema stays as it is.
-
-    Raises:
-        UserError: If it is no results folder, of another schema, or another process writes to it.
-    """
-    from ..store.files import MARKER
-    from ..store.records import read_marker
-    from ..store.upgrade import FORMER, upgrade
-
-    held = read_marker(results / MARKER)
-    if held is None or held.schema_version != FORMER:
-        open_results(results)
-        typer.echo(f"{results} has results of the present schema already", err=True)
-        return
-    with at_work(results, alone=True):
-        count, damaged = upgrade(results)
-    for damage in damaged:
-        typer.echo(printable(f"{damage.path.relative_to(results)}: {damage.reason}; left out"), err=True)
-    typer.echo(f"{results}: {count} records converted; `bench report` makes its tables anew", err=True)
 
 
 def report(

@@ -113,11 +113,6 @@ class Store:
                 raise UserError(f"{error}; {self._repair}") from None
         if held is None:
             held = self._without_marker(create)
-        if held.schema_version == SCHEMA_VERSION - 1:
-            raise UserError(
-                f"{self.root} has results of schema {held.schema_version}, of an earlier bench;"
-                f" `bench status --upgrade --results {quote(str(self.root))}` converts them"
-            )
         if held.schema_version != SCHEMA_VERSION:
             raise UserError(
                 f"{self.root} has results of schema {held.schema_version}, this bench writes schema {SCHEMA_VERSION}; "

@@ -226,12 +226,6 @@ def test_nothing_is_written_into_an_archive(made, arguments, capsys):
     assert archive.read_bytes() == before
 
 
-@pytest.mark.parametrize("old", [["--pack", "x"], ["--verify", "x"], ["--by", "me"], ["--commit", "x"]])
-def test_former_options_say_what_to_type_now(made, old, capsys):
-    assert main(["status", "--results", made[0].results, *old]) == 2
-    assert "--archive FILE.tar.xz" in capsys.readouterr().err
-
-
 def test_a_folder_with_damage_is_not_archived(plan, tmp_path, capsys):
     site = _run(tmp_path / "runs", plan)
     next((tmp_path / "runs").rglob("record.json")).write_text("{")
