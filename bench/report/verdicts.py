@@ -342,25 +342,9 @@ def _mean(values: Iterable[Mapping[Any, float]]) -> float:
 
 
 def _wrong(group: SeedGroup, split: str) -> float:
-    """Number of wrong answers, mean over seeds; infinite if it is not known.
-
-    Older records have no Recall@1 on validation images. There the share r of wrong answers follows from the AUROC u of
-    any confidence and its AUGRC g = (1 - u) r (1 - r) + r^2 / 2 (Traub et al. 2024).
-    """
-    queries = group.queries[split]
+    """Number of wrong answers, mean over seeds; infinite if older records do not tell."""
     known = defined_values(group.per_seed("recall_at_1", split))
-    if known:
-        return queries * (1 - _mean([known]))
-    name = min(group.confidences(METRIC, split))
-    detected = group.per_seed(METRIC, split, confidence=name)
-    areas = defined_values(group.per_seed("augrc", split, "recall_at_1", name))
-    if not areas:
-        return float("inf")
-    u, g = np.array([(detected.get(seed, np.nan), area) for seed, area in areas.items()]).T
-    # Without an AUROC, all answers are wrong, or all right.
-    root = np.sqrt(np.maximum((1 - u) ** 2 + 4 * (u - 0.5) * g, 0))
-    shares = np.where(np.isnan(u), np.round(2 * g), 2 * g / np.maximum(1 - u + root, 1e-300))
-    return queries * float(shares.mean())
+    return group.queries[split] * (1 - _mean([known])) if known else float("inf")
 
 
 def _of_group(group: SeedGroup, split: str, leads: bool) -> Iterator[Verdict]:

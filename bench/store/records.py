@@ -68,7 +68,7 @@ class _Record(_Value):
         """Check that its id is that of what it is about."""
 
 
-def checked_content(text: str | bytes, kind: str, wanted: int = SCHEMA_VERSION) -> dict[str, Any]:
+def checked_content(text: str | bytes, kind: str) -> dict[str, Any]:
     """Read the fields of a record from the content of its file, and check its checksum and schema."""
     try:
         held: Any = from_json(text)
@@ -82,9 +82,9 @@ def checked_content(text: str | bytes, kind: str, wanted: int = SCHEMA_VERSION) 
     if not isinstance(held, dict):
         raise DamagedRecord("not a JSON object")
     found, schema = held.get("kind"), held.get("schema")
-    if schema != wanted or found != kind:
+    if schema != SCHEMA_VERSION or found != kind:
         found, schema = (shortened(str(value), 40) for value in (found, schema))
-        raise DamagedRecord(f"a {found} record of schema {schema}, not a {kind} record of {wanted}")
+        raise DamagedRecord(f"a {found} record of schema {schema}, not a {kind} record of {SCHEMA_VERSION}")
     if not _is_content_id(checksum, held, written):
         raise DamagedRecord("its checksum does not fit its content")
     return {key: value for key, value in held.items() if key not in ("kind", "schema")}
