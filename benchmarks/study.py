@@ -322,7 +322,8 @@ def table(found: dict[str, Comparisons], with_p: bool) -> Iterator[str]:
     yield "| " + " | ".join([*head[:2], "p, Holm", *head[2:]] if with_p else head) + " |"
     yield "|---" * (len(head) + with_p) + "|"
     for method, (*_, adjusted, number) in found["test"].items():
-        cells = [cell(rows[method], images in ("test", "test_crop")) for images, rows in found.items()]
+        of_kinds = ((images in ("test", "test_crop"), rows.get(method)) for images, rows in found.items())
+        cells = [cell(row, whole) if row else "" for whole, row in of_kinds]
         name = f"`{method}`" + (f" ({number:.0f})" if number < most else "")
         yield "| " + " | ".join([name, cells[0], *([f"{adjusted:.2g}"] if with_p else []), *cells[1:]]) + " |"
 
