@@ -10,8 +10,8 @@ the values that verdicts and tables of methods need. Rescorings have those of th
 archives are taken as they are. A test is left out if a later one has its setting. With ``--whole`` all records are
 written to that file, and its SHA-256 is printed; a gigabyte of records takes over ten minutes.
 
-``tables`` recomputes the comparison of systems over class splits from records or archives by code of its own, without
-``bench``.
+``tables`` recomputes the comparison of systems over class splits or seeds from records or archives, by code of its
+own, without ``bench``.
 """
 
 from __future__ import annotations
@@ -332,7 +332,7 @@ def tables(results: Path, figure: Path | None, page: Path | None) -> None:
     """Print or write to a page, for each data set and question, the comparison of every method with the plain one."""
     frame, ratios = frame_of(results)
     drawn: dict[str, Comparisons] = {}
-    text = "" if page is None else page.read_text()
+    text = "" if page is None else page.read_text("utf-8")
     for dataset, of_dataset in frame.groupby("dataset"):
         number = int(of_dataset["class_split"].max())
         ratio = ratios.get(str(dataset), math.nan) if number else 0.0
@@ -351,9 +351,11 @@ def tables(results: Path, figure: Path | None, page: Path | None) -> None:
             print(f"## {dataset}: plain method {plain}\n\n{block}\n")
         else:
             place = re.compile(rf"(?<=<!-- tables of {dataset} -->\n\n).*?(?=\n\n<!-- end -->)", re.DOTALL)
-            text = place.sub(lambda _, block=block: block, text)
+            text, number_of_marks = place.subn(lambda _, block=block: block, text)
+            if number_of_marks != 1:
+                sys.exit(f"{page} has {number_of_marks} times the marks of the tables of {dataset}, not once")
     if page is not None:
-        page.write_text(text)
+        page.write_text(text, "utf-8")
     if figure is not None and drawn:
         draw(drawn, figure)
 
