@@ -104,11 +104,6 @@ def _locked(edited: int) -> dict[str, tuple[int, str]]:
     return {name: (int(number), found) for name, number, found in lines}
 
 
-def built_in_names() -> frozenset[str]:
-    """Names, as in the lock, of everything that comes with the package."""
-    return frozenset(_locked(LOCK.stat().st_mtime_ns))
-
-
 def built_in() -> Iterator[Entry]:
     """Entries of everything that comes with the package."""
     yield from map(engine, ENGINE)

@@ -293,6 +293,3 @@ class AmbiguousDigits(Dataset):
         """Names of the development and the test identities of the own split."""
         development, test = development_and_test_classes(IDENTITIES)
         return [_names()[c] for c in development], [_names()[c] for c in test]
-
-
-__all__ = ["AmbiguousDigits", "Channel", "bin_log_probabilities"]

@@ -264,6 +264,3 @@ def _reason(error: Exception) -> str:
     if isinstance(error, zipfile.BadZipFile):
         return f"a damaged or truncated zip file ({text}); download it again"
     return f"not an archive that can be unpacked ({text})"
-
-
-__all__ = ["SUFFIXES", "EncryptedArchive", "copy_folder", "take", "unpack", "unpacked_limit"]

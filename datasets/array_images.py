@@ -89,6 +89,3 @@ class ArrayImages(ImageSet):
         """Subset of the images, in the given order, with a copy of their pixels."""
         labels, ids, class_names = self.selected_names(index)
         return ArrayImages(self.pixels[index], labels, ids, class_names, mean=self.mean, std=self.std)
-
-
-__all__ = ["ArrayImages"]

@@ -116,6 +116,3 @@ def _warp(images: Tensor, side: Tensor, centre: Tensor, shift: Tensor, angle: Te
 def _pixel_centres(size: int, like: Tensor) -> Tensor:
     steps = torch.arange(size, dtype=torch.float64, device=like.device)
     return ((2 * steps + 1) / size - 1).to(like.dtype)
-
-
-__all__ = ["Augmentation", "TrainingAugmentation", "augment", "centre_crop"]

@@ -89,6 +89,3 @@ def class_balanced_batches(
             batch += members[visited] * repeats + images[visited].draw(rest)
         batches.append(torch.tensor(batch, dtype=torch.int64))
     return batches
-
-
-__all__ = ["class_balanced_batches"]

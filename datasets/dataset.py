@@ -379,12 +379,3 @@ def register_dataset(cls: DatasetClass) -> DatasetClass:
 
 register = register_dataset
 """Former name of :func:`register_dataset`, which clashes with the decorator of methods in a file that defines both."""
-
-__all__ = [
-    "Dataset",
-    "ImageSet",
-    "TrainVal",
-    "register",
-    "register_dataset",
-    "require_tensor",
-]

@@ -162,6 +162,3 @@ def _unknown_format(path: Path) -> str:
     if head[4:8] == b"ftyp" and head[8:] in _HEIF_BRANDS and "HEIF" not in _formats():
         return "HEIC needs the package pillow-heif: `pip install 'probembed[heic]'`, or convert it to JPEG"
     return "damaged, or none of JPEG, PNG, WebP, GIF, TIFF, BMP, PNM; convert or remove it"
-
-
-__all__ = ["FORMATS", "MAX_PIXELS", "decode", "open_image", "pixel_limit", "to_rgb"]

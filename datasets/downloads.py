@@ -318,6 +318,3 @@ def _short(url: str) -> str:
 
 def _amount(size: int) -> str:
     return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.3g} MB"
-
-
-__all__ = ["Archive", "check_checksum", "checksum_of", "download", "mirrored"]

@@ -95,6 +95,3 @@ class FeatureImages(ImageSet):
     def select(self, index: Tensor) -> FeatureImages:
         """Subset of the images, in the given order, in the same mapped file."""
         return FeatureImages(self.arrays, self.rows[index], *self.selected_names(index), self.sha256)
-
-
-__all__ = ["FeatureImages"]

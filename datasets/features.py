@@ -186,6 +186,3 @@ def _first_of_group(images: FeatureImages) -> Tensor:
     parts = torch.from_numpy(part[: images.num_classes]).long()
     lowest = torch.full((nodes,), images.num_classes).scatter_reduce(0, parts, first, "amin")
     return lowest[parts]
-
-
-__all__ = ["INDEX", "LAYOUT", "Features", "read_index"]

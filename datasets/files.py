@@ -27,9 +27,3 @@ def check_regular(path: Path) -> None:
         raise DataError(f"{path}: a folder, not a file; rename or remove it")
     if not stat.S_ISREG(mode):
         raise DataError(f"{path}: a pipe, device or socket, not a file; remove it")
-
-
-__all__ = [
-    "DataError",
-    "check_regular",
-]

@@ -183,6 +183,3 @@ class Glyphs(Dataset):
     def test(self) -> ArrayImages:
         """Images of the 500 test characters."""
         return _images(self.class_split(*development_and_test_classes(NUM_CLASSES))[1])
-
-
-__all__ = ["Glyphs", "render"]

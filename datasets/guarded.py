@@ -112,5 +112,3 @@ def _main(module: str, name: str, path: str) -> None:
 
 if __name__ == "__main__":
     _main(*sys.argv[1:])
-
-__all__ = ["Answer", "allow_memory", "guarded"]

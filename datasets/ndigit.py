@@ -222,6 +222,3 @@ class NDigitSmoke(_Numbers):
     upsample = False
     mean = 0.2603
     std = 0.3308
-
-
-__all__ = ["NDigit", "NDigitQuick", "NDigitSmoke", "compose", "source_digits"]

@@ -134,6 +134,3 @@ class TurnedImages(PhotoImages):
     def _turned(self, images: Tensor, places: Sequence[int]) -> Tensor:
         quarters = (QUARTERS[self.ids[i].rpartition(".png")[2]] for i in places)
         return torch.stack([image.rot90(quarter, (1, 2)) for image, quarter in zip(images, quarters)])
-
-
-__all__ = ["Omniglot", "OmniglotRotated", "TurnedImages"]

@@ -348,6 +348,3 @@ class PhotoImages(ImageSet):
         return type(self)(
             paths, labels, ids, class_names, view=self.view, threads=self.threads, within=(whole, rows[index])
         )
-
-
-__all__ = ["PhotoImages", "Progress", "Purpose"]

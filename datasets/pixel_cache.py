@@ -156,6 +156,3 @@ def _checksums(path: Path) -> tuple[list[int], list[int]] | None:
 def _has_checksums(pixels: Path, sizes: list[int], checksums: list[int]) -> bool:
     with pixels.open("rb") as file:
         return all(zlib.crc32(file.read(size)) == checksum for size, checksum in zip(sizes, checksums))
-
-
-__all__ = ["PixelCache", "cache_folder"]

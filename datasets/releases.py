@@ -471,6 +471,3 @@ def _leads_out(name: str) -> bool:
 
 def _rows(parts: Sequence[str], part: str) -> Tensor:
     return torch.tensor([i for i, p in enumerate(parts) if p == part], dtype=torch.long)
-
-
-__all__ = ["IMAGE_SUFFIXES", "Listing", "PhotoDataset", "class_number", "folders_below", "read_lines"]

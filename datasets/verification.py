@@ -113,14 +113,3 @@ def inspect(path: Path) -> tuple[str, str]:
             return image.mode, ""
     except DataError as error:
         return "", str(error)
-
-
-__all__ = [
-    "MemoryVerification",
-    "SoftLabelVerification",
-    "SplitVerification",
-    "Verification",
-    "inspect",
-    "verified",
-    "verify_in_memory",
-]

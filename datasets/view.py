@@ -203,15 +203,3 @@ def _grey(images: Tensor) -> Tensor:
     red, green, blue = images.split(1, 1)
     grey: Tensor = _GREY[0] * red + _GREY[1] * green + _GREY[2] * blue
     return grey
-
-
-__all__ = [
-    "PhotoAugmentation",
-    "View",
-    "colour_jitter",
-    "crop_boxes",
-    "cropped_view",
-    "evaluation_view",
-    "finished",
-    "resize",
-]

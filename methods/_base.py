@@ -300,6 +300,3 @@ def no_grad_parameters(module: nn.Module) -> None:
     module.eval()
     for parameter in module.parameters():
         parameter.requires_grad_(False)
-
-
-__all__ = ["PARTS", "Method", "MethodParams", "Paper", "no_grad_parameters", "register", "register_method", "tuned"]

@@ -38,7 +38,7 @@ def bring_workers_in(patch, figures=True):
 
 def forget_determinism():
     """Undo what a job sets for its whole process."""
-    torch.use_deterministic_algorithms(False)
+    torch.set_deterministic_debug_mode("default")  # use_deterministic_algorithms would import torch's compiler
 
 
 def run_here(folder, *arguments, figures=True):

@@ -17,7 +17,10 @@ from bench.registry import Registry
 from PIL import Image
 
 
-@pytest.mark.parametrize("name", ["ndigit_smoke", "glyphs", "ambiguous_digits"])
+@pytest.mark.parametrize(
+    "name",
+    ["ndigit_smoke", *(pytest.param(name, marks=pytest.mark.slow) for name in ("glyphs", "ambiguous_digits"))],
+)
 @pytest.mark.parametrize("check", DATASET_CHECKS)
 def test_our_data_sets_conform(name, check):
     DATASET_CHECKS[check](Registry("datasets").dataset(name)())

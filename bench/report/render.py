@@ -183,15 +183,12 @@ def _for_terminal(table: Table) -> RichTable:
             overflow="ellipsis" if whole else "fold",
         )
     for row in table.rows:
-        if row.heading:
-            shown.add_section()
-            shown.add_row(Text(row.heading, style="italic"))
         shown.add_row(*map(_styled, row.cells))
     return shown
 
 
 def _styled(cell: Cell) -> Text:
-    style = " ".join(["bold"] * cell.bold + ["underline"] * cell.underlined + ["italic"] * cell.italic)
+    style = " ".join(["bold"] * cell.bold + ["underline"] * cell.underlined)
     return _text(cell.text, style)
 
 

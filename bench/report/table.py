@@ -33,7 +33,6 @@ class Cell:
     value: float | str | None = None
     bold: bool = False
     underlined: bool = False
-    italic: bool = False
     mark: str = ""
     note: str = ""
     href: str = ""
@@ -116,11 +115,10 @@ def headings(*titles: str, labels: int = 1) -> tuple[Column[Any], ...]:
 
 @dataclass(frozen=True)
 class Row:
-    """Row of a table; its id on a page is empty if nothing leads to it, and a heading begins a part of the table."""
+    """Row of a table; its id on a page is empty if nothing leads to it."""
 
     cells: tuple[Cell, ...]
     anchor: str = ""
-    heading: str = ""
 
 
 @dataclass(frozen=True)

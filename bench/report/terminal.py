@@ -17,7 +17,7 @@ from .comparison import ALONE, COLUMNS, Comparison, ComparisonRow, Part, metric_
 from .contender import COMMON, TUNING, distinct_labels
 from .pairing import SIDES
 from .render import fits, print_table
-from .seeds import ComparedColumn, SeedGroup, compared
+from .seeds import ComparedColumn, compared
 from .splits import ABOUT, BRIEF, OverSplits, split_document
 from .systems import MEASURES, System, difference_text
 from .table import GAP, Cell, Column, Table, cells_table, grouped, headings, label, table_of
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 NARROW = 100
 """Width of a terminal, in columns, below which wide columns are left out."""
-
-ByDataset = Mapping[str, Sequence[SeedGroup]]
-"""Values over seeds of every contender, by data set."""
 
 
 def print_tables(judged: Judged, console: Console) -> None:

@@ -200,6 +200,3 @@ def write_safetensors(path: Path, columns: Mapping[str, Column], metadata: Mappi
                 digest.update(content)
                 file.write(content)
     return digest.hexdigest()
-
-
-__all__ = ["Column", "held", "keys_among", "open_columns", "write_columns", "write_safetensors"]

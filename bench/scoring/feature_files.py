@@ -243,6 +243,3 @@ class _Import:
                 raise BadInput(f"{key} are the same for all images")
 
         return Column(column.shape, dtype, blocks)
-
-
-__all__ = ["import_features"]

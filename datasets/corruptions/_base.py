@@ -214,17 +214,3 @@ class _Kept:
 
 
 _KEPT = _Kept(128 * 2**20)
-
-__all__ = [
-    "CROP",
-    "LEVELS",
-    "Corruption",
-    "Draw",
-    "check_range",
-    "corrupt",
-    "corrupted",
-    "draw_quality",
-    "identity_draw",
-    "identity_uniform",
-    "manifest_sha256",
-]

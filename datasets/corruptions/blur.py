@@ -29,5 +29,3 @@ def blur(image: Tensor, severity: float, draw: Draw) -> Tensor:
 
 
 CORRUPTION = Corruption("blur", f"Gaussian, sigma = {BLUR_SIGMA:g} x severity x shorter side", 0.0, 1.0, blur)
-
-__all__ = ["BLUR_SIGMA", "CORRUPTION", "blur"]

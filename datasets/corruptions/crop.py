@@ -5,5 +5,3 @@ from __future__ import annotations
 from ._base import Corruption
 
 CORRUPTION = Corruption("crop", "centre crop of side 1 - severity, enlarged to the full size", 0.0, 0.5, None)
-
-__all__ = ["CORRUPTION"]

@@ -16,5 +16,3 @@ def feature_dropout(features: Tensor, severity: float, draw: Draw) -> Tensor:
 CORRUPTION = Corruption(
     "feature_dropout", "each feature is 0 with the severity as probability", 0.0, 0.9, feature_dropout, of="features"
 )
-
-__all__ = ["CORRUPTION", "feature_dropout"]

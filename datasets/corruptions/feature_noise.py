@@ -19,5 +19,3 @@ CORRUPTION = Corruption(
     "feature_noise", "additive Gaussian, SD severity x root mean square of the features", 0.0, 1.0, feature_noise,
     of="features",
 )  # fmt: skip
-
-__all__ = ["CORRUPTION", "feature_noise"]

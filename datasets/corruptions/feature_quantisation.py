@@ -19,5 +19,3 @@ def feature_quantisation(features: Tensor, severity: float, draw: Draw) -> Tenso
 CORRUPTION = Corruption(
     "feature_quantisation", "2^(8 (1 - severity)) levels, at least 2", 0.0, 1.0, feature_quantisation, of="features"
 )
-
-__all__ = ["CORRUPTION", "feature_quantisation"]

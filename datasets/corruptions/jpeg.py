@@ -33,5 +33,3 @@ def jpeg(image: Tensor, severity: float, draw: Draw) -> Tensor:
 
 
 CORRUPTION = Corruption("jpeg", "JPEG, quality 95 to 5", 0.0, 1.0, jpeg)
-
-__all__ = ["CORRUPTION", "JPEG_QUALITY", "jpeg"]

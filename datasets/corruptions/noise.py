@@ -21,5 +21,3 @@ def noise(image: Tensor, severity: float, draw: Draw) -> Tensor:
 
 
 CORRUPTION = Corruption("noise", f"additive Gaussian, SD {NOISE_SD:g} x severity of the grey range", 0.0, 1.0, noise)
-
-__all__ = ["CORRUPTION", "NOISE_SD", "noise"]

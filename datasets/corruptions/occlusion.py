@@ -25,5 +25,3 @@ def occlusion(image: Tensor, severity: float, draw: Draw) -> Tensor:
 CORRUPTION = Corruption(
     "occlusion", "a patch of the image's mean colour; severity is its share of the area", 0.0, 0.5, occlusion
 )
-
-__all__ = ["CORRUPTION", "occlusion"]

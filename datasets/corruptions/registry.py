@@ -97,6 +97,3 @@ def corruption_file(name: str) -> str:
     """Name of the Python file that defines a corruption, for error messages."""
     module = import_module(corruption_module(name))
     return Path(module.__file__ or module.__name__).name
-
-
-__all__ = ["CORRUPTIONS", "NAMES", "corruption_file", "corruption_module", "register_corruption"]

@@ -11,8 +11,6 @@ from bench.site import Site
 from hypothesis import given
 from hypothesis import strategies as st
 
-EMBEDDED = ("ndigit_smoke", "glyphs", "ambiguous_digits")
-
 
 def _classes(name, number, tmp_path, fold=0):
     data = Site(results=str(tmp_path)).dataset(name, {"class_seed": number} if number else None)
@@ -31,7 +29,10 @@ def test_drawn_classes_are_as_many_and_the_first_fold_is_never_tested(developmen
     assert drawn == drawn_classes(*own, seed)
 
 
-@pytest.mark.parametrize("name", EMBEDDED)
+@pytest.mark.parametrize(
+    "name",
+    ["ndigit_smoke", *(pytest.param(name, marks=pytest.mark.slow) for name in ("glyphs", "ambiguous_digits"))],
+)
 def test_splits_share_the_validation_classes_and_no_others(name, tmp_path):
     own = _classes(name, 0, tmp_path)
     tested = set()

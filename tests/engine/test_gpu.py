@@ -79,7 +79,10 @@ def test_devices_are_not_mixed(gpu):
     assert gpu.waits == {"size of a mask": 1, "_local_scalar_dense": 1}
 
 
-@pytest.mark.parametrize(("name", "form"), FORMS)
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [pytest.param(*each, marks=[pytest.mark.slow] * (each[1] != "corrected")) for each in FORMS],
+)
 def test_a_step_on_the_gpu_is_that_on_the_cpu(gpu, name, form):
     with DrawsOnCpu():
         expected, none = _values(name, form, "cpu", gpu)

@@ -388,6 +388,7 @@ def test_a_training_goes_on_in_micro_batches_and_its_record_says_so(photos, monk
         assert mine.val_map_at_r == pytest.approx(other.val_map_at_r, abs=0.02)
 
 
+@pytest.mark.slow
 def test_a_resumed_training_keeps_the_size_and_ends_as_an_undisturbed_one(photos, monkeypatch):
     _fails_above(monkeypatch, 3)
     whole = run_training(*photos("a"), lambda epoch: None)

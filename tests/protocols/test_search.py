@@ -87,7 +87,7 @@ NAMES = OWN_FORM + SHARED_FORM
 KINDS = ["random", "quantised", "duplicates", "near ties", "offset", "huge norms", "one constant"]
 
 
-@pytest.mark.parametrize("rounded", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("rounded", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("name", OWN_FORM + [pytest.param(name, marks=pytest.mark.slow) for name in SHARED_FORM])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_search_finds_what_the_float64_matrix_ranks(name, kind, rounded, monkeypatch):

@@ -455,8 +455,16 @@ def test_a_curve_of_pers_public_code_replaces_the_exact_one_of_its_test(tmp_path
 # All of them
 
 
+SLOW = ("images", "pictures", "densities", "normalisers", "norms")
+
+
 @pytest.mark.parametrize(
-    "name", [name for name in FIGURES if name not in ("tuning", "importance", "tuning_front", "sweeps")]
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW))
+        for name in FIGURES
+        if name not in ("tuning", "importance", "tuning_front", "sweeps")
+    ],
 )
 def test_every_figure_has_numbers_and_labelled_axes(name, source):
     with figure_style():

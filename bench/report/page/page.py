@@ -52,7 +52,6 @@ from .words import (
     Anchors,
     DatasetFacts,
     Words,
-    contender_of,
     dataset_facts,
     mean_text,
     named,
@@ -185,7 +184,7 @@ def _part(
 ) -> DatasetPart:
     """A part with costs in its table of results; without them, and without results, if class splits answer instead."""
     name, leading = about.name, budgets[0]
-    own = [each for each in sources if contender_of(each.test) in leading.groups]
+    own = [each for each in sources if Contender.of_columns(each.test.columns) in leading.groups]
     facts = replace(leading, settings=settings_text(leading, own), title=about.title)
     if spent is None:
         facts = replace(facts, anchors=dict.fromkeys(facts.anchors, ""))  # there are no rows to lead to

@@ -13,9 +13,10 @@ from ...registry import Registry
 from ...store.check import Failure
 from ...store.folder import Store
 from ...store.records import Environment, TestRecord, TrainRecord
+from ..contender import Contender
 from ..table import Cell, Column, Table, cells_table, headings, label
 from .tables import METHOD, Of
-from .words import DatasetFacts, contender_of
+from .words import DatasetFacts
 
 
 class Tested(NamedTuple):
@@ -133,7 +134,7 @@ def parameters_table(facts: DatasetFacts, found: Sequence[Tested], anchor: str) 
                 if name != "form"
             )
             for one in found
-            if contender_of(one.test) == each.contender
+            if Contender.of_columns(one.test.columns) == each.contender
         }
         rows.append((each.method, " | ".join(sorted(texts))))
     columns: tuple[Column[Any], ...] = (METHOD, label("hyper-parameters"))

@@ -14,7 +14,6 @@ import numpy as np
 
 from ...protocols.rows import COMBINED, FITTED, FITTED_TO_MARGIN, OWN
 from ...protocols.statistics import Outcome, Summary, may_be_best, paired_difference
-from ...store.records import TestRecord
 from ..comparison import ComparisonRow
 from ..contender import Budget, Contender, budget_texts, distinct_labels, is_untuned, method_names, unequal_text
 from ..pairing import pairs_needed
@@ -130,7 +129,9 @@ def dataset_facts(judged: Judged, anchors: Anchors) -> list[DatasetFacts]:
     # Of several tests of a contender, the largest number of networks.
     models: dict[Contender, int] = {}
     for test in judged.results.tests:
-        models[contender_of(test)] = max(len(test.spec.train), models.get(contender_of(test), 1))
+        models[Contender.of_columns(test.columns)] = max(
+            len(test.spec.train), models.get(Contender.of_columns(test.columns), 1)
+        )
     found = []
     for name, budgets in judged.budgets.items():
         groups = {group.contender: group for group in judged.by_dataset[name]}
@@ -158,11 +159,6 @@ def dataset_facts(judged: Judged, anchors: Anchors) -> list[DatasetFacts]:
                 )
             )
     return found
-
-
-def contender_of(test: TestRecord) -> Contender:
-    """Contender that a test is of."""
-    return Contender(*(getattr(test.columns, name) for name in Contender._fields))
 
 
 def statistics_of(row: ComparisonRow, column: ComparedColumn) -> SeedStatistics:
