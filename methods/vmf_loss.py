@@ -169,9 +169,12 @@ class VmfLoss(nn.Module):
         else:
             log_sum = _MeanLogSum.apply(draws.reshape(-1, dim), self.weight, beta)
         unit = F.normalize(self.weight, dim=-1)[labels]
-        length = distribution.mean_resultant_length
-        if not self.points:
-            length = length * vmf_mean_resultant_length(k_class, dim)[labels]
+        if self.points:
+            length = distribution.mean_resultant_length
+        else:  # of images and classes in one call, which a GPU does in half as many kernels
+            concentrations = torch.cat([distribution.concentration, k_class])
+            of_images, of_classes = vmf_mean_resultant_length(concentrations, dim).split([len(labels), len(k_class)])
+            length = of_images * of_classes[labels]
         loss = log_sum - (beta * length * (distribution.loc * unit).sum(-1)).mean()
         if self.released and not self.points:
             loss = loss + surrogate_log_normalizer(beta, dim) - vmf_log_normalizer(beta, dim)
