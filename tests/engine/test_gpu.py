@@ -18,7 +18,9 @@ from bench.errors import UnitFailed
 from bench.methods._model import EmbeddingModel, NonFiniteEmbeddings
 from bench.methods.backbones.registry import build_backbone
 from bench.methods.cosface import CosFace
-from bench.methods.distributions.bessel import _coefficients, vmf_log_normalizer, vmf_mean_resultant_length
+from bench.methods.distributions import bessel, von_mises_fisher
+from bench.methods.distributions.bessel import vmf_log_normalizer, vmf_mean_resultant_length
+from bench.methods.scorers import match
 from bench.methods.vmf_loss import _MeanLogSum
 from bench.planning.experiment import Experiment
 from bench.planning.plan import build_plans
@@ -30,7 +32,7 @@ FORMS = [(name, form) for name in METHODS.names for form in METHODS.get(name).lo
 
 WAITS = {
     "arcface": 1, "cosface": 1, "dsml": 2, "dul_cls": 1, "dul_reg": 1, "el_nivmf": 11, "hib": 1, "laplace": 11,
-    "loss_prediction": 1, "margin": 1, "mc_dropout": 1, "mc_infonce": 2, "multi_similarity": 3, "nir": 1,
+    "loss_prediction": 1, "margin": 1, "mc_dropout": 1, "mc_infonce": 4, "multi_similarity": 3, "nir": 1,
     "norm_softmax": 1, "pfe": 1, "proxy_anchor": 1, "proxy_anchor_el_nivmf": 11, "proxy_distance": 2, "proxy_nca": 1,
     "scf": 2, "soft_triple": 1, "spe": 1, "untrained": 5, "vmf_fl": 1, "vmf_loss": 6,
 }  # fmt: skip
@@ -41,7 +43,8 @@ the mean loss of the epoch. Lower a number when a step has become better."""
 
 @pytest.fixture
 def gpu(monkeypatch):
-    _coefficients.cache_clear()  # whatever ran before: constants are copied once
+    for constants in (bessel._coefficients, von_mises_fisher._legendre, match._legendre, match._log_normalizer_table):
+        constants.cache_clear()  # whatever ran before, each is copied to the GPU once
     return Gpu(monkeypatch.setattr)
 
 
