@@ -476,3 +476,48 @@ def test_a_killed_run_is_taken_over_from(prefix, small_table, cli, tmp_path):
     for path, stamp in recorded.items():
         assert path.stat().st_mtime_ns == stamp, f"{path} was trained twice"
     assert damages(root) == []
+
+
+WRONG_CLOCK = """
+import time
+right = time.time
+def wrong():
+    with open(OFF) as file:
+        return right() + float(file.read() or 0)
+time.time = wrong
+"""
+"""What Python runs at its start; libfaketime, which needs no such thing, makes ``time.sleep`` fail now and then."""
+
+
+@pytest.fixture
+def clock(tmp_path):
+    """Function that starts a run whose clock is off by the seconds in a file."""
+
+    def start(off):
+        (tmp_path / "sitecustomize.py").write_text(WRONG_CLOCK.replace("OFF", repr(str(off))))
+        given = {"cwd": tmp_path, "text": True, "env": {**os.environ, "PYTHONPATH": str(tmp_path)}}
+        told = subprocess.check_output([sys.executable, "-P", "-c", "import time; print(time.time())"], **given)
+        assert abs(float(told) - time.time()) > 500
+        return subprocess.Popen(
+            [BENCH, *RUN], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, **given
+        )
+
+    return start
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jump", [(), (3600, -3600)], ids=["ten minutes apart", "a clock that jumps by hours"])
+def test_hosts_need_not_agree_about_the_time(jump, clock, small_table, cli, tmp_path):
+    off, root = tmp_path / "off", tmp_path / "results" / "runs"
+    off.write_text("600")
+    processes = [cli.start(*RUN), clock(off)]
+    for count, moved in enumerate(jump, 1):
+        while len(list(root.rglob("trial-*.json"))) < 2 * count:
+            assert processes[1].poll() is None, processes[1].communicate()
+            time.sleep(0.05)
+        off.write_text(f"{moved}")
+    texts = [process.communicate(timeout=1200)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], texts
+    assert (root / "metrics.csv").read_bytes() == small_table
+    assert sum(map(_trainings, texts)) == 12
+    assert damages(root) == []
