@@ -117,7 +117,9 @@ def pack(results: list[Path], whole: Path | None, out: Path) -> None:
     from bench.store.folder import RECORD, Store
 
     stores = [Store(path) for path in results]
-    texts = {place: text for store in stores for place, text in store.texts().items()}
+    # Archives last: what one has in brief, a folder may have as a whole.
+    ordered = sorted(stores, key=lambda store: store.root.is_file())
+    texts = {place: text for store in ordered for place, text in store.texts().items()}
     if whole is not None:
         write_archive(whole, texts)
         print(f"{whole}: {len(texts)} files, SHA-256 {hashlib.sha256(whole.read_bytes()).hexdigest()}")
