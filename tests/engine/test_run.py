@@ -16,6 +16,8 @@ from safetensors.numpy import load_file
 
 from tests.in_process import bring_workers_in, forget_determinism
 
+from .conftest import loaded_tool
+
 ALL = "cosface,pfe,dul_cls"
 KEYS = [
     "protocol", "preset", "dataset", "method", "base", "fidelity", "hparams", "trials", "pinned", "backbone", "dim",
@@ -354,3 +356,15 @@ def test_a_sweep_has_a_row_for_each_value_and_a_figure(all_inside):
     assert (all_inside.cwd / "results/runs/report/sweep_method_scale_ndigit_smoke.svg").exists()
     again = all_inside("run", "--method", "cosface,pfe", "--dataset", "ndigit_smoke", *sweep, "--workers", "1")
     assert "0 trainings done, 8 found done" in again.stderr
+
+
+def test_the_study_keeps_what_an_archive_has_in_brief(tiny_run, tmp_path):
+    """Whatever the folder beside it has of the same tests."""
+    archives = [tmp_path / name / "ndigit_smoke.tar.xz" for name in ("first", "again")]
+    with loaded_tool("study") as study:
+        study.pack([tiny_run], None, archives[0].parent)
+        study.pack([archives[0], tiny_run], None, archives[1].parent)
+    tests = list(Store(archives[0]).tests())
+    assert len(tests) == 6
+    assert all(test.brief_of for test in tests)
+    assert archives[1].read_bytes() == archives[0].read_bytes()
