@@ -117,14 +117,15 @@ def pack(results: list[Path], whole: Path | None, out: Path) -> None:
     from bench.store.folder import RECORD, Store
 
     stores = [Store(path) for path in results]
-    # Archives last: what one has in brief, a folder may have as a whole.
-    ordered = sorted(stores, key=lambda store: store.root.is_file())
-    texts = {place: text for store in ordered for place, text in store.texts().items()}
+    # What an archive has in brief, a folder may have as a whole.
+    texts: dict[str, bytes] = {}
+    packed: dict[str, bytes] = {}
+    for store in stores:
+        (packed if store.root.is_file() else texts).update(store.texts())
+    kept, texts = texts | packed, packed | texts
     if whole is not None:
         write_archive(whole, texts)
         print(f"{whole}: {len(texts)} files, SHA-256 {hashlib.sha256(whole.read_bytes()).hexdigest()}")
-    kept = dict(texts)
-    packed = {place for store in stores if store.root.is_file() for place in store.texts()}
     tests = {record.unit: record for store in stores for record in store.tests()}
     latest = {_setting(test): test.unit for test in sorted(tests.values(), key=lambda test: test.finished)}
     for store in stores:

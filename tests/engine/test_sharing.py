@@ -486,7 +486,7 @@ def wrong():
         return right() + float(file.read() or 0)
 time.time = wrong
 """
-"""What Python runs at its start; libfaketime, which needs no such thing, makes ``time.sleep`` fail now and then."""
+"""What Python runs at its start. With libfaketime, ``time.sleep`` failed in one of two tries."""
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ def _symmetric(seed, count, levels):
     return scores.triu() + scores.triu(1).T
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     st.integers(0, 10**6), st.integers(4, 18), st.sampled_from([2, 6, 10**6]), st.sampled_from([0.0, 0.05, 0.3, 1.0])
 )

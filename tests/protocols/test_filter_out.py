@@ -32,7 +32,7 @@ def _curve(rows, metric, variant, name="c"):
     return [r for r in rows if (r["metric"], r["variant"], r["confidence"]) == (f"filter_out_{metric}", variant, name)]
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000), st.sampled_from([None, 3, 20]))
 def test_both_variants_equal_re_ranking_from_scratch(seed, levels):
     scores, labels, ids = _data(seed, levels=levels)
@@ -114,7 +114,7 @@ def test_bad_confidences_are_refused():
             list(filter_out_rows(ScoreMatrix(scores), labels, ids, {"c": bad}))
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000), st.sampled_from([None, 3]), st.sampled_from(["apart", "overlap"]))
 def test_with_queries_and_gallery_both_variants_equal_re_ranking_from_scratch(seed, levels, kind):
     scores, labels, ids = _data(seed, levels=levels)

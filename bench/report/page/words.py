@@ -129,9 +129,8 @@ def dataset_facts(judged: Judged, anchors: Anchors) -> list[DatasetFacts]:
     # Of several tests of a contender, the largest number of networks.
     models: dict[Contender, int] = {}
     for test in judged.results.tests:
-        models[Contender.of_columns(test.columns)] = max(
-            len(test.spec.train), models.get(Contender.of_columns(test.columns), 1)
-        )
+        contender = Contender.of_columns(test.columns)
+        models[contender] = max(len(test.spec.train), models.get(contender, 1))
     found = []
     for name, budgets in judged.budgets.items():
         groups = {group.contender: group for group in judged.by_dataset[name]}
