@@ -191,10 +191,15 @@ class SeedGroup:
             bool(first.get("reference", False)),
         )
 
+    @cached_property
+    def tested(self) -> frozenset[int]:
+        """Seeds with a test."""
+        return frozenset(map(int, self.rows["seed"].unique()))
+
     @property
     def seeds(self) -> int:
         """Number of seeds."""
-        return int(self.rows["seed"].nunique())
+        return len(self.tested)
 
     def per_seed(self, metric: str, split: str = "test", variant: str = "", confidence: str = "") -> dict[int, float]:
         """Values of a metric by seed, under the method's own scorer if the metric depends on a scorer."""
@@ -292,8 +297,8 @@ class SeedGroup:
         """Seeds at which a column of the comparison table has no value, as text; empty if it has all."""
         if column.of_confidence and (constant := self.constant(self.confidence)):
             return f"confidence {constant}"
-        tested, defined = set(self.rows["seed"]), defined_values(self.column(column))
-        missing = {"no": set(seeds) - tested, "no value at": set(seeds) & tested - set(defined)}
+        defined = defined_values(self.column(column))
+        missing = {"no": set(seeds) - self.tested, "no value at": set(seeds) & self.tested - set(defined)}
         return ", ".join(f"{what} {seeds_text(those)}" for what, those in missing.items() if those)
 
     def variant(self, column: ComparedColumn) -> str:
