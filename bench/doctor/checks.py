@@ -315,7 +315,7 @@ def speed(here: Here) -> Found:
             for name in (("float32", "tf32", "bfloat16") if half else ("float32",))
         }
         for name, at in specs.items():
-            seconds[name] = step_seconds(trainer.model, at, there, labels, device, 5)
+            seconds[name] = step_seconds(trainer.model, at, there, labels, device)
         precision = min(specs, key=seconds.__getitem__)
         trainer.spec = specs[precision]
         prepare_steps(trainer.model, trainer.spec.optim)
@@ -356,7 +356,7 @@ def _shares_of_losses(trainer: Trainer, images: Tensor, labels: Tensor, device: 
         model = EmbeddingModel(method, trainer.model.backbone, 100, 128).to(device)
         if cls is None:
             model.objective = _NoLoss()
-        whole[method.name if cls else ""] = step_seconds(model, trainer.spec, images, labels % 100, device, 5)
+        whole[method.name if cls else ""] = step_seconds(model, trainer.spec, images, labels % 100, device)
     return {name: max(0.0, 1 - whole[""] / own) for name, own in whole.items() if name}
 
 

@@ -57,8 +57,11 @@ class Estimate:
         return plan.models * (each + plan.trials * self.measuring)
 
 
-def median_seconds(work: Callable[[], Any], repeats: int = 3) -> float:
-    """Median seconds of some work, after once that does not count; on a GPU until it is done."""
+def median_seconds(work: Callable[[], Any]) -> float:
+    """Median seconds of some work, up to five times in about a second, after once that does not count.
+
+    On a GPU, until it is done.
+    """
 
     def whole() -> None:
         work()
@@ -66,12 +69,12 @@ def median_seconds(work: Callable[[], Any], repeats: int = 3) -> float:
             torch.cuda.synchronize()
 
     whole()  # compiles, and chooses kernels
-    times = []
-    for _ in range(repeats):
+    times: list[float] = []
+    while len(times) < 5 and sum(times) < 1.0:
         start = time.perf_counter()
         whole()
         times.append(time.perf_counter() - start)
-    return sorted(times)[repeats // 2]
+    return sorted(times)[len(times) // 2]
 
 
 def estimate(plan: Plan, site: Site) -> Estimate:
@@ -103,19 +106,18 @@ def _estimate(plan: Plan, site: Site) -> Estimate:
     augmenting, decode, cache_bytes = _reading(few, data, held_out, tests, augmentation)
     images = few.evaluation(torch.arange(min(len(few), 32))).to(site.device)
     model = build_model(spec, site, data.train.num_classes, images.shape[1])
-    photographs = isinstance(few, PhotoImages)
 
     def seconds_of_one(inputs: Tensor) -> float:
         model.eval()
         with torch.no_grad():
-            return median_seconds(lambda: model(inputs), 1) / len(inputs)
+            return median_seconds(lambda: model(inputs)) / len(inputs)
 
     one_image, inputs = seconds_of_one(images), images
     if model.cut is not None:
         with torch.no_grad():
             inputs = model.cut.maps(images)
         model.reads_maps = True
-    one_step = step_seconds(model, spec, inputs, data.train.labels[rows], site.device, 1 if photographs else 3)
+    one_step = step_seconds(model, spec, inputs, data.train.labels[rows], site.device)
     steps, epochs = steps_per_epoch(spec, len(data.train)), spec.optim.epochs
     pass_of = at_once(images, CHUNK)
     validating = -(-len(data.val) // pass_of) * pass_of * one_image
@@ -151,18 +153,16 @@ def _reading(
     photographs: list[PhotoImages] = [part for part in (*held_out, tests) if isinstance(part, PhotoImages)]
     few.view = replace(few.view, cache=False)
     some = list(few.paths[:16])
-    reading = median_seconds(lambda: [few.read(path, "training") for path in some], 1) / len(some)
+    reading = median_seconds(lambda: [few.read(path, "training") for path in some]) / len(some)
     cache_bytes = sum(part.estimated_cache_bytes("evaluation") for part in photographs)
     if isinstance(data.train, PhotoImages):
         cache_bytes += data.train.estimated_cache_bytes("training")
     counts = (len(data.train), len(data.val), *map(len, held_out), len(tests))
-    load = median_seconds(lambda: few.training(torch.arange(len(some)), augmentation, generator("x")), 1)
+    load = median_seconds(lambda: few.training(torch.arange(len(some)), augmentation, generator("x")))
     return max(0.0, load / len(some) - reading), reading * sum(counts) if cache_bytes else 0.0, cache_bytes
 
 
-def step_seconds(
-    model: EmbeddingModel, spec: TrainSpec, images: Tensor, labels: Tensor, device: str, repeats: int
-) -> float:
+def step_seconds(model: EmbeddingModel, spec: TrainSpec, images: Tensor, labels: Tensor, device: str) -> float:
     """Seconds of one training step, or of the fit, on some images, repeated to the size of a batch."""
     if not model.method.by_steps:
         return 0.0  # one pass over cached features: less than a step of any other method
@@ -177,4 +177,4 @@ def step_seconds(
         embedding = model.embed_features(features) if model.backbone_frozen else model(batch)
         optimisation.step(model.objective(embedding.distribution, labels))
 
-    return median_seconds(step, repeats)
+    return median_seconds(step)

@@ -53,7 +53,7 @@ def _rates(here: Here, name: str, side: int, precision: str, a: argparse.Namespa
     rows = torch.arange(a.batch) % len(trainer.data.train)
     images = trainer.inputs.batch(rows, generator("networks"))
     labels = trainer.data.train.labels[rows]
-    rates = [a.batch / step_seconds(trainer.model, trainer.spec, images, labels, a.device, 5)]
+    rates = [a.batch / step_seconds(trainer.model, trainer.spec, images, labels, a.device)]
     for on_gpu in (True, False):
         if on_gpu and (a.device == "cpu" or precision == "tf32"):  # the engine leaves the crops to the CPU
             rates.append(0.0)
