@@ -161,9 +161,8 @@ def _reading(
     # As from the cache: the difference of two times of which reading is most would be noise.
     decoded = {path: few.read(path, "training") for path in some.paths}
     some.read = lambda path, purpose: decoded[path]  # type: ignore[method-assign]
-    augmenting = median_seconds(lambda: some.training(torch.arange(len(some)), augmentation, generator("x"))) / len(
-        some
-    )
+    every = torch.arange(len(some))
+    augmenting = median_seconds(lambda: some.training(every, augmentation, generator("x"))) / len(some)
     return augmenting, reading * sum(counts) if cache_bytes else 0.0, cache_bytes
 
 
