@@ -162,17 +162,18 @@ def classes_of(store: Any, record: Any) -> int:
 def frame_of(results: Path) -> tuple[pd.DataFrame, dict[str, float]]:
     """Values of all tests, on class splits that are not a data set's own if it has any, and test over training classes.
 
-    The latter is by data set, and 0 where the unit is the seed.
+    The latter is by data set, and 0 where the unit is the seed. The data set of an archive is the archive's name, as
+    one that is named ``grocery-trained.tar.xz`` has networks that another of the same data set has not.
     """
-    texts = []
+    texts: list[tuple[str, bytes]] = []
     for path in [results] if results.is_file() else [*results.glob("*.tar.xz"), *results.rglob("record.json")]:
         if path.name == "record.json":
-            texts.append(path.read_bytes())
+            texts.append(("", path.read_bytes()))
             continue
         with tarfile.open(path) as archive:
             files = (archive.extractfile(member) for member in archive if member.name.endswith("record.json"))
-            texts += [file.read() for file in files if file]
-    records = [json.loads(text) for text in texts]
+            texts += [(path.name.removesuffix(".tar.xz"), file.read()) for file in files if file]
+    records = [json.loads(text) | {"archive": name} for name, text in texts]
     trained = {record["unit"]: record["num_classes"] for record in records if record["kind"] == "train"}
     rows: list[dict[str, Any]] = []
     ratios = {}
@@ -187,13 +188,14 @@ def frame_of(results: Path) -> tuple[pd.DataFrame, dict[str, float]]:
         tuned = columns.get("hparams") == "tuned" and columns["fidelity"] == "corrected"
         asked = number or (tuned and columns["pinned"]["tune_for"] == "retrieval")
         if record["kind"] == "test" and asked and not columns["ensemble"]:
-            shared = {key: columns[key] for key in ("dataset", "method", "seed")} | {"class_split": number or 0}
+            shared = {key: columns[key] for key in ("method", "seed")} | {"class_split": number or 0}
+            shared["dataset"] = record["archive"] or columns["dataset"]
             shared["finished"] = record["finished"]
             shared["own_scorer"] = record["role"]["primary_scorer"]
             known = [*record["rows"], *rescored.get(record["unit"], ())]
             rows += [row | shared for row in known if row["confidence"] not in CONTROLS]
             if number and "test_classes" in record and (classes := trained.get(record["spec"]["train"][0])):
-                ratios[columns["dataset"]] = record["test_classes"] / classes
+                ratios[shared["dataset"]] = record["test_classes"] / classes
     frame = pd.DataFrame(rows).dropna(subset=["value"])
     split = frame["class_split"].groupby(frame["dataset"]).transform("max") > 0
     frame = frame[~split | (frame["class_split"] > 0)]
@@ -340,7 +342,7 @@ def tables(results: Path, figure: Path | None, page: Path | None) -> None:
         number = int(of_dataset["class_split"].max())
         ratio = ratios.get(str(dataset), math.nan) if number else 0.0
         tested = {key: Tested(rows) for key, rows in of_dataset.groupby(["method", "class_split"])}
-        plain = PLAIN.get(str(dataset), "cosface")
+        plain = PLAIN.get(str(dataset).split("-")[0], "cosface")
         kinds = [images for images in KINDS if images in set(of_dataset["split"])]
         parts = []
         for question, asked in QUESTIONS.items():
