@@ -60,6 +60,7 @@ OWN = {
 }
 QUESTIONS = {
     "before_gallery": "Before the gallery",
+    "against_norm": "Before the gallery, against the norm of the plain method",
     "at_query_time": "At query time",
     "of_network": "AUROC of Recall@1 before the gallery, own minus free confidence of the same network",
 }
@@ -288,6 +289,8 @@ def difference(own: Tested, rival: Tested, question: str, images: str) -> pd.Ser
         name, free = own.pair(own, "before_gallery")
         value = 0.5 if free == "constant" else own.of(images, "confidence_auroc", free)
         return own.of(images, "confidence_auroc", name) - value
+    if question == "against_norm":
+        return rival.risk(images, "norm") - own.risk(images, "method")
     name, free = own.pair(rival, question)
     return rival.risk(images, free) - own.risk(images, name)
 
