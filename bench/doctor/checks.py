@@ -269,7 +269,9 @@ def waits(here: Here) -> Found:
             one_step(trainer)  # constants are made in the first one
             counts[cls.name] = _waits(here.gpu, partial(one_step, trainer))
     few, *_, most = sorted(counts, key=counts.__getitem__)
-    return f"{counts[few]} ({few}) to {counts[most]} ({most}) times a step", counts
+    if counts[few] == counts[most]:
+        return f"{counts[few]} for a step of any method", counts
+    return f"{counts[few]} ({few}) to {counts[most]} ({most}) for a step", counts
 
 
 def _photographs(here: Here) -> Trainer:
