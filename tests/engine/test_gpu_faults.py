@@ -142,6 +142,15 @@ def test_a_worker_takes_no_more_memory_than_its_share(gpu, monkeypatch, share, a
     assert gpu.share == pytest.approx(allowed)
 
 
+def test_a_worker_rounds_no_products_until_a_training_asks_for_it(gpu, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+    with gpu:
+        open_gpu()
+    assert not torch.backends.cudnn.allow_tf32
+    assert not torch.backends.cuda.matmul.allow_tf32
+
+
 def test_a_share_that_others_have_taken_is_refused(gpu, monkeypatch):
     monkeypatch.setenv("BENCH_GPU_SHARE", "0.5")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
