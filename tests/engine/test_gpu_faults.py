@@ -144,9 +144,9 @@ def test_a_worker_takes_no_more_memory_than_its_share(gpu, monkeypatch, share, a
 
 def test_a_worker_rounds_no_products_until_a_training_asks_for_it(gpu, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+    torch.backends.cuda.matmul.allow_tf32 = True
     with gpu:
-        open_gpu()
+        _on_gpu()
     assert not torch.backends.cudnn.allow_tf32
     assert not torch.backends.cuda.matmul.allow_tf32
 
