@@ -327,7 +327,7 @@ def speed(here: Here) -> Found:
         trainer.steps = 8 if device == "cuda" else 1
         seconds["all"] = median_seconds(lambda: trainer.train_epoch(0)) / trainer.steps
         peak = torch.cuda.max_memory_allocated() + OUTSIDE if device == "cuda" else 0.0
-        rounds = 1 if here.gpu or device == "cpu" else 3
+        rounds = 1 if here.gpu else 3  # speeds of a simulated GPU mean nothing
         share = _shares_of_losses(trainer, there, labels, device, seconds[precision], rounds)
     top = ", ".join(f"{name} {share[name]:.1%}" for name in sorted(share, key=lambda name: -share[name])[:3])
     rates = {name: size / second for name, second in seconds.items()}
