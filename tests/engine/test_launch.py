@@ -176,7 +176,8 @@ def test_the_command_line_says_so_in_one_line(options, message, tmp_path, capsys
     assert message in said[0]
 
 
-def test_a_worker_process_has_one_thread_and_its_variables(monkeypatch):
+@pytest.mark.parametrize("own", [None, ":16:8"])
+def test_a_worker_process_has_one_thread_and_its_variables(own, monkeypatch):
     given = []
 
     async def recorded(*arguments, env, **options):
@@ -185,8 +186,10 @@ def test_a_worker_process_has_one_thread_and_its_variables(monkeypatch):
 
     start = asyncio.create_subprocess_exec
     monkeypatch.setenv("KEPT", "1")
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
+    if own:
+        monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", own)
     monkeypatch.setattr(pool.asyncio, "create_subprocess_exec", recorded)
 
     async def run():
@@ -198,7 +201,7 @@ def test_a_worker_process_has_one_thread_and_its_variables(monkeypatch):
     assert given[0]["CUDA_VISIBLE_DEVICES"] == "3"
     assert given[0]["OMP_NUM_THREADS"] == "1"
     assert given[0]["KEPT"] == "1"
-    assert given[0]["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"  # the user's own
+    assert given[0]["CUBLAS_WORKSPACE_CONFIG"] == (own or ":4096:8")
     assert given[0]["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
 
 
