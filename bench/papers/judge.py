@@ -161,19 +161,29 @@ def judge(ledger: Ledger, results: Results, site: Site, stores: Sequence[Store] 
     public = {(each.claim.id, each.setting): each for each in every if each.fidelity != "corrected"}
     # Without records of the same setting, what is missing on the data set, or everywhere.
     on_data = {(name, setting.dataset if setting else None): each for (name, setting), each in public.items()}
-    found = []
+    own = {(each.claim.id, each.setting) for each in every if each.fidelity == "corrected"}
+    alone = {key: each for key, each in public.items() if each.decides and key not in own}
+    found = [replace(_elsewhere(each, "corrected"), released=each) for each in alone.values()]
+    # That there are no records is then said of a setting.
+    covered = {(name, place) for name, setting in alone if setting for place in (setting.dataset, None)}
     for each in every:
         name, dataset = each.claim.id, each.setting.dataset if each.setting else None
-        if each.fidelity != "corrected":
+        if each.fidelity != "corrected" or (not each.decides and (name, dataset) in covered):
             continue
         if has_released_form(each.claim, site):
             released = public.get((name, each.setting)) or on_data.get((name, dataset)) or on_data.get((name, None))
             if released is None or (released.setting != each.setting and released.decides):
-                none = tuple(Comparison(one.rival, None) for one in each.comparisons)
-                released = Finding(each.claim, each.setting, FORMS[1], (), none)
+                released = _elsewhere(each, FORMS[1])
             each = replace(each, released=released)
         found.append(each)
-    return found
+    order = {claim.id: number for number, claim in enumerate(ledger.claim)}
+    return sorted(found, key=lambda each: order[each.claim.id])
+
+
+def _elsewhere(finding: Finding, form: str) -> Finding:
+    """Finding without records, of the other form of the methods at the same setting."""
+    lacking = tuple(Comparison(one.rival, None, missing=("records at this setting",)) for one in finding.comparisons)
+    return Finding(finding.claim, finding.setting, form, (), lacking)
 
 
 def findings(ledger: Ledger, results: Results, site: Site, stores: Sequence[Store] = ()) -> list[Finding]:

@@ -267,6 +267,15 @@ def test_a_public_code_can_flip_a_verdict(ledger, results, site):
     assert (released_text(gap), gap.flips) == ("no records", False)
 
 
+@pytest.mark.parametrize("corrected", [(), runs("dul_cls", BASE, hparams="tuned", trials=4)])
+def test_records_of_the_public_codes_form_alone_are_judged(corrected, ledger, results, site):
+    public = {"fidelity": "released"}
+    records = results(runs("dul_cls", BASE - 0.03 + NOISE, **public), runs("hib", BASE, **public), corrected)
+    (each,) = judge(ledger(claim(b='{ method = "hib" }')), records, site)
+    assert (each.outcome, each.reason) == ("no records", "no records at this setting")
+    assert (each.setting.dataset, each.released.outcome, each.flips) == ("ndigit", "reversed", False)
+
+
 def test_equal_records_of_both_forms_are_one_test(ledger, results, site):
     # Without a released form the two findings rest on the same numbers; counted twice, p-values would be doubled.
     difference = 0.02 + 9 * NOISE
