@@ -8,7 +8,8 @@ Results of several sessions are packed together: RESULTS may be archives, too, t
 ``pack`` writes an archive per data set to ``--out``, with the studies, all trainings, and brief records of the tests:
 the values that verdicts and tables of methods need. Rescorings have those of them that their tests lack. Records of
 archives are taken as they are. A test is left out if a later one has its setting. With ``--whole`` all records are
-written to that file, and its SHA-256 is printed; a gigabyte of records takes over ten minutes.
+written to that file, and its SHA-256 is printed; a gigabyte of records takes over ten minutes. ``--short`` leaves out
+the trainings of trials, half of an archive, which ``bench status --check`` then misses; the values of trials stay.
 
 ``tables`` recomputes the comparison of systems over class splits or seeds from records or archives, by code of its
 own, without ``bench``.
@@ -53,6 +54,9 @@ IMAGE = ("norm", "max_cosine", "max_probability", "neg_entropy")
 
 FITTED = "+margin+agreement"
 """End of the names of the confidences that rescorings have and tests up to November 2026 lack."""
+
+TUNED_FOR_BOTH = "-both"
+"""End of the names of archives whose settings are tuned for retrieval and confidence; others are for retrieval."""
 
 OWN = {
     "before_gallery": ("method",),
@@ -112,10 +116,11 @@ def brief_rescoring(record: Any, test: Any) -> Any:
     return record.brief(lambda row: row["confidence"].endswith(FITTED) and wanted(row, short, default))
 
 
-def pack(results: list[Path], whole: Path | None, out: Path) -> None:
+def pack(results: list[Path], whole: Path | None, out: Path, short: bool = False) -> None:
     """Write the records that the repository has to archives in a folder, and all of them to another archive."""
     from bench.store.files import write_archive
     from bench.store.folder import RECORD, Store
+    from bench.store.specs import TUNING
 
     stores = [Store(path) for path in results]
     # What an archive has in brief, a folder may have as a whole.
@@ -123,6 +128,11 @@ def pack(results: list[Path], whole: Path | None, out: Path) -> None:
     packed: dict[str, bytes] = {}
     for store in stores:
         (packed if store.root.is_file() else texts).update(store.texts())
+    for store in stores if short else ():
+        for training in store.trainings():
+            if training.spec.replicate == TUNING:
+                path = store.unit_dir(training.cell, training.kind, training.unit) / RECORD
+                texts.pop(path.relative_to(store.root).as_posix(), None)
     kept, texts = texts | packed, packed | texts
     if whole is not None:
         write_archive(whole, texts)
@@ -187,7 +197,8 @@ def frame_of(results: Path) -> tuple[pd.DataFrame, dict[str, float]]:
         columns = record.get("columns", {})
         number = columns.get("pinned", {}).get("settings", {}).get("data.class_seed")
         tuned = columns.get("hparams") == "tuned" and columns["fidelity"] == "corrected"
-        asked = number or (tuned and columns["pinned"]["tune_for"] == "retrieval")
+        aim = "both" if record["archive"].endswith(TUNED_FOR_BOTH) else "retrieval"
+        asked = number or (tuned and columns["pinned"]["tune_for"] == aim)
         if record["kind"] == "test" and asked and not columns["ensemble"]:
             shared = {key: columns[key] for key in ("method", "seed")} | {"class_split": number or 0}
             shared["dataset"] = record["archive"] or columns["dataset"]
@@ -406,6 +417,7 @@ def main() -> None:
     packing = commands.add_parser("pack", help="write archives")
     packing.add_argument("results", nargs="+", type=Path)
     packing.add_argument("--whole", type=Path, help="write all records to this archive, too")
+    packing.add_argument("--short", action="store_true", help="leave out the trainings of trials")
     packing.add_argument("--out", type=Path, required=True)
     making = commands.add_parser("tables", help="print the tables of systems")
     making.add_argument("results", type=Path, help="a results folder, one with archives, or an archive")
@@ -413,7 +425,7 @@ def main() -> None:
     making.add_argument("--page", type=Path, help="write them to this page, between its marks, and print nothing")
     given = parser.parse_args()
     if given.command == "pack":
-        pack(given.results, given.whole, given.out)
+        pack(given.results, given.whole, given.out, given.short)
     else:
         tables(given.results, given.figure, given.page)
 

@@ -12,6 +12,7 @@ from bench.datasets.corruptions._base import draw_quality
 from bench.protocols.rows import COMBINED, FITTED, MARGIN_AND_AGREEMENT, RETRIEVAL_CONFIDENCES, kind_of
 from bench.store.folder import Store
 from bench.store.records import TestRecord
+from bench.store.specs import TUNING
 from safetensors.numpy import load_file
 
 from tests.in_process import bring_workers_in, forget_determinism
@@ -360,11 +361,19 @@ def test_a_sweep_has_a_row_for_each_value_and_a_figure(all_inside):
 
 def test_the_study_keeps_what_an_archive_has_in_brief(tiny_run, tmp_path):
     """Whatever the folder beside it has of the same tests."""
-    archives = [tmp_path / name / "ndigit_smoke.tar.xz" for name in ("first", "again")]
+    archives = [tmp_path / name / "ndigit_smoke.tar.xz" for name in ("first", "again", "short")]
     with loaded_tool("study") as study:
         study.pack([tiny_run], None, archives[0].parent)
         study.pack([archives[0], tiny_run], None, archives[1].parent)
+        study.pack([tiny_run], None, archives[2].parent, short=True)
     tests = list(Store(archives[0]).tests())
     assert len(tests) == 6
     assert all(test.brief_of for test in tests)
     assert archives[1].read_bytes() == archives[0].read_bytes()
+    every = {training.unit: training.spec.replicate for training in Store(tiny_run).trainings()}
+    assert {training.unit for training in Store(archives[0]).trainings()} == set(every)
+    assert {training.unit for training in Store(archives[2]).trainings()} == {
+        unit for unit, replicate in every.items() if replicate != TUNING
+    }
+    assert TUNING in every.values()
+    assert [test.unit for test in Store(archives[2]).tests()] == [test.unit for test in tests]
