@@ -9,7 +9,8 @@ Results of several sessions are packed together: RESULTS may be archives, too, t
 the values that verdicts and tables of methods need. Rescorings have those of them that their tests lack. Records of
 archives are taken as they are. A test is left out if a later one has its setting. With ``--whole`` all records are
 written to that file, and its SHA-256 is printed; a gigabyte of records takes over ten minutes. ``--short`` leaves out
-the trainings of trials, half of an archive, which ``bench status --check`` then misses; the values of trials stay.
+the trainings of trials, which ``bench status --check`` then misses (the values of trials stay), and the values that are
+otherwise left out of seeds from 5 on.
 
 ``tables`` recomputes the comparison of systems over class splits or seeds from records or archives, by code of its
 own, without ``bench``.
@@ -103,16 +104,15 @@ def is_short(test: Any) -> bool:
     return bool(test.columns.pinned.class_seed) or (str(seed).isdecimal() and int(seed) >= SEEDS)
 
 
-def brief(record: Any, classes: int | None = None) -> Any:
+def brief(record: Any, short: bool, classes: int | None = None) -> Any:
     """A test's record with what verdicts and tables of methods need."""
-    short = is_short(record)
     changes = ({"curves": {}} if short else {}) | ({"test_classes": classes} if classes else {})
     return record.brief(partial(wanted, short=short, default=record.role.default_confidence), **changes)
 
 
-def brief_rescoring(record: Any, test: Any) -> Any:
+def brief_rescoring(record: Any, test: Any, short: bool) -> Any:
     """A rescoring's record with the values that a brief record of its test would have, had it been made later."""
-    short, default = is_short(test), test.role.default_confidence
+    default = test.role.default_confidence
     return record.brief(lambda row: row["confidence"].endswith(FITTED) and wanted(row, short, default))
 
 
@@ -148,9 +148,10 @@ def pack(results: list[Path], whole: Path | None, out: Path, short: bool = False
             elif record.brief_of or place in packed:
                 continue
             elif record.kind == "test":
-                kept[place] = brief(record, record.test_classes or classes_of(store, record)).to_json()
+                classes = record.test_classes or classes_of(store, record)
+                kept[place] = brief(record, short or is_short(record), classes).to_json()
             else:
-                kept[place] = brief_rescoring(record, test).to_json()
+                kept[place] = brief_rescoring(record, test, short or is_short(test)).to_json()
     for dataset in sorted({place.split("/")[1] for place in kept if place.count("/") > 2}):
         own = {place: text for place, text in kept.items() if place.split("/")[1:2] == [dataset]}
         made_by = {place: text for place, text in kept.items() if place.startswith("experiments/")}
@@ -417,7 +418,7 @@ def main() -> None:
     packing = commands.add_parser("pack", help="write archives")
     packing.add_argument("results", nargs="+", type=Path)
     packing.add_argument("--whole", type=Path, help="write all records to this archive, too")
-    packing.add_argument("--short", action="store_true", help="leave out the trainings of trials")
+    packing.add_argument("--short", action="store_true", help="leave out trainings of trials, and more values")
     packing.add_argument("--out", type=Path, required=True)
     making = commands.add_parser("tables", help="print the tables of systems")
     making.add_argument("results", type=Path, help="a results folder, one with archives, or an archive")
