@@ -212,7 +212,12 @@ def csv_uri(numbers: pd.DataFrame) -> str:
         >>> csv_uri(pd.DataFrame({"a": ["=1"]}))
         'data:text/csv;charset=utf-8;base64,YQonPTEK'
     """
-    return "data:text/csv;charset=utf-8;base64," + base64.b64encode(to_csv(numbers).encode()).decode()
+    return data_uri("text/csv;charset=utf-8", to_csv(numbers).encode())
+
+
+def data_uri(media_type: str, content: bytes) -> str:
+    """Content of a file as a URI, such as the source of an image that is part of a page (RFC 2397)."""
+    return f"data:{media_type};base64,{base64.b64encode(content).decode()}"
 
 
 @cache

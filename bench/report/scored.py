@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import io
 import textwrap
-from base64 import b64encode
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
@@ -23,7 +22,7 @@ from ..protocols.metrics import find_metric, title_of
 from ..protocols.rows import KINDS, kind_of
 from ..protocols.statistics import FEW
 from ..store.files import write_atomic
-from .render import print_table, to_csv
+from .render import data_uri, print_table, to_csv
 from .table import Column, cells_table, label, number, percent, table_of
 
 if TYPE_CHECKING:
@@ -360,7 +359,7 @@ def write_page(text: str, written: Sequence[Path], out: Path) -> Path:
     figures = [path for path in written if path.suffix == ".png"]
     parts = [f"<pre>{html.escape(text)}</pre>"]
     for path in figures:
-        source = f"data:image/png;base64,{b64encode(path.read_bytes()).decode()}"
+        source = data_uri("image/png", path.read_bytes())
         parts.append(f'<h2>{path.stem.replace("_", " ")}</h2>\n<img alt="{path.stem}" src="{source}">')
     body = "\n".join(parts)
     page = PAGE.format(title=html.escape(text.partition(":")[0]), body=body)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import UserError
 from ...registry import Registry
+from ..render import data_uri
 
 if TYPE_CHECKING:
     from ...datasets.dataset import Dataset
@@ -76,5 +76,5 @@ def _pictures(cls: type[Dataset], count: int) -> tuple[tuple[str, ...], str]:
     for pixels in chosen.permute(0, 2, 3, 1).numpy():
         file = io.BytesIO()
         Image.fromarray(pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels).save(file, "PNG")
-        found.append("data:image/png;base64," + base64.b64encode(file.getvalue()).decode())
+        found.append(data_uri("image/png", file.getvalue()))
     return tuple(found), f"{len(images):,} test images of {images.num_classes:,} classes"

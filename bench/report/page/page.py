@@ -19,7 +19,7 @@ from ...store.files import write_atomic
 from ...store.folder import Damage
 from ..contender import Contender
 from ..cost import CostRow
-from ..render import environment, to_html
+from ..render import data_uri, environment, to_html
 from ..splits import split_document
 from ..table import Table, grouped
 from ..write import Judged
@@ -216,15 +216,15 @@ def _split_tables(judged: Judged, anchors: Anchors) -> list[Table]:
 
 def _picture(path: Path, anchors: Anchors) -> dict[str, str]:
     """Image that is part of the page, with its source as a data URI; a large one is a JPEG there."""
-    kind, content = "png", path.read_bytes()
+    kind, content = "image/png", path.read_bytes()
     if len(content) > LARGE_PICTURE:
         from PIL import Image
 
         packed = io.BytesIO()
         Image.fromarray(decode(path).permute(1, 2, 0).numpy()).save(packed, "JPEG", quality=85)
-        kind, content = "jpeg", packed.getvalue()
-    source = f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
-    return {"anchor": anchors.of("picture", path.stem), "title": path.stem.replace("_", " "), "source": source}
+        kind, content = "image/jpeg", packed.getvalue()
+    title = path.stem.replace("_", " ")
+    return {"anchor": anchors.of("picture", path.stem), "title": title, "source": data_uri(kind, content)}
 
 
 def _terms() -> list[tuple[str, str]]:
