@@ -134,9 +134,16 @@ class Slurm:
 
     def state(self, job):
         """State of a job and how it ended, such as ``RUNNING 0:0``."""
-        rows = self._run("scontrol", "--oneliner", "show", "job", job).split()
-        said = dict(row.split("=", 1) for row in rows if "=" in row)
+        said = self._said(job)
         return f"{said['JobState']} {said['ExitCode']}"
+
+    def _said(self, job):
+        rows = self._run("scontrol", "--oneliner", "show", "job", job).split()
+        return dict(row.split("=", 1) for row in rows if "=" in row)
+
+    def cut_for(self, job, seconds):
+        """Cut the cable of the node of a job for so many seconds."""
+        self._hosts.cut_for(self._said(job)["NodeList"], seconds)
 
     def processes(self, mark="SLURM_CONF="):
         """Processes of this SLURM whose environment has a variable."""
@@ -207,9 +214,9 @@ class Run:
         _wait(lambda: self.slurm.state(self.node) == "COMPLETED 0:0", 120, "the end of the node's job")
 
 
-def _nothing_left(slurm):
+def _nothing_left(slurm, seconds=20):
     try:
-        _wait(lambda: not slurm.processes("SLURM_JOB_ID="), 20, "the end of every process of the jobs")
+        _wait(lambda: not slurm.processes("SLURM_JOB_ID="), seconds, "the end of every process of the jobs")
     except AssertionError:
         commands = [Path(f"/proc/{pid}/cmdline").read_text() for pid in slurm.processes("SLURM_JOB_ID=")]
         raise AssertionError(f"left: {commands}") from None
@@ -242,3 +249,16 @@ def test_a_head_is_queued_again_in_mid_training_and_resumes(slurm, table, tmp_pa
     assert (run.root / "metrics.csv").read_bytes() == table
     assert before.items() <= run.recorded().items(), "a recorded unit was made again"
     _nothing_left(slurm)
+
+
+def test_the_cable_of_a_node_is_cut_until_ray_gives_it_up_and_it_rejoins(slurm, table, tmp_path):
+    run = Run(slurm, tmp_path)
+    _wait(lambda: run.joined() == 1 and run.in_training() == 2 and run.recorded(), 600, "two trainings at once")
+    before = run.recorded()
+    slurm.cut_for(run.node, 75)
+    _wait(lambda: run.joined() == 2, 120, f"the node's return: {run.log('node')}")
+    run.finish()
+    assert "has left" in run.log("head")
+    assert (run.root / "metrics.csv").read_bytes() == table
+    assert before.items() <= run.recorded().items(), "a recorded unit was made again"
+    _nothing_left(slurm, 120)  # an agent of the Ray that gave up; where SLURM tracks by cgroups, it ends the agent
