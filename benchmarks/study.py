@@ -209,6 +209,8 @@ def frame_of(results: Path) -> tuple[pd.DataFrame, dict[str, float]]:
             rows += [row | shared for row in known if row["confidence"] not in CONTROLS]
             if number and "test_classes" in record and (classes := trained.get(record["spec"]["train"][0])):
                 ratios[shared["dataset"]] = record["test_classes"] / classes
+    if not rows:
+        sys.exit(f"{results}: no tests at tuned settings (those for both aims: in an archive *{TUNED_FOR_BOTH}.tar.xz)")
     frame = pd.DataFrame(rows).dropna(subset=["value"])
     split = frame["class_split"].groupby(frame["dataset"]).transform("max") > 0
     frame = frame[~split | (frame["class_split"] > 0)]
