@@ -361,19 +361,30 @@ def test_a_sweep_has_a_row_for_each_value_and_a_figure(all_inside):
 
 def test_the_study_keeps_what_an_archive_has_in_brief(tiny_run, tmp_path):
     """Whatever the folder beside it has of the same tests."""
-    archives = [tmp_path / name / "ndigit_smoke.tar.xz" for name in ("first", "again", "short")]
+    archives = [tmp_path / name / "ndigit_smoke.tar.xz" for name in ("first", "again")]
     with loaded_tool("study") as study:
         study.pack([tiny_run], None, archives[0].parent)
         study.pack([archives[0], tiny_run], None, archives[1].parent)
-        study.pack([tiny_run], None, archives[2].parent, short=True)
     tests = list(Store(archives[0]).tests())
     assert len(tests) == 6
     assert all(test.brief_of for test in tests)
     assert archives[1].read_bytes() == archives[0].read_bytes()
-    every = {training.unit: training.spec.replicate for training in Store(tiny_run).trainings()}
-    assert {training.unit for training in Store(archives[0]).trainings()} == set(every)
-    assert {training.unit for training in Store(archives[2]).trainings()} == {
-        unit for unit, replicate in every.items() if replicate != TUNING
-    }
-    assert TUNING in every.values()
-    assert [test.unit for test in Store(archives[2]).tests()] == [test.unit for test in tests]
+
+
+def test_a_short_archive_of_the_study_has_no_trainings_of_trials_and_fewer_values(tiny_run, tmp_path):
+    long, short = (tmp_path / name / "ndigit_smoke.tar.xz" for name in ("long", "short"))
+    with loaded_tool("study") as study:
+        study.pack([tiny_run], None, long.parent)
+        study.pack([tiny_run], None, short.parent, short=True)
+        assert set(study.frame_of(short)[0]["method"]) == {"cosface", "pfe", "dul_cls"}
+        for_both = shutil.copy(short, tmp_path / "ndigit_smoke-both.tar.xz")
+        with pytest.raises(SystemExit, match="no tests at tuned settings"):  # they are tuned for retrieval
+            study.frame_of(for_both)
+    replicates = {training.unit: training.spec.replicate for training in Store(tiny_run).trainings()}
+    assert TUNING in replicates.values()
+    assert {training.unit for training in Store(long).trainings()} == set(replicates)
+    of_seeds = {unit for unit, replicate in replicates.items() if replicate != TUNING}
+    assert {training.unit for training in Store(short).trainings()} == of_seeds
+    for whole, test in zip(Store(long).tests(), Store(short).tests(), strict=True):
+        assert test.unit == whole.unit
+        assert 0 < len(test.rows) < len(whole.rows)

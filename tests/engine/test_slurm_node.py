@@ -9,8 +9,9 @@ import pytest
 NODE = Path(__file__).parents[2] / "examples" / "cluster" / "slurm" / "node.sbatch"
 
 SQUEUE = """#!/bin/sh
-line=$(sed -n 1p "$ANSWERS")
-sed -i 1d "$ANSWERS"
+line=$(head -n 1 "$ANSWERS")
+tail -n +2 "$ANSWERS" > "$ANSWERS.left"
+mv "$ANSWERS.left" "$ANSWERS"
 [ "$line" = down ] && { echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1; }
 echo "$line"
 """
