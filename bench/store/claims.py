@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
+import re
 import socket
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -152,7 +155,9 @@ class Claims:
         if there is not None and there.hostname == self._host:
             return False  # alive, whatever clocks say
         with contextlib.suppress(OSError):
-            if now - path.stat().st_mtime > LEFT_FOR:
+            if now - path.stat().st_mtime > (
+                2 * LEASE if there is None else LEFT_FOR
+            ):  # nobody can renew a damaged one
                 path.unlink()
                 return True
         return not path.exists()
@@ -182,9 +187,22 @@ def holder(path: Path) -> Holder | None:
             return None
     except FileNotFoundError:
         return None
-    if owner.hostname == socket.gethostname() and not is_running(owner.pid):
+    if owner.hostname == _this_host() and not is_running(owner.pid):
         return None
-    return Holder(owner.hostname, owner.pid)
+    return Holder(re.sub(r"\?pidns-[0-9a-f]+$", "", owner.hostname), owner.pid)
+
+
+@functools.cache
+def _this_host() -> str:
+    """Name of this machine and its table of processes in claims, for which filelock has no function."""
+    with (
+        contextlib.suppress(OSError),
+        tempfile.TemporaryDirectory() as folder,
+        SoftFileLease(Path(folder) / "claim", lease_duration=LEASE) as lease,
+    ):
+        if lease.owner is not None:
+            return lease.owner.hostname
+    return socket.gethostname()
 
 
 class Roster:

@@ -281,6 +281,40 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert path.exists()
 
 
+CONTAINER = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc")
+
+
+@pytest.mark.parametrize("prefix", [(), CONTAINER], ids=["machine", "container"])
+def test_a_holder_is_named_until_it_dies(prefix, tmp_path):
+    """Also in a container, which has a table of processes of its own."""
+    if prefix and subprocess.run([*prefix, "true"], capture_output=True).returncode:
+        pytest.skip("processes cannot be given a table of their own here")
+    code = """
+import os, signal, subprocess, sys
+from pathlib import Path
+from bench.store.claims import Claims, holder
+claim = Path("claim")
+if len(sys.argv) == 1:
+    code = Path("code.py")
+    theirs = subprocess.Popen([sys.executable, code, "child"], stdout=subprocess.PIPE)
+    theirs.stdout.read(1)
+    living = holder(claim)
+    theirs.kill()
+    theirs.wait()
+    assert living == (os.uname().nodename, theirs.pid), living
+    assert claim.exists()
+    assert holder(claim) is None, holder(claim)
+else:
+    claims = Claims(Path())
+    assert claims.take(claim)
+    print("x", flush=True)
+    signal.pause()
+"""
+    (tmp_path / "code.py").write_text(code)
+    done = subprocess.run([*prefix, sys.executable, "code.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_unit_claimed_by_a_dead_process_of_this_host_is_taken_over_at_once(tmp_path, monkeypatch):
     plans, site = _plans(tmp_path, methods=("cosface",), seeds=1, hparams="default", trials=None)
     spec = plans[0].train_specs(plans[0].defaults(), 0, None)[plans[0].validate_folds[0]]
@@ -343,6 +377,24 @@ def test_claims_of_the_dead_are_removed_and_a_clock_that_jumps_takes_none_from_t
     with pytest.raises(UserError, match="another bench run is writing"):
         ours.enter(alone=True, lost=lambda: None)
     theirs.close()
+
+
+def test_a_damaged_claim_is_removed_when_it_is_a_minute_old(tmp_path):
+    """It cannot be renewed; younger, it may be one that is being written."""
+    path = tmp_path / ".drivers" / "theirs"
+    theirs, ours = Claims(tmp_path), Claims(tmp_path)
+    theirs.take(path)
+    text = path.read_text()
+    theirs.close()
+    for seconds, left in ((30, True), (90, False)):
+        path.write_text(text[: text.index("start=") + 20])
+        ours.enter(alone=False, lost=lambda: None)
+        ours.close()
+        assert path.exists()
+        os.utime(path, (time.time() - seconds,) * 2)
+        ours.enter(alone=False, lost=lambda: None)
+        ours.close()
+        assert path.exists() == left
 
 
 def test_status_says_who_is_at_work_on_what(tmp_path, monkeypatch, capsys):
