@@ -215,7 +215,7 @@ def test_a_loss_that_becomes_nan_fails_its_trial_and_the_study_goes_on(cli, tmp_
     done = cli("run", "--method", "diverges", *TINY, "--plugin", plugin)
     trials = [json.loads(p.read_text()) for p in tmp_path.rglob("trial-*.json")]
     failed = [t for t in trials if t["state"] == "failed"]
-    assert 0 < len(failed) < 6
+    assert 0 < len(failed) < 3
     assert all("loss became nan in epoch 1" in t["reason"] for t in failed)
     assert all(t["params"]["method.scale"] > 20 for t in failed)
     assert "failed: loss became nan" in " ".join(done.stderr.split())
@@ -227,7 +227,7 @@ def test_a_study_in_which_everything_fails_says_so(cli, tmp_path):
     plugin.write_text(DIVERGES.format(limit=0))
     done = cli("run", "--method", "diverges,cosface", *TINY, "--plugin", plugin, check=False)
     assert done.returncode == 1
-    assert "all 6 trials failed" in " ".join(done.stderr.split())
+    assert "all 3 trials failed" in " ".join(done.stderr.split())
     assert "cosface" in (tmp_path / "results" / "runs" / "metrics.csv").read_text()
 
 
