@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -131,4 +132,47 @@ def test_two_hosts_share_a_folder_that_shows_changes_late(hosts, table, tmp_path
         code, text = run.end(900)
         assert code == 0, text
     assert (source / "runs" / "metrics.csv").read_bytes() == table
+    assert len(list((source / "runs").glob("*/*/*/train-*/record.json"))) == 12
+
+
+NFS = """\
+NFS_CORE_PARAM {{ Protocols = 3; Enable_NLM = false; mount_path_pseudo = true; }}
+EXPORT {{
+    Export_Id = 1; Path = {folder}; Pseudo = /shared; Protocols = 3; Transports = TCP;
+    Access_Type = RW; Squash = No_Root_Squash; SecType = sys; FSAL {{ Name = VFS; }}
+}}
+"""
+"""Configuration of an NFS server in user space, NFS-Ganesha, without locks between clients."""
+
+
+@pytest.mark.parametrize("away", [0, 60])
+def test_two_hosts_share_a_folder_by_nfs(hosts, table, tmp_path, away):
+    """Two clients in user space (fuse-nfs), which believe attributes for 3 s; the server may be away in mid-run."""
+    if missing := [name for name in ("ganesha.nfsd", "rpcbind", "fuse-nfs") if shutil.which(name) is None]:
+        pytest.skip(f"{', '.join(missing)} not installed")
+    source, seen = tmp_path / "source", tmp_path / "seen"
+    source.mkdir()
+    seen.mkdir()
+    (tmp_path / "nfs.conf").write_text(NFS.format(folder=source))
+    log = tmp_path / "nfs.log"
+    server = f"mkdir -p /run/rpcbind && rpcbind && exec ganesha.nfsd -F -f nfs.conf -L {log} -p /run/nfs.pid"
+    private = ("unshare", "--mount", "sh", "-c", f"mount -t tmpfs none /run && {server}")
+    subprocess.Popen([*hosts.on("head", tmp_path), *private])
+    wait_until(lambda: log.exists() and "NFS SERVER INITIALIZED" in log.read_text(), 60)
+    client = f"fuse-nfs -n nfs://{hosts.addresses['head']}/shared?version=3 -m {seen} -T 3 -E 3 -N 3"
+    runs = []
+    for name in ("n1", "n2"):
+        there = ("sh", "-c", f"{client} && while ! mountpoint -q {seen}; do sleep 0.1; done")
+        subprocess.run([*hosts.on(name), *there], check=True, timeout=60)
+        command = [BENCH, "run", *GRID, "--results", seen / "runs", "--workers", "1"]
+        runs.append(Run([*hosts.on(name, tmp_path), *command], tmp_path, dict(os.environ)))
+    wait_until(lambda: recorded(source), 240)
+    before = recorded(source)
+    hosts.cut_for("head", away)
+    for run in runs:
+        code, text = run.end(900)
+        assert code == 0, text
+    assert (source / "runs" / "metrics.csv").read_bytes() == table
+    now = recorded(source)
+    assert {path: now.get(path) for path in before} == before
     assert len(list((source / "runs").glob("*/*/*/train-*/record.json"))) == 12
