@@ -35,7 +35,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.store.claims import CLAIM, DRIVERS, LEASE
+from bench.store.claims import DRIVERS, LEASE
 from filelock import SoftFileLease
 
 BENCH = Path(sys.executable).with_name("bench")
@@ -366,9 +366,10 @@ def check(soak: Soak) -> None:
 
 
 def _too_young(path: Path, began: float) -> bool:
-    """Check if a file is a claim that was damaged in the last minute before a command, which keeps it."""
-    claim = path.name.startswith(CLAIM) or path.parent.name == DRIVERS
-    return claim and SoftFileLease(path).owner is None and path.stat().st_mtime > began - 2 * LEASE
+    """Check if a file is the claim of a driver, damaged in the last minute before a command, which keeps it."""
+    if path.parent.name != DRIVERS or SoftFileLease(path).owner is not None:
+        return False
+    return began - 2 * LEASE < path.stat().st_mtime < began
 
 
 def _check_drivers(soak: Soak) -> None:

@@ -13,11 +13,12 @@ import lzma
 import os
 import shutil
 import stat
+import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from .files import DataError, check_regular
 
@@ -37,9 +38,6 @@ BLOCK = 4096
 """Bytes that a file or folder counts at least, which is its block on a disk: a limit of size is one of number too."""
 
 _BUFFER = 1 << 20
-_LONGEST_NAME = 1 << 16
-_NAMING = b"xgXLK"
-"""Types of the headers of a tar file that give the next member a name or other properties."""
 
 _REMEDY = "unpack it yourself, look at it, and import the folder"
 
@@ -214,23 +212,29 @@ def _unpack_zip(file: IO[bytes], target: _Target) -> None:
                     target.write(info.filename, info.file_size, content)
 
 
+class _TarFile:
+    """A file that remembers what was read last, and of which a limited number of bytes may be read."""
+
+    def __init__(self, file: IO[bytes], archive: str) -> None:
+        self._file, self._archive = file, archive
+        self.seek, self.tell = file.seek, file.tell
+        self.left = _BUFFER
+        self.last = b""
+
+    def read(self, size: int) -> bytes:
+        """Read so many bytes; a DataError if they are more than are left."""
+        self.left -= size
+        if self.left < 0:
+            raise DataError(f"{self._archive}: a name of more than a million characters; {_REMEDY}")
+        self.last = self._file.read(size)
+        return self.last
+
+
 def _unpack_tar(file: IO[bytes], target: _Target) -> None:
-    last = b""
-
-    class Header(tarfile.TarInfo):
-        """A header that remembers the block it was read from, and allocates no more than a name needs."""
-
-        @classmethod
-        def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Header:
-            nonlocal last
-            last = bytes(buf)
-            header = super().frombuf(buf, encoding, errors)
-            if header.type in _NAMING and header.size > _LONGEST_NAME:
-                raise DataError(f"{target.archive}: a name of {header.size} characters; {_REMEDY}")
-            return header
-
-    with tarfile.open(fileobj=file, mode="r:", tarinfo=Header) as archive:
+    limited = _TarFile(file, target.archive)
+    with tarfile.open(fileobj=cast(IO[bytes], limited), mode="r:") as archive:
         while (member := archive.next()) is not None:
+            limited.left = sys.maxsize
             if member.isdir():
                 target.make_folder(member.name)
             elif member.isreg():
@@ -239,8 +243,9 @@ def _unpack_tar(file: IO[bytes], target: _Target) -> None:
                 target.write(member.name, member.size, content)
             else:
                 raise target.refused(member.name)
+            limited.left = _BUFFER  # for the headers of the next member
     # A truncated or damaged archive ends the loop like a whole one; only a whole one ends with blocks of zeros.
-    if last != bytes(tarfile.BLOCKSIZE):
+    if limited.last != bytes(tarfile.BLOCKSIZE):
         raise DataError(f"{target.archive}: truncated or damaged after {target.spent / 1e6:.3g} MB; download it again")
     while block := file.read(_BUFFER):  # the checksum of the compressed data is at its end
         target.spend(len(block))
