@@ -833,7 +833,7 @@ def _watch(worker: subprocess.Popen[str], name: str, seed: int, place: Path, out
         elif not line:
             code = worker.wait()
             if number < 0:
-                faults["start"] = f"{name} did not start: exit code {code}"
+                found(f"did not start: exit code {code}")
                 return -1
             found(f"the process ended with code {code}")
             return number + 1

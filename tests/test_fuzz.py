@@ -24,7 +24,7 @@ class Planted(fuzz.Reader):
 
     def read(self, path):
         self.reads += 1
-        if self.reads > 3:
+        if self.reads > 8:  # after those that warm up
             {body}
 
 fuzz.READERS["npz"] = Planted
