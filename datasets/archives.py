@@ -38,6 +38,8 @@ BLOCK = 4096
 """Bytes that a file or folder counts at least, which is its block on a disk: a limit of size is one of number too."""
 
 _BUFFER = 1 << 20
+_HEADERS = 1 << 16
+"""Most bytes of the headers of one member of a tar file, with its name."""
 
 _REMEDY = "unpack it yourself, look at it, and import the folder"
 
@@ -218,14 +220,14 @@ class _TarFile:
     def __init__(self, file: IO[bytes], archive: str) -> None:
         self._file, self._archive = file, archive
         self.seek, self.tell = file.seek, file.tell
-        self.left = _BUFFER
+        self.left = _HEADERS
         self.last = b""
 
     def read(self, size: int) -> bytes:
         """Read so many bytes; a DataError if they are more than are left."""
         self.left -= size
         if self.left < 0:
-            raise DataError(f"{self._archive}: a name of more than a million characters; {_REMEDY}")
+            raise DataError(f"{self._archive}: a name of more than {_HEADERS} characters; {_REMEDY}")
         self.last = self._file.read(size)
         return self.last
 
@@ -243,7 +245,7 @@ def _unpack_tar(file: IO[bytes], target: _Target) -> None:
                 target.write(member.name, member.size, content)
             else:
                 raise target.refused(member.name)
-            limited.left = _BUFFER  # for the headers of the next member
+            limited.left = _HEADERS  # of the next member
     # A truncated or damaged archive ends the loop like a whole one; only a whole one ends with blocks of zeros.
     if limited.last != bytes(tarfile.BLOCKSIZE):
         raise DataError(f"{target.archive}: truncated or damaged after {target.spent / 1e6:.3g} MB; download it again")

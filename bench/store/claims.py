@@ -154,10 +154,9 @@ class Claims:
         there = SoftFileLease(path, lease_duration=LEASE).owner
         if there is not None and there.hostname == self._host:
             return False  # alive, whatever clocks say
+        left_for = 2 * LEASE if there is None else LEFT_FOR  # nobody can renew a damaged claim
         with contextlib.suppress(OSError):
-            if now - path.stat().st_mtime > (
-                2 * LEASE if there is None else LEFT_FOR
-            ):  # nobody can renew a damaged one
+            if now - path.stat().st_mtime > left_for:
                 path.unlink()
                 return True
         return not path.exists()
