@@ -69,7 +69,7 @@ from bench.site import Site
 from bench.store.files import sha256, write_atomic
 from bench.store.folder import CHECKPOINT, WEIGHTS, Store
 from bench.store.records import Columns, Epoch, Role, TestRecord, TrainRecord
-from bench.store.specs import Point, TestSpec, TrainSpec
+from bench.store.specs import Cell, Point, TestSpec, TrainSpec
 from rich.console import Console
 
 BENCH = Path(sys.executable).with_name("bench")
@@ -174,14 +174,14 @@ class Workshop:
         store.write(record)
 
     def _test(self, job: TestJob, spec: TestSpec, store: Store) -> None:
-        trained = store.trained(job.cell, spec.train[0])
+        trained = store.trained(job.trained or job.cell, spec.train[0])
         assert trained is not None
         folder = store.unit_dir(job.cell, "test", spec.id)
         files = {} if spec.ensemble == "concatenated" else dict.fromkeys(self.template.files, sha256(spec.id.encode()))
         for name in files:
             write_atomic(folder / name, spec.id.encode())
         update = {"unit": spec.id, "cell": job.cell, "spec": spec, "files": files, "finished": time.time()}
-        update |= {"columns": _columns(spec, trained.spec), "role": self._role(spec, trained.spec)}
+        update |= {"columns": _columns(spec, job.cell, trained.spec), "role": self._role(spec, trained.spec)}
         store.write(self.template.model_copy(update=update))
 
     def _role(self, spec: TestSpec, trained: TrainSpec) -> Role:
@@ -189,10 +189,11 @@ class Workshop:
         return self.template.role.model_copy(update={"train": " ".join(spec.train), "base_train": base})
 
 
-def _columns(spec: TestSpec, trained: TrainSpec) -> Columns:
+def _columns(spec: TestSpec, cell: Cell, trained: TrainSpec) -> Columns:
+    base = trained.method if spec.ensemble == "seeds" else trained.base.method if trained.base else ""
     return Columns(
-        protocol=trained.protocol, preset=spec.preset, dataset=trained.dataset, method=trained.method,
-        base=trained.base.method if trained.base else "", fidelity=trained.form, hparams=spec.hparams,
+        protocol=trained.protocol, preset=spec.preset, dataset=trained.dataset, method=cell.method,
+        base=base, fidelity=trained.form, hparams=spec.hparams,
         trials=spec.trials, pinned=spec.pinned, backbone=trained.backbone, dim=trained.dim, ensemble=spec.ensemble,
         seed=int(trained.replicate),
     )  # fmt: skip
@@ -264,7 +265,7 @@ def drive(grid: Grid, root: Path, workers: int, template: Path, **asked: tuple[s
             display.add(plan.cell, plan.trainings * plan.epochs)
         outcome = asyncio.run(Scheduler(plans, site, pool, display).execute())
     cpu, wall = time.process_time() - cpu - shop.cpu, time.perf_counter() - wall - shop.wall
-    units = sum(plan.trainings + plan.seeds for plan in plans)
+    units = sum(plan.trainings + plan.tests for plan in plans)
     assert not outcome.failures, outcome.failures[0]
     assert shop.units in (0, units), f"{shop.units} units were carried out, not {units}"
     return Driven(cpu, wall, memory("VmHWM"), start, planning, units, shop.most, shop.threads)

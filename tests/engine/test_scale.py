@@ -100,6 +100,14 @@ def test_heads_of_one_base_are_simulated(scale, template, tmp_path):
 
 
 @pytest.mark.slow
+def test_an_ensemble_of_the_seeds_is_simulated(scale, template, tmp_path):
+    asked = {"methods": ("cosface", "deep_ensemble"), "datasets": ("ndigit_smoke",)}
+    scale.drive(scale.Grid(trials=4, seeds=2), tmp_path / "runs", 8, template, **asked)
+    found = {test.columns.method: test.columns.base for test in Store(tmp_path / "runs").tests()}
+    assert found == {"cosface": "", "deep_ensemble": "cosface"}
+
+
+@pytest.mark.slow
 def test_the_same_command_again_reads_a_finished_test_twice(scale, template, tmp_path, monkeypatch):
     asked = {"methods": ("cosface",), "datasets": ("ndigit_smoke",)}
     grid, root = scale.Grid(trials=4, seeds=2), tmp_path / "runs"
