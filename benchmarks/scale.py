@@ -40,7 +40,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
@@ -78,6 +78,9 @@ FOLDS = 4
 STUDIES = 84
 """Cells of the grid at present; only the choice of the number of trials depends on it."""
 
+EVERY = 5000
+"""Units between two looks at memory and open files."""
+
 TEMPLATE = ("--method", "cosface", "--dataset", "ndigit_smoke", "--hparams", "default", "--seeds", "1", "--folds", "1")
 COMMANDS = {"status": ("status",), "status --check": ("status", "--check"), "report": ("report",)}
 
@@ -102,6 +105,8 @@ class Driven(NamedTuple):
     units: int
     most: int
     threads: int
+    growth: Sequence[tuple[int, float, int]]
+    """Units carried out, memory then in MiB, and open files then, every few thousand units."""
 
 
 class Step(NamedTuple):
@@ -140,6 +145,7 @@ class Workshop:
         self.template = template
         self.cpu = self.wall = 0.0
         self.busy = self.most = self.units = self.threads = 0
+        self.growth: list[tuple[int, float, int]] = []
 
     def __enter__(self) -> None:
         self._began = time.thread_time(), time.perf_counter()
@@ -242,7 +248,10 @@ class SimulatedWorker:
         for line in lines:
             on_event(EVENTS.validate_json(line))
         shop.busy -= 1
-        shop.units += isinstance(job, TrainJob | TestJob)
+        if isinstance(job, TrainJob | TestJob):
+            shop.units += 1
+            if shop.units % EVERY == 0:
+                shop.growth.append((shop.units, memory("VmRSS"), len(os.listdir("/proc/self/fd"))))
         found = EVENTS.validate_json(done)
         assert isinstance(found, Done)
         return found
@@ -268,7 +277,7 @@ def drive(grid: Grid, root: Path, workers: int, template: Path, **asked: tuple[s
     units = sum(plan.trainings + plan.tests for plan in plans)
     assert not outcome.failures, outcome.failures[0]
     assert shop.units in (0, units), f"{shop.units} units were carried out, not {units}"
-    return Driven(cpu, wall, memory("VmHWM"), start, planning, units, shop.most, shop.threads)
+    return Driven(cpu, wall, memory("VmHWM"), start, planning, units, shop.most, shop.threads, shop.growth)
 
 
 def command(*arguments: str | Path) -> tuple[Cost, str]:
@@ -308,6 +317,8 @@ def measure(root: Path, grid: Grid, workers: int, template: Path, commands: Iter
             f" up to {driven.most} jobs and {driven.threads} threads at once",
             flush=True,
         )
+        for done, resident, files in driven.growth:
+            print(f"    after {done} units: {resident:.0f} MiB, {files} open files", flush=True)
     records = sum(1 for _ in root.glob("*/*/*/*/*.json"))
     for name in commands:
         cost, _ = command(BENCH, *COMMANDS[name], "--results", root)

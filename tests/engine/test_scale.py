@@ -34,12 +34,15 @@ def template(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_simulated_workers_leave_a_whole_folder(scale, template, tmp_path):
+def test_simulated_workers_leave_a_whole_folder(scale, template, tmp_path, monkeypatch):
     root = tmp_path / "runs"
     asked = {"methods": ("cosface",), "datasets": ("ndigit_smoke",)}
+    monkeypatch.setattr(scale, "EVERY", 10)
     first = scale.drive(scale.Grid(trials=4, seeds=1), root, 8, template, **asked)
     assert first.units == (4 + 1) * 4 + 1  # trials and seed in four folds, and the tests
     assert first.most == 8
+    assert [units for units, _, _ in first.growth] == [10, 20]
+    assert all(resident > 50 and files > 3 for _, resident, files in first.growth)
     assert damages(root) == []
     (found,) = status_rows(Store(root))
     assert (found["trials"], found["trained"], found["tested"], found["running"]) == (4, 4, 2, [])
