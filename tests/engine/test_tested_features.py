@@ -132,8 +132,8 @@ def test_every_model_on_one_frozen_backbone_is_tested_on_the_same_features(copy,
 
 
 @pytest.mark.slow
-def test_methods_with_other_heads_are_tested_on_the_same_features(trained, no_backbone):
-    site, _ = trained
+def test_methods_with_other_heads_are_tested_on_the_same_features(copy, trained, no_backbone):
+    site = copy[0].model_copy(update={"weights": trained[0].weights})
     records = list(_train(site, "cosface", "laplace", "mc_dropout", "hib").values())
     directly = [_directly(lambda record=record: _embedded(site, record)) for record in records]
     _embedded(site, records[0])
