@@ -76,7 +76,8 @@ def tried(name: str, folder: Path) -> Tried:
     given = ("--backbone", name, "--weights", "w.pth")
     _bench(folder, "run", "--frozen", "--method", "cosface", "--dataset", "folder", "--data-root", "photos", *given,
            "--dim", "16", "--hparams", "default", "--seeds", "1", "--workers", "1", "--set", "optim.epochs=1",
-           "--set", f"data.image_size={side}", "--set", f"data.resize={side}")  # fmt: skip
+           "--set", "data.feature_views=1", "--set", f"data.image_size={side}",
+           "--set", f"data.resize={side}")  # fmt: skip
     (record,) = folder.glob("results/runs/*/folder/cosface/train-*/record.json")
     spec = json.loads(record.read_text())["spec"]
     found = poolings_of(name, 3, (own, own))

@@ -1,8 +1,11 @@
 """One network of each family, from random weights in a file to a frozen training and to embedded images."""
 
+from functools import partial
+
 import pytest
 from bench.methods.backbones.registry import full_name
 
+from ..in_process import run_here
 from .conftest import loaded_tool
 
 FAMILIES = (
@@ -36,6 +39,9 @@ def test_there_is_one_of_each_family(networks):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "side", "pooling"), FAMILIES)
-def test_a_head_is_trained_on_a_network_of_each_family(name, side, pooling, networks, tmp_path):
+def test_a_head_is_trained_on_a_network_of_each_family(name, side, pooling, networks, tmp_path, monkeypatch):
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
+    if name != FAMILIES[0][0]:  # commands of their own take most of the time
+        monkeypatch.setattr(networks, "_bench", partial(run_here, figures=False))
     found = networks.tried(full_name(name), tmp_path)
     assert (found.frozen, found.poolings[0]) == (side, pooling)
