@@ -14,7 +14,9 @@ from tests.engine.conftest import heed_signals
 
 BENCH = Path(sys.executable).with_name("bench")
 RAY = Path(sys.executable).with_name("ray")
-GRID = ("--method", "cosface,pfe", "--dataset", "ndigit_smoke", "--seeds", "2", "--trials", "4")
+GRID = ("--method", "cosface,pfe", "--dataset", "ndigit_smoke", "--seeds", "1", "--trials", "3")
+TRAININGS = 2 * (3 + 1)
+"""Number of trainings of that run."""
 
 
 def _status(pid):
@@ -110,10 +112,10 @@ class Cluster:
         for node in self.nodes.values():
             node.wait(300)
 
-    def command(self, cwd, *arguments, grid=GRID, prefix=()):
+    def command(self, cwd, *arguments, prefix=()):
         """Start ``bench run`` on the cluster."""
         where = ("--launcher", "ray", "--address", f"{self.address}:{self.port}")
-        return Run([*prefix, BENCH, "run", *grid, *where, *arguments], cwd, self.variables)
+        return Run([*prefix, BENCH, "run", *GRID, *where, *arguments], cwd, self.variables)
 
 
 class Run:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.clusters import BENCH, GRID, Cluster, processes, recorded, table_of_one_host, wait_until
+from tests.engine.clusters import BENCH, GRID, TRAININGS, Cluster, processes, recorded, table_of_one_host, wait_until
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [
@@ -59,9 +59,9 @@ def test_two_nodes_write_the_table_of_one_machine(cluster, table, tmp_path):
     wait_until(lambda: status() & {"n1", "n2"}, 60)
     code, said = run.end()
     assert code == 0, said
-    assert "12 trainings done" in said  # as many as there are records: none was done twice
+    assert f"{TRAININGS} trainings done" in said  # as many as there are records: none was done twice
     assert (tmp_path / "runs" / "metrics.csv").read_bytes() == table
-    assert len(list((tmp_path / "runs").glob("*/*/*/train-*/record.json"))) == 12
+    assert len(list((tmp_path / "runs").glob("*/*/*/train-*/record.json"))) == TRAININGS
     wait_until(lambda: not cluster.hosts() and not cluster.workers())
     uploaded = list(cluster.folder.glob("t/*/runtime_resources/*_files/*"))
     assert not uploaded
