@@ -13,18 +13,19 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from ..errors import LINE, UnitFailed, shortened
 from ..planning.plan import Plan, Specs
 from ..site import Site
 from ..store.claims import CLAIM, Claims
+from ..store.files import file_state
 from ..store.folder import LOG, RECORD, WEIGHTS, Damage
-from ..store.records import Columns, StudyRecord, TestRecord, TrainRecord, TrialRecord
+from ..store.records import Columns, StudyRecord, TrainRecord, TrialRecord
 from ..store.specs import TUNING, Cell, Point, TestSpec, TrainSpec
 from .claimed import ClaimedUnits
 from .jobs import (
@@ -71,7 +72,8 @@ class Scheduler:
         self._failed: set[tuple[str, str]] = set()
         self._claims = Claims(self.store.root)
         self._trial_of: dict[str, tuple[Cell, str, int]] = {}
-        self._tests: dict[Cell, dict[str, tuple[Columns, float, str]]] = {}
+        self._tests: dict[Cell, dict[str, _Tested]] = {}
+        self._listed: set[Cell] = set()
         self.store.on_damage = self._set_aside
         self._order = {plan.cell: index for index, plan in enumerate(self.plans)}
         self._units = ClaimedUnits(site, workers, display, self._claims, self._order, self._trial_of)
@@ -163,9 +165,10 @@ class Scheduler:
     ) -> list[TrialRecord]:
         """Records of a batch of trials; those that are missing are proposed and trained."""
         known = {n: self.store.trial(plan.cell, study, n) for n in numbers}
-        for unit in {unit for record in known.values() if record is not None for unit in record.units}:
+        units = {unit for record in known.values() if record is not None for unit in record.units}
+        for unit in units:
             self._trained_record(plan.cell, unit, weights=False)  # says what is damaged
-            await asyncio.to_thread(self.store.check_caches, plan.cell, unit)
+        await asyncio.to_thread(self.store.check_caches, plan.cell, *units)
         if all(record is not None for record in known.values()):
             self.display.skip(plan.cell, len(known) * plan.models * plan.epochs)
             return [record for record in known.values() if record is not None]
@@ -243,10 +246,11 @@ class Scheduler:
         left = {spec.id for spec in best.specs.values()} & units if best else set()
         for unit in units - left:
             folder = self.store.unit_dir(plan.cell, "train", unit)
-            if self._claims.used_by_others(folder):
+            paths = list(folder.glob("*.safetensors"))
+            if paths and self._claims.used_by_others(folder):
                 left.add(unit)
                 continue
-            for path in folder.glob("*.safetensors"):
+            for path in paths:
                 path.unlink(missing_ok=True)
         return left
 
@@ -413,39 +417,56 @@ class Scheduler:
 
     def _is_tested(self, cell: Cell, spec: TestSpec) -> bool:
         """Check if a test is done and its files are whole."""
-        record = self.store.tested(cell, spec.id)
-        return record is not None and self.store.whole_files(record) == record.files.keys()
+        test = self._tested(cell, spec.id)
+        if test is None:
+            return False
+        return self.store.are_whole(self.store.unit_dir(cell, "test", spec.id), test.files) == test.files.keys()
 
     def _make_latest(self, cell: Cell, spec: TestSpec) -> None:
         """Mark a test as the latest one of its setting, whatever clocks say.
 
         Of two tests of a setting (with other corruptions, say) the tables show what was asked for last.
         """
-        if cell not in self._tests:
-            self._tests[cell] = {test.unit: _of_setting(test) for test in self.store.tests(cell)}
-        tests = self._tests[cell]
-        record = None
-        if spec.id not in tests:
-            record = self._tested(cell, spec)
-            tests[spec.id] = _of_setting(record)
-        columns, finished, note = tests[spec.id]
-        if note:
-            self.display.log(f"{cell.method} on {cell.dataset}: test {spec.id}: {note}")
-        others = [time for unit, (own, time, _) in tests.items() if unit != spec.id and own == columns]
-        newest = max(others, default=-math.inf)
-        if finished <= newest:
-            after = max(newest + 1, math.nextafter(newest, math.inf))
-            record = (record or self._tested(cell, spec)).model_copy(update={"finished": after})
-            self.store.write(record)
-            tests[spec.id] = _of_setting(record)
-
-    def _tested(self, cell: Cell, spec: TestSpec) -> TestRecord:
-        record = self.store.tested(cell, spec.id)
-        if record is None:
+        if cell not in self._listed:
+            self._listed.add(cell)
+            for folder in self.store.units("test", "/".join(cell)):
+                self._tested(cell, folder.name.removeprefix("test-"))
+        test = self._tested(cell, spec.id)
+        if test is None:
             raise UnitFailed(f"the record of test {spec.id} is missing after its test")
-        return record
+        if test.note:
+            self.display.log(f"{cell.method} on {cell.dataset}: test {spec.id}: {test.note}")
+        others = [
+            other.finished
+            for unit, other in self._tests[cell].items()
+            if unit != spec.id and other.columns == test.columns
+        ]
+        newest = max(others, default=-math.inf)
+        record = self.store.tested(cell, spec.id) if test.finished <= newest else None
+        if record is not None:
+            after = max(newest + 1, math.nextafter(newest, math.inf))
+            self.store.write(record.model_copy(update={"finished": after}))
+            self._tested(cell, spec.id)
+
+    def _tested(self, cell: Cell, unit: str) -> _Tested | None:
+        """What is needed of the record of a test, which is read again only if its file has changed."""
+        known = self._tests.setdefault(cell, {})
+        state = file_state(self.store.unit_dir(cell, "test", unit) / RECORD)
+        if unit in known and state is not None and known[unit].state == state:
+            return known[unit]
+        known.pop(unit, None)
+        record = self.store.tested(cell, unit)
+        if record is not None:
+            note = record.environment.memory_note
+            known[unit] = _Tested(state, record.files, record.columns, record.finished, note)
+        return known.get(unit)
 
 
-def _of_setting(record: TestRecord) -> tuple[Columns, float, str]:
-    """Columns of a test, when it finished, and the note on its memory."""
-    return record.columns, record.finished, record.environment.memory_note
+class _Tested(NamedTuple):
+    """State of the file of a test's record, digests of its arrays, its columns, when it finished, and its memory."""
+
+    state: tuple[int, int, int] | None
+    files: Mapping[str, str]
+    columns: Columns
+    finished: float
+    note: str

@@ -163,8 +163,9 @@ def paired_with_base(groups: Sequence[SeedGroup]) -> pd.DataFrame:
     lines: list[dict[str, object]] = []
     for head in groups:
         # The very networks that the heads were trained on: budgets and pinned values of head and base may differ.
-        trained_on = set(head.rows["base_train"]) if head.contender.base else set()
-        parts = [rows for group in groups if len(rows := group.rows[group.rows["train"].isin(trained_on)])]
+        trained_on = set(head.rows["base_train"].unique()) if head.contender.base else set()
+        bases = [group for group in groups if trained_on & group.trained]
+        parts = [group.rows[group.rows["train"].isin(trained_on)] for group in bases]
         if not parts:
             continue
         # Its networks at seeds that have no head, so that these are named.

@@ -196,6 +196,11 @@ class SeedGroup:
         """Seeds with a test."""
         return frozenset(map(int, self.rows["seed"].unique()))
 
+    @cached_property
+    def trained(self) -> frozenset[str]:
+        """Ids of the tested models."""
+        return frozenset(map(str, self.rows["train"].unique()))
+
     @property
     def seeds(self) -> int:
         """Number of seeds."""

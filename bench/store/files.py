@@ -48,7 +48,7 @@ LEFT_FOR = 600.0
 _TEMPORARY = re.compile(r"\..+\.part|\..+\.[a-z0-9_]{8}|\.checkpoint\.pt\.\d+")  # the last two: of earlier versions
 _WRITER = re.compile(r".+\.([A-Za-z0-9-]+)-(\d+)-[0-9a-f]{8}\.part")
 _SEAL = hashlib.sha256().digest_size
-_digests: dict[str, tuple[tuple[int, int, int], str]] = {}
+_digests: dict[str, tuple[tuple[int, int, int] | None, str]] = {}
 
 
 class DamagedFile(UserError):
@@ -137,14 +137,22 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def file_state(path: Path) -> tuple[int, int, int] | None:
+    """Size, time and inode of a file, one of which changes if it is written anew; None if there is no such file."""
+    try:
+        state = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return state.st_size, state.st_mtime_ns, state.st_ino
+
+
 def file_sha256(path: Path) -> str:
     """SHA-256 of a file, hexadecimal; computed again only if its size, time or inode has changed."""
-    state = path.stat()
-    signature = (state.st_size, state.st_mtime_ns, state.st_ino)
+    state = file_state(path)
     known = _digests.get(str(path))
-    if known is None or known[0] != signature:
+    if known is None or known[0] != state:
         with path.open("rb") as file:
-            known = (signature, hashlib.file_digest(file, "sha256").hexdigest())
+            known = (state, hashlib.file_digest(file, "sha256").hexdigest())
         _digests[str(path)] = known
     return known[1]
 

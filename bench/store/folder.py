@@ -349,8 +349,11 @@ class Store:
 
     def whole_files(self, record: TrainRecord | TestRecord) -> frozenset[str]:
         """Names of the array files (weights, embeddings) of a training or test that have the recorded SHA-256."""
-        folder = self.unit_dir(record.cell, record.kind, record.unit)
-        return frozenset(name for name, digest in record.files.items() if self._is_whole(folder / name, digest))
+        return self.are_whole(self.unit_dir(record.cell, record.kind, record.unit), record.files)
+
+    def are_whole(self, folder: Path, digests: Mapping[str, str]) -> frozenset[str]:
+        """Names of the files in the folder of a unit that have the SHA-256 given with their names."""
+        return frozenset(name for name, digest in digests.items() if self._is_whole(folder / name, digest))
 
     def _is_whole(self, path: Path, digest: str) -> bool:
         try:
@@ -372,16 +375,17 @@ class Store:
             raise DamagedFile(f"{self.weights(cell, unit)} is missing or damaged; the same command makes it again")
         return self.weights(cell, unit)
 
-    def check_caches(self, cell: Cell, unit: str) -> None:
-        """Check the checkpoint and the cached features of a training, and pass each damaged file to ``on_damage``."""
-        folder = self.unit_dir(cell, "train", unit)
-        try:
-            read_sealed(folder / CHECKPOINT, unit)
-        except (FileNotFoundError, NotADirectoryError):
-            pass
-        except (DamagedFile, IsADirectoryError):
-            self.on_damage(Damage(folder / CHECKPOINT, "it is damaged, or of another training"))
-        self._check_names(folder.glob(f"{FEATURES}*-{64 * '?'}.safetensors"))  # earlier ones have no digest
+    def check_caches(self, cell: Cell, *units: str) -> None:
+        """Check the checkpoints and the cached features of trainings, and pass each damaged file to ``on_damage``."""
+        for unit in units:
+            folder = self.unit_dir(cell, "train", unit)
+            try:
+                read_sealed(folder / CHECKPOINT, unit)
+            except (FileNotFoundError, NotADirectoryError):
+                pass
+            except (DamagedFile, IsADirectoryError):
+                self.on_damage(Damage(folder / CHECKPOINT, "it is damaged, or of another training"))
+            self._check_names(folder.glob(f"{FEATURES}*-{64 * '?'}.safetensors"))  # earlier ones have no digest
 
     def features(self, content: str) -> Path:
         """Folder of the cached features of a backbone at its starting weights."""

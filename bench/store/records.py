@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,9 @@ SCHEMA_VERSION = 3
 
 FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=128)]
 """Name of a file in the folder of a unit; no path, because records may come from anywhere."""
+
+_SMALL_NUMBER = re.compile(rb"0\.0000([1-9])(\d*)(?=[],}])|e-(\d)(?=[],}])")
+"""Numbers from 1e-05 to 1e-04, and exponents of one digit, as pydantic writes them."""
 
 
 class DamagedRecord(ValueError):
@@ -103,11 +107,28 @@ def _colons(text: str | bytes) -> int:
 
 def _is_content_id(checksum: object, held: dict[str, Any], written: bytes) -> bool:
     """Check if a checksum is the id of some content, given also as written by pydantic."""
-    # Keys in a file are sorted, and pydantic writes most values as the id's text has them, in a quarter of the time.
+    # Keys in a file are sorted, and pydantic writes most values as the id's text has them, in a quarter of the time;
+    # but 0.00001 for 1e-05, and that is a common learning rate.
     try:
-        return checksum == hashlib.blake2b(written, digest_size=8).hexdigest() or checksum == content_id(held)
+        return (
+            checksum == _digest(written)
+            or checksum == _digest(_SMALL_NUMBER.sub(_with_exponent, written))
+            or checksum == content_id(held)
+        )
     except (ValueError, RecursionError):  # half of a surrogate pair, a number that is not finite
         return False
+
+
+def _with_exponent(number: re.Match[bytes]) -> bytes:
+    """A small number as Python writes it."""
+    first, more, exponent = number.groups()
+    if exponent:
+        return b"e-0" + exponent
+    return first + (b"." + more if more else b"") + b"e-05"
+
+
+def _digest(text: bytes) -> str:
+    return hashlib.blake2b(text, digest_size=8).hexdigest()
 
 
 class _Unit(_Record):

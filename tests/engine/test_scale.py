@@ -8,9 +8,10 @@ import pytest
 from bench.commands.results import status_rows
 from bench.engine.scheduler import Scheduler
 from bench.scoring.columns import open_columns
+from bench.site import Site
 from bench.store.check import damages
 from bench.store.claims import Claims
-from bench.store.folder import Store
+from bench.store.folder import RECORD, Store
 from bench.store.records import TestRecord, TrainRecord
 
 from .conftest import loaded_tool
@@ -111,7 +112,7 @@ def test_an_ensemble_of_the_seeds_is_simulated(scale, template, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_same_command_again_reads_a_finished_test_twice(scale, template, tmp_path, monkeypatch):
+def test_the_same_command_again_reads_a_finished_test_once(scale, template, tmp_path, monkeypatch):
     asked = {"methods": ("cosface",), "datasets": ("ndigit_smoke",)}
     grid, root = scale.Grid(trials=4, seeds=2), tmp_path / "runs"
     scale.drive(grid, root, 8, template, **asked)
@@ -120,7 +121,23 @@ def test_the_same_command_again_reads_a_finished_test_twice(scale, template, tmp
     monkeypatch.setattr(Store, "_read", lambda *given: read.update([given[2]]) or unwatched(*given))
     scale.drive(grid, root, 8, template, **asked)
     read[TestRecord] -= 1  # the template
-    assert read[TestRecord] == 2 * tests
+    assert read[TestRecord] == tests
+
+
+def test_a_test_is_read_again_once_its_file_has_changed(template):
+    store = Store(template)
+    record = next(store.tests())
+    driver = Scheduler([], Site(results=str(template)), None, None)
+    place = record.cell, record.unit
+    assert driver._tested(*place) is driver._tested(*place)
+    store.write(record.model_copy(update={"finished": record.finished + 1}))
+    assert driver._tested(*place).finished == record.finished + 1
+    path = store.unit_dir(record.cell, "test", record.unit) / RECORD
+    path.write_bytes(path.read_bytes()[:-20])  # damaged
+    driver.store.on_damage = lambda damage: None
+    assert driver._tested(*place) is None
+    path.unlink()
+    assert driver._tested(*place) is None
 
 
 def test_a_proposal_is_timed(scale):
