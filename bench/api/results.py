@@ -60,8 +60,10 @@ class Results:
     @cached_property
     def metrics(self) -> pd.DataFrame:
         """Every measured value, a row each: the table ``metrics.csv`` of ``bench report``."""
+        from ..report.frame import as_texts
+
         frame = self._judged.results.frame
-        return frame.assign(pinned=frame["pinned"].map(str))
+        return as_texts(frame).assign(pinned=frame["pinned"].map(str))
 
     @cached_property
     def verdicts(self) -> pd.DataFrame:

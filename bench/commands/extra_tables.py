@@ -11,7 +11,7 @@ from ..errors import UnknownName, UserError
 from ..papers.items import every_item
 from ..report.exporters import check_tensorboard, write_optuna, write_tensorboard
 from ..report.figures.source import Source
-from ..report.frame import Results
+from ..report.frame import Results, as_texts
 from ..report.render import write_documents
 from ..report.table import Document
 from ..scoring.parquet import check_pyarrow
@@ -43,7 +43,7 @@ def write_extras(chosen: Sequence[str], site: Site, results: Results, out: Path,
     paths = [path for document in _documents(chosen, site, results) for path in write_documents([document], out)]
     if PARQUET in chosen:
         tables = {path.stem: pd.read_csv(path) for path in (*written, *paths) if path.suffix == ".csv"}
-        metrics = results.frame.assign(pinned=results.frame["pinned"].map(str))
+        metrics = as_texts(results.frame).assign(pinned=results.frame["pinned"].map(str))
         for stem, frame in {"metrics": metrics, **tables}.items():
             path = out / f"{stem}.parquet"
             write_atomic(path, frame.to_parquet(index=False, engine="pyarrow"))

@@ -239,6 +239,7 @@ class Scheduler:
             self.store.write_trial(plan.cell, record)
         for unit in record.units:
             self._claims.give_back(self.store.unit_dir(plan.cell, "train", unit) / CLAIM)
+            self._tasks.pop(("unit", unit, False), None)  # nobody asks again, and there may be 100,000 of them
         return first or record
 
     def _prune(self, plan: Plan, units: set[str], best: Best | None) -> set[str]:

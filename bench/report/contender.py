@@ -109,7 +109,7 @@ METHOD, NETWORK, TUNING, PINNED = LABELS
 
 def by_contender(frame: pd.DataFrame, columns: Sequence[str] = CONTENDER_KEYS) -> Iterator[pd.DataFrame]:
     """Yield the rows of each contender of a table, sorted by the columns that tell them apart."""
-    for _, rows in frame.groupby(list(columns), sort=True, dropna=False):
+    for _, rows in frame.groupby(list(columns), sort=True, dropna=False, observed=True):
         yield rows
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -47,7 +48,10 @@ class Results:
     @cached_property
     def merged(self) -> pd.DataFrame:
         """Tidy table, joined with the columns of the roles."""
-        return self.frame.merge(self.roles, on="unit")
+        units = self.frame["unit"].cat
+        roles = self.roles.set_index("unit").reindex(units.categories)
+        roles = roles.astype({name: "category" for name, kind in roles.dtypes.items() if _is_text(kind)})
+        return pd.concat([self.frame, roles.iloc[units.codes].reset_index(drop=True)], axis="columns")
 
     @classmethod
     def of(
@@ -129,15 +133,29 @@ def _kind(pinned: Pinned) -> str:
 def _tidy(tests: Iterable[TestRecord], rescorings: Iterable[RescoreRecord]) -> pd.DataFrame:
     by_test = grouped(rescorings, lambda record: record.spec.test)
     measured = [(record.columns, _measured(record, by_test.get(record.unit, ()))) for record in tests]
-    # By column: a dictionary per row takes several times the memory of the table.
-    table: dict[str, list[object]] = {
-        name: [getattr(columns, name) for columns, values in measured for _ in values] for name in KEYS
-    }
+    # By column: a dictionary per row takes several times the memory. Texts are slower to select than their categories.
+    table = {name: _column(getattr(columns, name) for columns, values in measured for _ in values) for name in KEYS}
     for name in (*ROW_KEYS, "value", "n_queries", "n_lone"):
-        table[name] = [row.get(name) for _, values in measured for row, _ in values]
-    table["unit"] = [unit for _, values in measured for _, unit in values]
+        table[name] = _column(row.get(name) for _, values in measured for row, _ in values)
+    table["unit"] = pd.Series([unit for _, values in measured for _, unit in values]).astype("category")
     frame = pd.DataFrame(table, columns=list(COLUMNS)).astype({"value": float, "fraction": float})
     return frame.sort_values([*KEYS, *ROW_KEYS], kind="stable", ignore_index=True)
+
+
+def _column(values: Iterable[object]) -> pd.Series[Any]:
+    """A column of the tidy table: texts are categories, in sorted order."""
+    column = pd.Series(list(values))
+    return column.astype("category") if _is_text(column.dtype) else column
+
+
+def _is_text(kind: object) -> bool:
+    return isinstance(kind, pd.StringDtype)
+
+
+def as_texts(frame: pd.DataFrame) -> pd.DataFrame:
+    """A copy of some rows of the tidy table with texts in place of categories, as users have it."""
+    held = [name for name, kind in frame.dtypes.items() if isinstance(kind, pd.CategoricalDtype)]
+    return frame.astype(dict.fromkeys(held, "str"))
 
 
 def _roles(tests: Iterable[TestRecord], rescorings: Iterable[RescoreRecord]) -> pd.DataFrame:
@@ -159,7 +177,7 @@ def tested_splits(splits: Iterable[str]) -> list[str]:
 
 def _over_seeds(rows: pd.DataFrame, *columns: str) -> pd.DataFrame:
     """Mean, SD and number of seeds of every contender by these columns."""
-    grouped = rows.groupby([*CONTENDER_KEYS, *columns], sort=True, dropna=False)["value"]
+    grouped = rows.groupby([*CONTENDER_KEYS, *columns], sort=True, dropna=False, observed=True)["value"]
     return grouped.agg(mean="mean", sd="std", seeds="count").reset_index()
 
 

@@ -250,7 +250,7 @@ class SeedGroup:
         """Number of queries by whose answers confidences are judged, by split; nan if not known."""
         rows = self.rows.loc[self.rows["metric"] == "confidence_auroc"].reindex(columns=["split", "n_queries"])
         counts = pd.to_numeric(rows["n_queries"], errors="coerce")
-        return {str(split): float(own.mean()) for split, own in counts.groupby(rows["split"])}
+        return {str(split): float(own.mean()) for split, own in counts.groupby(rows["split"], observed=True)}
 
     def curve(self, metric: str, split: str, variant: str, confidence: str) -> dict[float, SeedStatistics]:
         """Mean and SD over seeds of each point of a filter-out curve, by share removed."""

@@ -76,6 +76,7 @@ def test_a_driver_looks_for_the_weights_of_a_trial_once_and_keeps_no_record(scal
     assert drivers[0].outcome.trained == (12 + 1) * 4
     assert sorted(looked.values()) == (12 - 1) * 4 * [1]  # all but the best
     assert _train_records() == before
+    assert not [key for key in drivers[0]._tasks if key[0] == "unit" and not key[2]]  # tasks of trials
 
 
 def _train_records():

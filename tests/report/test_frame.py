@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pandas as pd
 import pytest
 from bench.errors import UserError
 from bench.protocols.embeddings import row
 from bench.report.contender import CONTENDER_KEYS
-from bench.report.frame import ROLE_COLUMNS, collect, plain_rows, write_metrics
+from bench.report.frame import ROLE_COLUMNS, as_texts, collect, plain_rows, write_metrics
 from bench.store.records import COLUMNS, KEYS, Columns, Role, TestRecord
 from bench.store.specs import Pinned
 
@@ -50,6 +51,21 @@ class _Store:
 @pytest.fixture
 def store():
     return _Store(_record("a", 1, 5.0, 0.1), _record("b", 0, 1.0, None), _record("c", 1, 9.0, 0.3))
+
+
+def test_texts_are_categories_inside_and_texts_for_users(store):
+    frame = collect(store).frame
+    texts = as_texts(frame)
+    assert isinstance(frame["unit"].dtype, pd.CategoricalDtype)
+    assert not [kind for kind in texts.dtypes if isinstance(kind, pd.CategoricalDtype)]
+    assert texts.map(str).values.tolist() == frame.map(str).values.tolist()
+
+
+def test_roles_join_the_rows_of_their_units(store):
+    results = collect(store)
+    expected = as_texts(results.frame).merge(results.roles, on="unit")
+    assert as_texts(results.merged).map(str).values.tolist() == expected.map(str).values.tolist()
+    assert list(results.merged.columns) == list(expected.columns)
 
 
 def test_of_two_results_of_a_setting_the_later_one_counts(store):

@@ -163,7 +163,10 @@ def small_panels(titles: Sequence[str], *, x: str, y: str, title: str) -> tuple[
         len(titles), columns, (FULL_PAGE / columns, 1.45 if columns > 2 else 2.4), share_x=True, share_y=True
     )
     for place, (axis, text) in enumerate(zip(axes, titles)):
-        axis.set_title("\n".join(textwrap.fill(line, WRAPPED) for line in text.split("\n")), fontsize=7.5)
+        # Matplotlib would look for room for titles and labels among the ticks of every panel, at every draw.
+        axis.set_title("\n".join(textwrap.fill(line, WRAPPED) for line in text.split("\n")), fontsize=7.5, y=1.0)
+        axis.xaxis.set_label_coords(0.5, 0)
+        axis.yaxis.set_label_coords(0, 0.5)
         axis.tick_params(labelsize=7.5, labelleft=place % columns == 0, labelbottom=place + columns >= len(titles))
     if x:
         figure.supxlabel(x, fontsize=9)

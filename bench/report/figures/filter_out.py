@@ -16,6 +16,7 @@ from matplotlib.lines import Line2D
 from ...protocols.metrics import METRICS, title_of
 from ...protocols.rows import FREE_IMAGE_CONFIDENCES, MARGIN, OWN, RERANKED, RETRIEVAL_CONFIDENCES, kind_of
 from ...store.records import COLUMNS, KEYS
+from ..frame import as_texts
 from .curves import (
     CONTROLS,
     MOST_PANELS,
@@ -79,13 +80,15 @@ def curve_points(
     variants: Collection[str] = tuple(VARIANTS),
 ) -> pd.DataFrame:
     """Select points of filter-out curves on a split of the test images, under the method's own scorer."""
-    return frame[
-        (frame["dataset"] == dataset)
-        & (frame["split"] == split)
-        & frame["metric"].isin(list(metrics))
-        & frame["variant"].isin(list(variants))
-        & (frame["scorer"] == frame["primary_scorer"])
-    ]
+    rows = as_texts(
+        frame[
+            (frame["dataset"] == dataset)
+            & (frame["split"] == split)
+            & frame["metric"].isin(list(metrics))
+            & frame["variant"].isin(list(variants))
+        ]
+    )
+    return rows[rows["scorer"] == rows["primary_scorer"]]
 
 
 def splits_of(source: Source, dataset: str) -> dict[str, str]:
