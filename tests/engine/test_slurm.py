@@ -248,7 +248,7 @@ def test_a_head_is_queued_again_in_mid_training_and_resumes(slurm, table, tmp_pa
     assert "SIGTERM received" not in run.log("head"), "Ray's handler has ended the command"
     assert (run.root / "metrics.csv").read_bytes() == table
     assert before.items() <= run.recorded().items(), "a recorded unit was made again"
-    _nothing_left(slurm, 120)  # an agent of the Ray whose head went
+    _nothing_left(slurm)
 
 
 def test_the_cable_of_a_node_is_cut_until_ray_gives_it_up_and_it_rejoins(slurm, table, tmp_path):
