@@ -4,6 +4,7 @@ import json
 
 import pandas as pd
 import pytest
+from bench.datasets.ndigit import NDigitSmoke
 from bench.papers.items import every_item
 
 from tests.engine.conftest import Inside
@@ -23,6 +24,7 @@ def folder(tmp_path_factory):
 def shared(folder, monkeypatch, capsys):
     """The command line in a folder that all tests of this file have in common: units are trained once."""
     monkeypatch.chdir(folder)
+    monkeypatch.setattr(NDigitSmoke, "classes", 100)  # of 300: scores of all pairs took most of the time
     bring_workers_in(monkeypatch, figures=False)
     yield Inside(folder, capsys)
     forget_determinism()
