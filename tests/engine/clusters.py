@@ -1,5 +1,6 @@
 """Ray clusters of several nodes, and runs of ``bench`` on them, for tests."""
 
+import contextlib
 import os
 import re
 import secrets
@@ -90,7 +91,8 @@ class Cluster:
         """End a node as a power cut does: all of its processes at once."""
         node = self.nodes.pop(name)
         for pid in (*below(node.pid), node.pid):
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(pid, signal.SIGKILL)
         node.wait()
 
     def hosts(self, *names):
