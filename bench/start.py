@@ -10,6 +10,13 @@ from typing import Any, TextIO
 from . import interrupt
 
 
+def _drop(number: int) -> None:
+    """Send what is still to be written to a file descriptor to nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, number)
+    os.close(nowhere)
+
+
 class _Forgiving(io.FileIO):
     """A stream whose reader may go away (``bench run | head``): what it would have read is dropped."""
 
@@ -17,27 +24,50 @@ class _Forgiving(io.FileIO):
         try:
             return super().write(data) or 0
         except BrokenPipeError:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.fileno())
-            os.close(nowhere)
+            _drop(self.fileno())
             return super().write(data) or 0
 
 
-def _forgiving(stream: TextIO | None, always_flush: bool) -> TextIO | None:
+class _Log(_Forgiving):
+    """A stream of messages; those that a full disk has no room for are lost, and the work goes on."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            return len(data)
+
+
+def _forgiving(stream: TextIO | None, kind: type[_Forgiving]) -> TextIO | None:
     if stream is None:  # closed by the shell
         return None
-    raw = io.BufferedWriter(_Forgiving(stream.fileno(), "w", closefd=False))
+    raw = io.BufferedWriter(kind(stream.fileno(), "w", closefd=False))
     # A terminal without the plus-minus sign is no reason to stop.
-    line_buffering = always_flush or stream.isatty()
+    line_buffering = kind is _Log or stream.isatty()
     return io.TextIOWrapper(raw, encoding=stream.encoding, errors="replace", line_buffering=line_buffering)
+
+
+def _flush() -> bool:
+    """Write what is left of the standard output; False if that failed, as on a full disk."""
+    if sys.stdout is None:
+        return True
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        print(f"bench: standard output: {error.strerror}", file=sys.stderr)
+        _drop(sys.stdout.fileno())  # or Python tries again, and ends with a traceback and another code
+        return False
+    return True
 
 
 def entry() -> None:
     """Run the command line of ``bench`` and exit with its code."""
     interrupt.install()
-    sys.stdout = _forgiving(sys.stdout, always_flush=False)
-    sys.stderr = _forgiving(sys.stderr, always_flush=True)
+    sys.stdout = _forgiving(sys.stdout, _Forgiving)
+    sys.stderr = _forgiving(sys.stderr, _Log)
     from .cli import main
 
     code = main()
+    if not _flush():
+        code = code or 2
     sys.exit(interrupt.exit_code() if code == 130 else code)

@@ -178,6 +178,22 @@ def test_a_signal_in_training_says_how_to_go_on_and_leaves_everything_resumable(
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_output_that_cannot_be_written_is_an_error_and_messages_are_none(cli, tmp_path):
+    """A full disk made exit code 120 and a traceback of both, and a full disk with the log ended a run."""
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([BENCH, "list", "methods"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=100)
+        assert done.returncode == 2
+        assert done.stderr.splitlines()[-1] == "bench: standard output: No space left on device"
+        assert "Traceback" not in done.stderr
+        run = ("--method", "cosface", "--dataset", "ndigit_smoke", "--set", "optim.epochs=1", "--seeds", "1")
+        command = [BENCH, "run", *run, "--hparams", "default"]
+        done = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=full, text=True, timeout=300)
+    assert done.returncode == 0
+    assert "cosface" in done.stdout
+    assert (tmp_path / "results" / "runs" / "report" / "report.html").exists()
+
+
 def test_a_closed_pipe_stops_nothing(cli, tmp_path):
     """``bench run | head -1`` stopped the run, ``bench status | true`` had exit code 1."""
     run = ("--method", "cosface", "--dataset", "ndigit_smoke", "--set", "optim.epochs=1", "--seeds", "1")
