@@ -179,7 +179,7 @@ def _print_plans(planned: list[PlannedItem], site: Site, results: Path, launch: 
                 plans.setdefault(plan.template.id, plan)
         for text in empty.remarks:
             print(f"* {text}")
-        print(f"{empty.compared or 'no'} published number{'s' * bool(empty.compared)} to compare with")
+        print(f"{empty.compared or 'no'} published number{'s' * (empty.compared != 1)} to compare with")
     print(f"at most {sum(plan.trainings for plan in plans.values())} trainings; tables go to {results / FOLDER}")
     print_estimate(tuple(plans.values()), site, launch)
 
@@ -202,6 +202,7 @@ def _reproduce(planned: list[PlannedItem], site: Site, results: Path, launch: La
         return 130
     place = Path(FOLDER) / named.paper.key / named.item.key
     out = site.store.root / place
+    out.mkdir(parents=True, exist_ok=True)
     written, shown = draw_results(planned, site, out, partial(console.print, markup=False)), []
     for made in tables:
         written += [*write_table(made, out), *draw_table(made, out)]
@@ -210,7 +211,7 @@ def _reproduce(planned: list[PlannedItem], site: Site, results: Path, launch: La
             print_table(made, Console())
     if as_json:
         print_json(shown)
-    done = f"{outcome.trained} trainings done, {outcome.reused} found done; {len(written)} files in {results / place}"
+    done = f"{outcome.trained} trainings done, {outcome.reused} already done; {len(written)} files in {results / place}"
     console.print(done, highlight=False, markup=False)
     for failure in outcome.failures:
         say(console, f"failed {failure.line(LINE - len('failed '))}", "red")
@@ -250,6 +251,7 @@ def _draw(named: Named, results: Path, dry_run: bool) -> None:
     if dry_run:
         print(f"nothing is trained; figures go to {out}")
         return
+    out.mkdir(parents=True, exist_ok=True)
     for path in draw_theory(named, out):
         print(path)
     for text in named.differences:

@@ -278,6 +278,8 @@ def report(
     folder = out or results / "report"
     if not (collected.tests or collected.splits):
         raise UserError(f"{results} has no finished test yet; `bench status` shows what exists, and what failed")
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
     missing: list[str] = []
     written = write_report(judged, folder, missing.append, site, damaged)
     if also:
@@ -288,7 +290,8 @@ def report(
         if out is None:
             raise
         write_metrics(collected, out)  # the results folder is read-only, say
-    say_what_is_not_drawn(missing, Console(stderr=True))
+    for line in missing:
+        say(Console(stderr=True), f"not drawn: {line}")
     say_what_was_left_out(damaged, collected.superseded, Console(stderr=True))
     _say_what_was_rescored(collected)
     if as_json:
@@ -341,6 +344,8 @@ def draw_figures(chosen: tuple[str, ...], site: Site, out: Path | None, referenc
     if empty and out is None and not (site.store.root / "store.json").exists():
         raise UserError(f"{site.results} holds no results; name a folder for the figures with --out")
     collected = Results.of(()) if empty else collect(open_results(Path(site.results)))
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
     notes: list[str] = []
     written = write_kinds(kinds, Source(site, collected, reference), out or site.store.root / "report", notes.append)
     for note in notes:
@@ -446,21 +451,6 @@ def _say_what_was_rescored(collected: Collected) -> None:
         typer.echo(
             f"{count} values of {tests} tests are rescored by code {code}; provenance.csv has both codes", err=True
         )
-
-
-def say_what_is_not_drawn(lines: Iterable[str], console: Console) -> None:
-    """Print which figures of a report are missing, or lack something, and why; once what many lack."""
-    by_reason: dict[str, list[str]] = {}
-    for line in lines:
-        by_reason.setdefault(line.rpartition(": ")[2], []).append(line)
-    for reason, own in by_reason.items():
-        few = own if len(own) <= FEW_LINES else [f"{own[0].rpartition(': ')[0]} and {len(own) - 1} more: {reason}"]
-        for line in few:
-            say(console, f"not drawn: {line}")
-
-
-FEW_LINES = 3
-"""Most lines about one reason that are printed one by one."""
 
 
 def say_what_was_left_out(damaged: Iterable[Damage], older: int, console: Console) -> None:

@@ -252,9 +252,18 @@ def files_of(document: Document) -> dict[str, str]:
     return texts
 
 
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file of a report, whose folder is made if it is missing, but not the folder around that.
+
+    A results folder that is deleted meanwhile is not made again: without records no run would take it for its own.
+    """
+    path.parent.mkdir(exist_ok=True)
+    write_atomic(path, data)
+
+
 def write_documents(documents: Iterable[Document], out: Path) -> list[Path]:
     """Write the files of documents to a folder, in the order of their names."""
     texts = {name: text for document in documents for name, text in files_of(document).items()}
     for name, text in sorted(texts.items()):
-        write_atomic(out / name, text.encode())
+        write_file(out / name, text.encode())
     return [out / name for name in sorted(texts)]

@@ -23,7 +23,11 @@ from bench.errors import UserError
 from bench.planning.experiment import Experiment
 from bench.planning.plan import build_plans
 from bench.protocols.rows import row
-from bench.report.frame import collect
+from bench.report import write
+from bench.report.figures import registry
+from bench.report.frame import collect, write_metrics
+from bench.report.page import page
+from bench.report.write import Judged
 from bench.site import Site
 from bench.store.check import damages
 from bench.store.claims import CLAIM, Claims
@@ -444,6 +448,28 @@ def test_a_folder_deleted_in_the_middle_is_a_failure(tmp_path, monkeypatch):
     asked = {"methods": ("cosface",), "seeds": 2, "hparams": "default", "trials": None}
     (outcome,), _ = _drive(tmp_path / "runs", [Deleting()], monkeypatch, **asked)
     assert len(outcome.failures) == 2
+
+
+@pytest.mark.parametrize("when", ["write_documents", "write_automatic", "write_page", "save_figure"])
+def test_a_report_does_not_bring_back_a_results_folder_that_was_deleted(when, tmp_path, monkeypatch):
+    """A folder with nothing but files of a report was refused by the same command: no results folder."""
+    root = tmp_path / "runs"
+    _drive(root, [Fake()], monkeypatch, methods=("cosface",), seeds=1, hparams="default", trials=None)
+    store = Store(root)
+    judged = Judged(store, collect(store))
+    owner = {"write_page": page, "save_figure": registry}.get(when, write)
+    wrapped = getattr(owner, when)
+
+    def deleted_before(*given):
+        shutil.rmtree(root, ignore_errors=True)
+        return wrapped(*given)
+
+    monkeypatch.setattr(owner, when, deleted_before)
+    with pytest.raises(FileNotFoundError, match="runs"):
+        write.write_report(judged, root / "report", print)
+    with pytest.raises(FileNotFoundError, match="runs"):
+        write_metrics(judged.results, root)
+    assert not root.exists()
 
 
 @pytest.mark.slow

@@ -8,8 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 from ...errors import UnknownName
-from ...store.files import write_atomic
-from ..render import to_csv
+from ..render import to_csv, write_file
 from .source import Drawing, Note, Source
 from .style import figure_style, save_figure
 
@@ -74,7 +73,7 @@ def write_kinds(kinds: Iterable[str], source: Source, out: Path, note: Note) -> 
             for drawing in draw_kind(kind, source, partial(_noted, note, kind)):
                 table = out / f"{drawing.stem}.csv"
                 numbers = drawing.frame.drop(columns="index", errors="ignore")
-                write_atomic(table, to_csv(numbers).encode())
+                write_file(table, to_csv(numbers).encode())
                 written += [*save_figure(drawing.figure, out / drawing.stem), table]
     return written
 

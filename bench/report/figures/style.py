@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from ...errors import printable
 from ...registry import Registry
-from ...store.files import write_atomic
+from ..render import write_file
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Colours that people with any form of colour blindness tell apart (Okabe and Ito 2008), without their yellow."""
@@ -77,7 +77,7 @@ def save_figure(figure: Figure, path: Path) -> list[Path]:
         buffer = io.BytesIO()
         figure.savefig(buffer, format=suffix[1:], metadata=metadata, bbox_inches=box)
         target = path.with_name(path.name + suffix)
-        write_atomic(target, buffer.getvalue())
+        write_file(target, buffer.getvalue())
         written.append(target)
     return written
 

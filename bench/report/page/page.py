@@ -15,11 +15,10 @@ from pathlib import Path
 from ...datasets.decode import decode
 from ...protocols.metrics import find_metric, title_of
 from ...store.check import failures
-from ...store.files import write_atomic
 from ...store.folder import Damage
 from ..contender import Contender
 from ..cost import CostRow
-from ..render import data_uri, environment, to_html
+from ..render import data_uri, environment, to_html, write_file
 from ..splits import split_document
 from ..table import Table, grouped
 from ..write import Judged
@@ -91,7 +90,7 @@ class DatasetPart:
 def write_page(judged: Judged, damaged: Iterable[Damage], out: Path, pictures: Sequence[Path] = ()) -> Path:
     """Write the page of a results folder to ``out/report.html``; the same records give the same bytes."""
     path = out / PAGE
-    write_atomic(path, page_html(judged, damaged, pictures).encode())
+    write_file(path, page_html(judged, damaged, pictures).encode())
     return path
 
 
