@@ -61,5 +61,5 @@ def expand(asked: Iterable[str], known: list[str]) -> tuple[str, ...]:
     """
     names = split_names(asked)
     if not names:
-        raise UserError("no method or data set was named; `bench list methods` and `bench list datasets` list them")
+        raise UserError("no name was given; `bench list` shows what there is, such as `bench list methods`")
     return tuple(known) if "all" in names else tuple(dict.fromkeys(names))

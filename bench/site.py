@@ -151,7 +151,7 @@ class Site(BaseModel):
         except TypeError:
             known = ", ".join(item.name for item in fields(View))
             raise UserError(
-                f"data set {cls.name!r}: the view of its recipe has {', '.join(view)}; View has {known}"
+                f"data set {cls.name!r}: the view of its recipe has {', '.join(view)}; settings of a view: {known}"
             ) from None
         try:
             return cls(root, view=how, allow_partial=self.allow_partial, threads=self.threads)

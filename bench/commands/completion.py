@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from importlib import import_module
+from inspect import isfunction
 from pathlib import Path
 
 import typer
@@ -58,10 +60,20 @@ def _datasets(ctx: typer.Context) -> list[str]:
     return _registered("datasets", ctx)
 
 
-def _protocols(ctx: typer.Context) -> Iterable[str]:
-    from ..protocols._base import PROTOCOLS
+def _names(module: str, attribute: str) -> Known:
+    """Names that a module has as an iterable, or as a function that returns one."""
 
-    return PROTOCOLS
+    def known(ctx: typer.Context) -> Iterable[str]:
+        found = getattr(import_module(module, __package__), attribute)
+        names: Iterable[str] = found() if isfunction(found) else found
+        return names
+
+    return known
+
+
+_protocols = _names("..protocols._base", "PROTOCOLS")
+_scorers = _names("..methods.scorers.registry", "SCORERS")
+_tests = _names("..protocols.known_tests", "known_groups")
 
 
 def _presets(ctx: typer.Context) -> Iterable[str]:
@@ -73,38 +85,8 @@ def _presets(ctx: typer.Context) -> Iterable[str]:
     return dict.fromkeys(preset for name in names for preset in get_protocol(name).presets)
 
 
-def _fidelities(ctx: typer.Context) -> Iterable[str]:
-    from ..planning.asked import FIDELITIES
-
-    return FIDELITIES
-
-
-def _scorers(ctx: typer.Context) -> Iterable[str]:
-    from ..methods.scorers.registry import SCORERS
-
-    return SCORERS
-
-
-def _corruptions(ctx: typer.Context) -> Iterable[str]:
-    from ..datasets.corruptions.registry import CORRUPTIONS
-
-    return CORRUPTIONS
-
-
-def _tests(ctx: typer.Context) -> Iterable[str]:
-    from ..protocols.known_tests import known_groups
-
-    return known_groups()
-
-
-def _metrics(ctx: typer.Context) -> Iterable[str]:
-    from ..protocols.metrics import metric_requests
-
-    return metric_requests()
-
-
 def _backbones(ctx: typer.Context) -> Iterable[str]:
-    """Backbones of ours, of the recipes and of a protocol; the names of timm's other models need an import of torch."""
+    """Backbones of this package, of the recipes and of a protocol; not the thousand others of timm."""
     from ..methods.backbones.registry import MODULES
     from ..protocols.recipes._base import RECIPES, get_recipe
     from ..protocols.standardized import PHOTOGRAPHS
@@ -112,37 +94,25 @@ def _backbones(ctx: typer.Context) -> Iterable[str]:
     return sorted({*MODULES, PHOTOGRAPHS["backbone"], *(get_recipe(name).backbone for name in RECIPES)})
 
 
-def _poolings(ctx: typer.Context) -> Iterable[str]:
-    from ..methods.backbones.registry import POOLINGS
-
-    return POOLINGS
-
-
 def _with_all(known: Known) -> Known:
     return lambda ctx: [*known(ctx), "all"]
 
 
-def _kinds(ctx: typer.Context) -> Iterable[str]:
-    from .catalogue import Listed
-
-    return list(Listed)
-
-
-LISTED = _one(_kinds)
+LISTED = _one(_names(".catalogue", "Listed"))
 METHOD = _one(_methods)
 METHODS = _listed(_with_all(_methods))
 DATASET = _one(_datasets)
 DATASETS = _listed(_with_all(_datasets))
 PROTOCOL = _one(_protocols)
 PRESET = _one(_presets)
-FIDELITY = _one(_fidelities)
+FIDELITY = _one(_names("..planning.asked", "FIDELITIES"))
 SCORERS = _listed(_scorers)
 SCORERS_OR_ALL = _listed(_with_all(_scorers))
-CORRUPTIONS = _listed(_with_all(_corruptions))
-METRICS = _listed(_with_all(_metrics))
+CORRUPTIONS = _listed(_with_all(_names("..datasets.corruptions.registry", "CORRUPTIONS")))
+METRICS = _listed(_with_all(_names("..protocols.metrics", "metric_requests")))
 TESTS = _listed(_with_all(_tests))
 GROUPS = _listed(_tests)
 BACKBONE = _one(_backbones)
-POOLING = _one(_poolings)
+POOLING = _one(_names("..methods.backbones.registry", "POOLINGS"))
 ENTRY = _one(lambda ctx: [*_methods(ctx), *_datasets(ctx), *_protocols(ctx)])
 HPARAMS = _one(lambda ctx: ("tuned", "default", "published"))

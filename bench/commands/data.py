@@ -173,8 +173,8 @@ def download_data(
 ) -> None:
     """Download a data set from its owners, check it, unpack it into the data root, and decode every image.
 
-    Source and licence are printed first. What an interrupted download has left is gone on with; the archive is removed
-    when it is unpacked. Owners that do not serve their data openly are named with what to fetch from them.
+    Source and licence are printed first. An interrupted download is resumed; the archive is removed once unpacked.
+    Owners that do not serve their data openly are named with what to fetch from them.
 
     A copy on a mirror may be packed anew or incomplete: if it is not the owners' archive, a line says so, and its lists
     and counts decide; `bench run` takes an incomplete one with --allow-partial alone.
@@ -205,7 +205,7 @@ def download_data(
     _verify(dataset)
     where = "" if data_root is None else f" --data-root {shlex.quote(str(data_root))}"
     where += " --allow-partial" if dataset.partial else ""
-    typer.echo(f"now: bench run --method dul_cls --dataset {name}{where} --seeds 5")
+    typer.echo(f"next: bench run --method dul_cls --dataset {name}{where} --seeds 5")
 
 
 @app.command("features")
@@ -246,7 +246,7 @@ def import_features(
     with progress_bar(Console(stderr=True)) as progress:
         said = import_files(name, files, root, progress)
     where = "" if data_root is None else f" --data-root {shlex.quote(str(data_root))}"
-    typer.echo("\n".join([*said, f"now: bench run --method all --dataset {name}{where} --seeds 5"]))
+    typer.echo("\n".join([*said, f"next: bench run --method all --dataset {name}{where} --seeds 5"]))
 
 
 def _download(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -49,7 +50,7 @@ def doctor(
     """Check that this machine computes what it should, measure how fast, and say what a run should be told.
 
     Every check is a process of its own. On a GPU, every method, rankings and a whole run are compared with the CPU; a
-    worker is killed, runs out of memory and breaks its GPU. The file belongs into a bug report.
+    worker is killed, runs out of memory and breaks its GPU. Attach the file to bug reports.
 
     \b
     bench doctor
@@ -118,6 +119,11 @@ def _run(name: str, device: str, simulated: str, folder: str, limit: float) -> t
     return done.returncode, done.stderr
 
 
+def _share(workers: int) -> float:
+    """Share of a GPU of each of some workers, rounded down: rounded up, one of them would find no room."""
+    return math.floor(1000 / workers) / 1000
+
+
 def advice(device: str, cores: int, figures: Figures) -> list[str]:
     """Lines of advice for runs on a machine, from the figures of its checks."""
     lines = []
@@ -132,13 +138,13 @@ def advice(device: str, cores: int, figures: Figures) -> list[str]:
     else:
         room = int(figures.get("total", 0) // (1.2 * figures["peak"]))
         workers = max(1, min(round(network / together), room, cores))
-        share = f"--gpus-per-worker {1 / workers:.2g}" if workers > 1 else "as without --gpus-per-worker"
+        share = f"--gpus-per-worker {_share(workers):g}" if workers > 1 else "as without --gpus-per-worker"
         lines.append(f"workers: {workers} on a GPU, {share}; networks and batches of this size leave room for {room}")
         gains = {int(name.split()[1]): gain for name, gain in figures.items() if name.startswith("gain ")}
         many = max(gains, key=gains.__getitem__, default=1)
         if gains.get(many, 1) >= 1.2:
             gain = f"{many} at once do {gains[many]:.1f} times the work of one"
-            lines.append(f"heads on frozen features, and small images: {gain}, --gpus-per-worker {1 / many:.2g}")
+            lines.append(f"heads on frozen features, and small images: {gain}, --gpus-per-worker {_share(many):g}")
         ratio = network / figures["float32"]
         faster = f"--set optim.precision={best} trains {ratio:.1f} times as fast as float32"
         lines.append(f"precision: {faster if ratio >= 1.15 else 'float32; no other is faster by 15 %'}")

@@ -46,7 +46,8 @@ def print_dry_run(plans: tuple[Plan, ...], site: Site, results: Path, launch: La
         if not plan.beside_own:
             print_plan(plan)
     if splits := {plan.class_seed for plan in plans if plan.beside_own}:
-        print(f"all of them, at these settings, on class splits 1 to {max(splits)}, too")
+        numbers = "class split 1" if len(splits) == 1 else f"class splits 1 to {max(splits)}"
+        print(f"all of them, at these settings, on {numbers}, too")
     ranges = plans[0].testing.tests.corruptions.items()
     named = (f"{kind} (severity {a:g}{f' to {b:g}' if b != a else ''})" for kind, (a, b) in ranges)
     queries = plans[0].pinned.settings.get(TEST_QUERIES)
@@ -143,8 +144,8 @@ def print_estimate(plans: tuple[Plan, ...], site: Site, launch: Launch) -> None:
     if site.lacking and not of_study:
         return
     total = sum(decode.values()) / max(1, cores()) + seconds / workers
-    print(f"about {readable(total)} at most with {workers} workers on {device}, from timed steps; early stopping")
-    print("shortens it, results that are there already are not done again")
+    print(f"at most about {readable(total)} with {_count(workers, 'worker')} on {device}, from timed steps;")
+    print("early stopping shortens it, and results that exist are not computed again")
     if sum(disk.values()):
         print(f"decoded images: {sum(disk.values()) / 2**30:.1f} GiB in {cache_folder()} (BENCH_CACHE moves it)")
     if sum(maps.values()):

@@ -123,8 +123,8 @@ def embed(
     bench score photos.npz
 
     With --views or --corruptions the file is one that `bench data features` imports: `features [N, V, F]`, `embeddings
-    [N, F]` of the images as they are, `corrupted_crop` with `severity_crop`, and the labels. What an interruption
-    leaves is gone on with by the same command.
+    [N, F]` of the images as they are, `corrupted_crop` with `severity_crop`, and the labels. After an interruption,
+    the same command resumes.
 
     \b
     bench embed --backbone resnet50 --dataset cub200 --split train --views 4 --corruptions crop --out train.npz

@@ -135,7 +135,7 @@ def _said(row: RescoredTest) -> str:
         return row["failure"]
     text = f"{row['values']} values by code {row['code']}"
     if row["largest_difference"] is not None:
-        text += f"; {row['compared']} values as before up to {row['largest_difference']:.2g}"
+        text += f"; {row['compared']} values agree with the record to within {row['largest_difference']:.2g}"
     if row["left_out"]:
         text += f"; without {', '.join(row['left_out'])}, for which too little is kept"
     return text

@@ -36,7 +36,7 @@ from .options import (
     say,
     site_of,
 )
-from .results import at_work, collect_from, report_places, say_what_is_not_drawn, say_what_was_left_out
+from .results import at_work, collect_from, report_places, say_what_was_left_out
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -396,7 +396,7 @@ def carry_out(
             except (KeyboardInterrupt, asyncio.CancelledError):
                 console.print("\n[bold]Interrupted.[/] Ending the workers.")
         if outcome is None:
-            console.print("Nothing finished is lost: type the same command again to go on.", soft_wrap=True)
+            console.print("Nothing finished is lost: run the same command again to resume.", soft_wrap=True)
             return None
         with claims.on_tables():
             write_tables(outcome)
@@ -539,13 +539,14 @@ def _summarise(outcome: Outcome, site: Site, results: Path, console: Console) ->
         judged, folder = Judged(store, collected), results / "report"
         written = write_report(judged, store.root / "report", missing.append, site, damaged)
         print_tables(judged, Terminal())
-        say_what_is_not_drawn(missing, console)
+        for line in missing:
+            say(console, f"not drawn: {line}")
         values = (f"{results / 'metrics.csv'}  every value",) if metrics is not None else ()
         places = (*report_places(written, folder), *values)
     say_what_was_left_out(damaged, collected.superseded, console)
     for damage in set(damaged):
         store.set_aside(damage)
-    console.print(f"{outcome.trained} trainings done, {outcome.reused} found done", highlight=False, markup=False)
+    console.print(f"{outcome.trained} trainings done, {outcome.reused} already done", highlight=False, markup=False)
     for place in places:
         console.print(place, highlight=False, markup=False, soft_wrap=True)
     for failure in outcome.failures:

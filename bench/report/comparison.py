@@ -20,14 +20,13 @@ from .contender import (
     by_budget,
     method_names,
     unequal_budgets,
-    unequal_text,
 )
 from .ranks import Rank, ranks, unranked_text
 from .reference import MARK, Against, against_reference, sentences
 from .remarks import Remark, lines, remarks
 from .seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics, compared
 from .splits import OverSplits
-from .table import EVERYWHERE, Cell, Column, Document, frame_of, held, label, table_of
+from .table import EVERYWHERE, Cell, Column, Document, frame_of, held, label, named_by_reason, table_of
 
 _MAP_AT_R = [column.metric for column in COMPARED].index("map_at_r")
 
@@ -133,7 +132,7 @@ class Part(NamedTuple):
     @property
     def unranked(self) -> str:
         """Rows without a rank and the reasons, as text; nothing for a single row."""
-        return unranked_text((row.label, row.rank) for row in self.rows) if len(self.rows) > 1 else ""
+        return unranked_text([(row.label, row.rank.reason) for row in self.rows]) if len(self.rows) > 1 else ""
 
     @property
     def against(self) -> list[str]:
@@ -149,7 +148,7 @@ class Part(NamedTuple):
     @property
     def unequal(self) -> str:
         """Rows with unequal budgets, as text."""
-        return unequal_text([row.label for row in self.rows], [row.unequal for row in self.rows])
+        return named_by_reason((row.label, row.unequal) for row in self.rows)
 
 
 def parts(rows: Comparison) -> Iterator[Part]:
@@ -257,6 +256,7 @@ PLACED: tuple[Column[ComparisonRow], ...] = (
         lambda row: Cell(row.rank.ties, note=row.rank.reason),
         fields=lambda row: {"ties": row.rank.ties},
         note="methods that share a letter are not told apart",
+        places=("text",),
     ),
 )
 """Columns of the ranks."""
@@ -265,7 +265,7 @@ COLUMNS: tuple[Column[ComparisonRow], ...] = (
     Column("", fields=_dataset_first),
     # The name of a row with an unequal budget has a star.
     label("method", lambda row: f"{row.marked} *" if row.unequal else row.marked, places=("text",)),
-    label("network", lambda row: row.contender.network, "backbone and size of the embedding", places=EVERYWHERE),
+    label("network", lambda row: row.contender.network, places=("text", "terminal")),
     replace(TUNING, places=("text", "terminal")),
     replace(PINNED, places=("text", "terminal")),
     Column(

@@ -107,9 +107,9 @@ LABELS: tuple[Column[Any], ...] = (
 METHOD, NETWORK, TUNING, PINNED = LABELS
 
 
-def by_contender(frame: pd.DataFrame, columns: Sequence[str] = CONTENDER_KEYS) -> Iterator[pd.DataFrame]:
+def by_contender(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
     """Yield the rows of each contender of a table, sorted by the columns that tell them apart."""
-    for _, rows in frame.groupby(list(columns), sort=True, dropna=False, observed=True):
+    for _, rows in frame.groupby(list(CONTENDER_KEYS), sort=True, dropna=False, observed=True):
         yield rows
 
 
@@ -141,11 +141,6 @@ class Budget(NamedTuple):
     def of(cls, contender: Contender) -> Self:
         """Budget of a contender (method at one setting), as its records have it."""
         return cls(*(getattr(contender, name) for name in cls._fields))
-
-    @property
-    def partial(self) -> str:
-        """Images of a partial release as text; empty for whole data sets."""
-        return self.pinned.partial
 
 
 def by_budget(contenders: Iterable[Contender]) -> dict[Budget, list[Contender]]:
@@ -328,14 +323,3 @@ def _usual(texts: Sequence[str]) -> str:
     """The text that most rows have; of equally common ones the last in sorted order, so that equal tables are equal."""
     counts = Counter(texts)
     return max(counts, key=lambda text: (counts[text], text))
-
-
-def unequal_text(labels: Sequence[str], differences: Sequence[str]) -> str:
-    """Names of rows with unequal budgets and how they differ, as text; empty if all are equal.
-
-    Example:
-        >>> unequal_text(["a", "b"], ["", "3 seeds, not 5 seeds"])
-        'b (3 seeds, not 5 seeds)'
-    """
-    named = grouped(zip(labels, differences), lambda each: each[1])
-    return "; ".join(f"{', '.join(label for label, _ in own)} ({text})" for text, own in named.items() if text)

@@ -57,7 +57,7 @@ def query_intervals(source: Source) -> list[QueryInterval]:
         for _, _, tests in source.contenders(dataset):
             contender = Contender.of_columns(tests[0].columns)
             units = {test.unit for test in tests}
-            group = SeedGroup.of(source.merged[source.merged["unit"].isin(units)])
+            group = SeedGroup.of(source.results.merged[source.results.merged["unit"].isin(units)])
             try:
                 if len(tests) < 2:
                     raise Missing("one seed")
@@ -151,7 +151,7 @@ def _table(dataset: str, rows: Sequence[QueryInterval]) -> Table:
     names = distinct_labels(list(by_contender))
     first = next((row.interval for row in rows if row.interval), None)
     sizes = f"{first.classes} classes, {first.queries} queries" if first else ""
-    level = [] if first and first.classes >= SIMULATED else ["Not simulated with so few classes."]
+    level = ["Not simulated with so few classes."] if first and first.classes < SIMULATED else []
     lost = ((each, reason) for each, own in by_contender.items() for reason in dict.fromkeys(row.reason for row in own))
     gaps = [f"{names[each]}: {reason}." for each, reason in lost if reason]
     return cells_table(

@@ -428,14 +428,9 @@ def form_document(forms: pd.DataFrame) -> Document:
 
 
 def _form_table(rows: pd.DataFrame) -> Table:
-    shared, forms = form_rows(rows)
+    contenders = [Contender.of(rows.iloc[[place]]) for place in range(len(rows))]
+    shared, own = split_pinned([each.pinned for each in contenders])
+    forms = [Form(*each) for each in zip(contenders, own, rows.to_dict("records"))]
     title = ", ".join(filter(None, [forms[0].contender.dataset, shared]))
     left_out = [text for text in dict.fromkeys(rows["left_out"]) if text]
     return table_of(FORM_COLUMNS, forms, title, notes=tuple(f"Left out: {text}." for text in left_out))
-
-
-def form_rows(forms: pd.DataFrame) -> tuple[str, list[Form]]:
-    """Fixed settings that all rows share, and the rows."""
-    contenders = [Contender.of(forms.iloc[[place]]) for place in range(len(forms))]
-    shared, own = split_pinned([each.pinned for each in contenders])
-    return shared, [Form(*each) for each in zip(contenders, own, forms.to_dict("records"))]

@@ -23,7 +23,7 @@ from ..protocols.statistics import (
 )
 from .contender import COMMON, METHOD, TUNING, Contender
 from .seeds import ComparedColumn, SeedGroup, compared, defined_values, divided, seeds_text
-from .table import GAP, Document, Table, cells_table, grouped, headings
+from .table import GAP, Document, Table, cells_table, grouped, headings, named_by_reason
 
 
 @dataclass(frozen=True)
@@ -115,18 +115,15 @@ def _reason(group: SeedGroup, column: ComparedColumn, seeds: frozenset[int]) -> 
     return group.gaps(column, seeds)
 
 
-def unranked_text(labels: Iterable[tuple[str, Rank]]) -> str:
-    """Contenders without a rank and the reasons, as text; empty if all have one, the reason alone if it is that of all.
+def unranked_text(reasons: Sequence[tuple[str, str]]) -> str:
+    """Contenders and why they have no rank, if they have none, as text; the reason alone if it is that of all.
 
     Example:
-        >>> alone = Rank(reason="one seed")
-        >>> unranked_text([("a", alone), ("b", Rank(reason="no seed 3")), ("c", alone)])
-        'a, c (one seed); b (no seed 3)'
+        >>> unranked_text([("a", "one seed"), ("b", "one seed")]), unranked_text([("a", "one seed"), ("b", "")])
+        ('one seed', 'a (one seed)')
     """
-    reasons = grouped(labels, lambda each: each[1].reason)
-    if len(reasons) == 1:
-        return next(iter(reasons))
-    return "; ".join(f"{', '.join(label for label, _ in own)} ({reason})" for reason, own in reasons.items() if reason)
+    different = {reason for _, reason in reasons}
+    return different.pop() if len(different) == 1 else named_by_reason(reasons)
 
 
 SHARED = tuple(key for key in COMMON if key != "dataset")

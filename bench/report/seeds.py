@@ -14,7 +14,7 @@ from ..protocols.rows import RERANKED
 from ..protocols.statistics import Summary, summarise
 from .contender import Contender, by_contender
 from .frame import tested_splits
-from .table import Cell, grouped, number, percent
+from .table import Cell, grouped, interval, number, percent
 
 
 @dataclass(frozen=True)
@@ -138,6 +138,11 @@ def difference_fields(found: Summary) -> dict[str, object]:
     """Columns of a CSV file for a difference over paired seeds."""
     ends = {"ci95_low": found.ci_low, "ci95_high": found.ci_high}
     return {"difference_mean": found.mean, "difference_sd": found.sd, **ends}
+
+
+def difference_text(found: Summary) -> str:
+    """Text of a difference of shares over paired seeds in points, with its interval."""
+    return interval(*(percent(value, 1, "+") for value in (found.mean, found.ci_low, found.ci_high)))
 
 
 def defined_values(values: Mapping[int, float]) -> dict[int, float]:

@@ -17,8 +17,8 @@ from ..protocols.statistics import Outcome, Summary
 from ..registry import Registry
 from .contender import CONTENDER, LABELS, Contender, by_budget
 from .frame import tested_splits
-from .seeds import SeedGroup, SeedStatistics, defined_values, difference_fields, divided
-from .table import GAP, Cell, Column, Document, frame_of, grouped, held, interval, label, percent, table_of
+from .seeds import SeedGroup, SeedStatistics, defined_values, difference_fields, difference_text, divided
+from .table import GAP, Cell, Column, Document, frame_of, grouped, held, label, percent, table_of
 from .verdicts import (
     CHALLENGERS,
     CONSTANT,
@@ -224,11 +224,6 @@ def _values(measure: Measure) -> Iterator[Column[System]]:
         lambda each: Cell(difference_text(each.differences[title]), each.differences[title].mean),
         ends,
     )
-
-
-def difference_text(found: Summary) -> str:
-    """Text of a difference in points with its interval."""
-    return interval(*(percent(value, 1, "+") for value in (found.mean, found.ci_low, found.ci_high)))
 
 
 JUDGED: tuple[Column[System], ...] = (

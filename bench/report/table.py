@@ -85,13 +85,6 @@ class Column(Generic[R]):
         (value,) = self.fields(row).values()
         return _cell(GAP if value is None or value != value else str(value))
 
-    def on(self, get: Callable[[Any], R]) -> Column[Any]:
-        """The column of a table whose rows hold those that it is about."""
-        read = self.fields
-        return replace(
-            self, cell=lambda row: self.of(get(row)), fields=None if read is None else lambda row: read(get(row))
-        )
-
 
 def _cell(found: Cell | str) -> Cell:
     """A text is one line, whoever wrote it; only a cell may have several."""
@@ -100,7 +93,7 @@ def _cell(found: Cell | str) -> Cell:
 
 def label(title: str, cell: Callable[[R], Cell | str] | None = None, note: str = "", **more: Any) -> Column[R]:
     """Column of texts that say what a row is about."""
-    return Column(title, cell, label=True, number=more.pop("number", False), note=note, **more)
+    return Column(title, cell, label=True, number=False, note=note, **more)
 
 
 def held(name: str, of: Callable[[R], object] | None = None) -> Callable[[R], Mapping[str, object]]:
@@ -138,10 +131,6 @@ class Table:
     anchor: str = ""
     csv: pd.DataFrame | None = field(default=None, compare=False)
     small: str = ""
-
-    def with_notes(self, notes: Iterable[str]) -> Table:
-        """The table with paragraphs below it."""
-        return replace(self, notes=tuple(notes))
 
     def only(self, keep: Callable[[Column[Any]], bool]) -> Table:
         """The table with some of its columns."""
@@ -242,6 +231,17 @@ def number(value: float | None, digits: int = 2, sign: str = "") -> str:
         ('0.13', '-', '+3.0')
     """
     return GAP if value is None or value != value else f"{value:{sign}.{digits}f}"
+
+
+def named_by_reason(pairs: Iterable[tuple[str, str]]) -> str:
+    """Names by the reason that several may share, as text, from pairs of both; names without a reason are left out.
+
+    Example:
+        >>> named_by_reason([("a", "one seed"), ("b", "no seed 3"), ("c", "one seed"), ("d", "")])
+        'a, c (one seed); b (no seed 3)'
+    """
+    reasons = grouped(pairs, lambda pair: pair[1])
+    return "; ".join(f"{', '.join(name for name, _ in own)} ({reason})" for reason, own in reasons.items() if reason)
 
 
 def percent(value: float | None, digits: int = 2, sign: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Tables on the terminal: the comparison, the confidences and their verdicts, the scorers, paired differences."""
+"""Tables on the terminal: the comparison, class splits, systems, paired differences."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .comparison import ALONE, COLUMNS, Comparison, ComparisonRow, Part, metric_
 from .contender import COMMON, TUNING, distinct_labels
 from .pairing import SIDES
 from .render import fits, print_table
-from .seeds import ComparedColumn, compared
+from .seeds import ComparedColumn, compared, difference_text
 from .splits import ABOUT, BRIEF, OverSplits, split_document
-from .systems import MEASURES, System, difference_text
+from .systems import MEASURES, System
 from .table import GAP, Cell, Column, Table, cells_table, grouped, headings, label, table_of
 from .verdicts import IMAGES, QUESTIONS
 
@@ -50,7 +50,7 @@ def print_splits(found: Sequence[OverSplits], console: Console) -> None:
     """Print means over class splits; a narrow terminal has no differences, which are in files."""
     for table in split_document(found).tables:
         shown = table if fits(table, console) else table.only(lambda column: column.title in BRIEF)
-        print_table(shown.with_notes([*table.notes, ABOUT]), console)
+        print_table(replace(shown, notes=(*table.notes, ABOUT)), console)
 
 
 def _comparison_table(part: Part, console: Console) -> Table:

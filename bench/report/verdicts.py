@@ -30,8 +30,8 @@ from ..protocols.rows import (
 from ..protocols.statistics import ROUNDING, Outcome, Summary, holm, p_different, paired_difference
 from .contender import CONTENDER, LABELS, Contender, by_budget
 from .frame import tested_splits
-from .seeds import NO_DIFFERENCE, SeedGroup, SeedStatistics, defined_values, difference_fields, divided
-from .table import GAP, Cell, Column, Document, frame_of, grouped, held, interval, label, number, percent, table_of
+from .seeds import NO_DIFFERENCE, SeedGroup, SeedStatistics, defined_values, difference_fields, difference_text, divided
+from .table import GAP, Cell, Column, Document, frame_of, grouped, held, label, number, percent, table_of
 
 METRIC = "confidence_auroc"
 """Metric of the verdicts: AUROC of telling right from wrong answers (Recall@1) by the confidence."""
@@ -54,7 +54,7 @@ IMAGES = {"test": "clean images", "test_crop": "centre crops"}
 """Splits that the terminal shows, with their names in titles; the files have every split."""
 
 ABOUT_VERDICTS = (
-    "AUROC of Recall@1 being right; chosen free: by validation;\nown - free: mean over seeds [95 % t-interval]"
+    "AUROC of Recall@1 being right; chosen free: by validation; own - free: mean over seeds [95 % t-interval]"
 )
 """Legend of the tables of verdicts."""
 
@@ -226,10 +226,7 @@ class Verdict(Case):
             free = f"{self.rivals.chosen} {percent(self.rival_mean, 1)}{default}"
         if self.on_test:
             free = f"({self.rivals.best_on_test} {percent(self.rivals.best_on_test_mean, 1)})"
-        difference = ""
-        if self.difference is not None:
-            numbers = (self.difference.mean, self.difference.ci_low, self.difference.ci_high)
-            difference = interval(*(percent(value, 1, "+") for value in numbers))
+        difference = "" if self.difference is None else difference_text(self.difference)
         verdict = ": ".join(filter(None, [self.verdict, self.reason]))
         return Texts(percent(self.challenger_mean, 1), free, difference, verdict)
 
@@ -386,7 +383,7 @@ def same_order_as(group: SeedGroup, split: str) -> str:
         return ""
     for name in free_confidences(group, "before_gallery"):
         other = aurocs(group, split, name)
-        if own and set(own) == set(other) and all(abs(own[seed] - other[seed]) <= SAME_ORDER for seed in own):
+        if set(own) == set(other) and all(abs(own[seed] - other[seed]) <= SAME_ORDER for seed in own):
             return name
     return ""
 
@@ -551,13 +548,17 @@ COLUMNS: tuple[Column[Verdict], ...] = (
 
 def verdict_document(found: Sequence[Verdict]) -> Document:
     """Tables of verdicts, one per data set, split and question."""
-    about = ABOUT_VERDICTS.replace("\n", " ")
     places = grouped(found, lambda each: (each.contender.dataset, each.split, each.question))
     tables = tuple(
-        table_of(COLUMNS, rows, f"{dataset}, {images_of(split)}, {QUESTIONS[question]}", caption=f"{about}. Percent.")
+        table_of(
+            COLUMNS,
+            rows,
+            f"{dataset}, {images_of(split)}, {QUESTIONS[question]}",
+            caption=f"{ABOUT_VERDICTS}. Percent.",
+        )
         for (dataset, split, question), rows in places.items()
     )
-    introduction = f"{about} {ON_TEST}. Percent."
+    introduction = f"{ABOUT_VERDICTS} {ON_TEST}. Percent."
     return Document(
         "verdicts", "Verdicts", introduction, tables, frame_of(COLUMNS, found), always=("method", "confidence")
     )

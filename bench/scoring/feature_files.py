@@ -173,7 +173,7 @@ class _Import:
         kinds = [key.partition("_")[2] for key in self.columns if key.startswith("corrupted_")]
         for kind in kinds:
             if kind not in CORRUPTIONS:
-                raise BadInput(f"corrupted_{kind} is of no known corruption ({', '.join(CORRUPTIONS)})")
+                raise BadInput(f"corrupted_{kind}: unknown corruption (known: {', '.join(CORRUPTIONS)})")
             if f"severity_{kind}" not in self.columns:
                 raise BadInput(f"corrupted_{kind} needs severity_{kind} [N], in [0, 1]: of a crop, 1 - its side")
         return kinds

@@ -262,7 +262,7 @@ def test_a_data_set_is_downloaded_imported_and_verified(mirror, sop_zip, tmp_pat
     said = capsys.readouterr().out
     assert said.index("licence not known") < said.index("archive http://") < said.index("27 images, 9 classes")
     assert "test      12 images     4 classes" in said
-    assert said.endswith("now: bench run --method dul_cls --dataset sop --seeds 5\n")
+    assert said.endswith("next: bench run --method dul_cls --dataset sop --seeds 5\n")
     assert sorted(path.name for path in (tmp_path / "data" / ".downloads").iterdir() if path.suffix != ".lock") == []
     assert "not the owners' archive" not in said
     assert main(["data", "download", "sop"]) == 0
@@ -546,7 +546,7 @@ def test_the_command_of_the_project_on_an_empty_machine(sop_zip, tmp_path):
 
     with serving(Mirror(sop_zip)) as server:
         said = call("data", "download", "sop", "--mirror", f"{server.url}/Stanford_Online_Products.zip").stdout
-    assert said.endswith("now: bench run --method dul_cls --dataset sop --allow-partial --seeds 5\n")
+    assert said.endswith("next: bench run --method dul_cls --dataset sop --allow-partial --seeds 5\n")
     small = ("--set", "optim.epochs=1", "--set", "data.image_size=64", "--set", "data.resize=72")
     run = (*SOP_RUN, "--trials", "2", "--allow-partial", "--weights", "none", *small)
     done = call(*run)

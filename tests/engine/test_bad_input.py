@@ -86,7 +86,7 @@ class Diverges(Method):
         (("show", "dulcls"), "did you mean 'dul_cls'"),
         (("list", "metod"), "did you mean 'methods'"),
         (("rum",), "run"),
-        (("run", "--method", ""), "no method"),
+        (("run", "--method", ""), "no name was given"),
         (("run", "--method", "cosface", "--set", "optim.lr=inf"), "out of range"),
         (("run", "--method", "cosface", "--workers", "999"), "cores"),
         (("run", "--method", "cosface", "--results", "/proc/nowhere"), "/proc/nowhere"),

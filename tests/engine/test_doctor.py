@@ -1,6 +1,7 @@
 """``bench doctor``: its checks on a simulated GPU, what it leaves out, and what it advises."""
 
 import json
+import re
 import subprocess
 import warnings
 from pathlib import Path
@@ -16,6 +17,7 @@ from bench.doctor.checks import TOLERANCE, Here
 from bench.doctor.simulated_gpu import ASSERT, Gpu
 from bench.doctor.steps import METHODS, DrawsOnCpu, apart
 from bench.errors import breaks_gpu
+from bench.resources import per_gpu
 
 
 @pytest.fixture
@@ -173,11 +175,21 @@ GPU = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("workers", range(2, 20))
+def test_as_many_workers_as_the_advice_names_find_room(workers):
+    figures = GPU | {"all": 6000.0 / workers, "peak": 1e9, "gain 2": 1.0, "gain 8": 1.0, f"gain {workers}": 3.0}
+    lines = [line for line in advice("cuda", 64, figures) if "--gpus-per-worker" in line]
+    assert len(lines) == 2
+    for line in lines:
+        share = float(re.search(r"--gpus-per-worker (0\.\d+)", line)[1])
+        assert per_gpu(share) == workers, line
+
+
 def test_advice():
     assert advice("cuda", 16, GPU) == [
         "bottleneck: the batches; all together reach 33% of the network alone",
-        "workers: 3 on a GPU, --gpus-per-worker 0.33; networks and batches of this size leave room for 6",
-        "heads on frozen features, and small images: 8 at once do 4.5 times the work of one, --gpus-per-worker 0.12",
+        "workers: 3 on a GPU, --gpus-per-worker 0.333; networks and batches of this size leave room for 6",
+        "heads on frozen features, and small images: 8 at once do 4.5 times the work of one, --gpus-per-worker 0.125",
         "precision: --set optim.precision=bfloat16 trains 2.0 times as fast as float32",
         "losses above a tenth of the step: a 30%",
     ]

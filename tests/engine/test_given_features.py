@@ -218,7 +218,7 @@ def _with_nan():
         (_changed(labels=_arrays()["labels"] + 5), "5 classes in both, such as 10, 11, 12"),
         (_changed(ids=np.array(["a"] * 32)), "31 ids are repeated"),
         (_changed(corrupted_crop=_arrays()["features"][:, 0]), "corrupted_crop needs severity_crop [N]"),
-        (_changed(corrupted_fog=np.ones((32, 6)), severity_fog=np.ones(32)), "corrupted_fog is of no known corruption"),
+        (_changed(corrupted_fog=np.ones((32, 6)), severity_fog=np.ones(32)), "corrupted_fog: unknown corruption"),
         (_changed(feature=np.ones(3), features=None), "unknown key 'feature'; did you mean 'features'?"),
     ],
 )

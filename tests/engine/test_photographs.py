@@ -59,7 +59,7 @@ def test_queries_are_ranked_against_the_gallery_and_a_head_stands_on_its_base(ph
     assert set(record["manifests"]) == {"train", "val", "test"}
     # Again, nothing is trained.
     again = photo_cli("run", "--method", "cosface,pfe", "--dataset", "folder", "--data-root", root, *SMALL)
-    assert "0 trainings done, 2 found done" in again.stderr
+    assert "0 trainings done, 2 already done" in again.stderr
 
 
 def test_damage_stops_a_run_before_any_training(inside, monkeypatch, tmp_path):

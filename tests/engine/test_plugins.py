@@ -104,7 +104,7 @@ def test_a_photo_data_set_with_a_recipe_is_trained_and_tested(cli, birds, tmp_pa
         ({"inside": "recipe = 3"}, "neither a Recipe nor the name of one: 3"),
         (
             {"inside": "recipe = replace(SMALL, view={'side': 3})"},
-            "the view of its recipe has side; View has image_size",
+            "the view of its recipe has side; settings of a view: image_size",
         ),
         ({"inside": "recipe = replace(SMALL, augmentation={'tilt': 3})"}, "augmentation of its recipe has tilt;"),
     ],

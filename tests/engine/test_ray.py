@@ -118,7 +118,7 @@ def test_a_signal_ends_everything_and_the_same_command_resumes(cluster, table, t
     code, said = run.end(60)
     assert code == expected
     ours = re.sub(r"[^\n]*\(raylet\)[^\n]*\n(\t[^\n]*\n)*", "", said)  # of nodes that died before
-    assert ours.rstrip().endswith("type the same command again to go on.")
+    assert ours.rstrip().endswith("run the same command again to resume.")
     wait_until(lambda: not cluster.hosts() and not cluster.workers(), 5)
     code, said = cluster.command(tmp_path, "--results", "runs").end()
     assert code == 0, said

@@ -356,7 +356,7 @@ def test_a_sweep_has_a_row_for_each_value_and_a_figure(all_inside):
     assert rows.groupby("pinned")["value"].first().nunique() == 2
     assert (all_inside.cwd / "results/runs/report/sweep_method_scale_ndigit_smoke.svg").exists()
     again = all_inside("run", "--method", "cosface,pfe", "--dataset", "ndigit_smoke", *sweep, "--workers", "1")
-    assert "0 trainings done, 8 found done" in again.stderr
+    assert "0 trainings done, 8 already done" in again.stderr
 
 
 def test_the_study_keeps_what_an_archive_has_in_brief(tiny_run, tmp_path):

@@ -68,9 +68,9 @@ def test_the_same_command_again_trains_nothing_and_writes_the_same(shared):
     first = shared("reproduce", "nir/table3", *QUICK)
     before = _table(shared, "nir/table3")
     again = shared("reproduce", "nir/table3", *QUICK, "--json")
-    assert "0 trainings done, 2 found done" in again.stderr
+    assert "0 trainings done, 2 already done" in again.stderr
     assert _table(shared, "nir/table3").equals(before)
-    assert "2 found done" in first.stderr or "2 trainings done" in first.stderr
+    assert "2 already done" in first.stderr or "2 trainings done" in first.stderr
     lines = json.loads(again.stdout)
     assert [line["ours_mean"] for line in lines] == pytest.approx(before["ours_mean"].tolist())
     # The numbers are those of the tidy table.

@@ -296,7 +296,7 @@ def test_a_parameter_that_alone_matters_is_the_most_important_and_again():
 @pytest.mark.slow
 def test_figures_of_many_methods_are_the_same_bytes_again(tmp_path):
     merged = _merged(METHODS[:5])
-    source = SimpleNamespace(merged=merged, datasets=("d",), results=SimpleNamespace(tests=()))
+    source = SimpleNamespace(datasets=("d",), results=SimpleNamespace(tests=(), merged=merged))
     kinds = kinds_of(["risk_coverage", "rank_intervals"])
     notes = []
     first, again = (write_kinds(kinds, source, tmp_path / name, notes.append) for name in ("first", "again"))
@@ -308,7 +308,7 @@ def test_figures_of_many_methods_are_the_same_bytes_again(tmp_path):
 def test_what_cannot_be_ranked_or_covered_is_said(tmp_path):
     merged = _merged(METHODS[:1])
     source = SimpleNamespace(
-        merged=merged[merged["fraction"].isna()], datasets=("d",), results=SimpleNamespace(tests=())
+        datasets=("d",), results=SimpleNamespace(tests=(), merged=merged[merged["fraction"].isna()])
     )
     notes = []
     assert not write_kinds(kinds_of(["risk_coverage", "rank_intervals"]), source, tmp_path, notes.append)

@@ -437,7 +437,7 @@ def test_classes_that_have_trained_do_not_validate(tmp_path):
 
 
 def test_deterministic_methods_are_ordered_by_probability_and_at_random(source):
-    rows = probability_rows(source.merged, "tiny", "test_crop")
+    rows = probability_rows(source.results.merged, "tiny", "test_crop")
     assert set(rows["variant"]) == {"query_and_gallery"}
     assert set(rows["metric"]) == {"filter_out_map_at_r"}
     shown = rows.groupby("method")["confidence"].unique().map(set).to_dict()
@@ -447,7 +447,7 @@ def test_deterministic_methods_are_ordered_by_probability_and_at_random(source):
 def test_a_curve_of_pers_public_code_replaces_the_exact_one_of_its_test(tmp_path):
     store = _Store(tmp_path)
     tests = [_test(store, "plain", 0, False, _arrays(0)), _test(store, "per", 0, True, _arrays(1), reranked=True)]
-    rows = probability_rows(_source(store, tests).merged, "tiny", "test_crop")
+    rows = probability_rows(_source(store, tests).results.merged, "tiny", "test_crop")
     variants = rows.groupby("method")["variant"].unique().map(set).to_dict()
     assert variants == {"plain": {"query_and_gallery"}, "per": {"reranked"}}
 
@@ -552,18 +552,6 @@ def test_what_is_missing_is_said_in_one_line(tmp_path):
         "convergence: tiny, lost, default, seed 0: its training has no record",
     ):
         assert re.search(line, text), (line, text)
-
-
-def test_what_many_lack_is_printed_once(capsys):
-    from bench.commands.results import say_what_is_not_drawn
-    from rich.console import Console
-
-    many = [f"images: tiny, pfe, seed {seed}: an archive has no embeddings" for seed in range(5)]
-    say_what_is_not_drawn([*many, "cost: nothing to compare"], Console())
-    assert capsys.readouterr().out.splitlines() == [
-        "not drawn: images: tiny, pfe, seed 0 and 4 more: an archive has no embeddings",
-        "not drawn: cost: nothing to compare",
-    ]
 
 
 def test_an_unknown_figure_is_named():

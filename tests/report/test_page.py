@@ -294,13 +294,6 @@ def test_the_free_confidence_is_named_if_the_own_one_is_not_worth_it(facts):
     assert tally.free == [("norm", 4)]
 
 
-def test_what_is_undecided_about_an_own_confidence_is_named(facts):
-    by_method = Words(facts).tallies["before_gallery"][0].by_method
-    waiting = {contender.method: (each.outcome, each.waiting) for contender, each in by_method.items()}
-    assert waiting["unsure"] == ("undecided", "own confidence")
-    assert waiting["leading"] == ("better", "")
-
-
 def test_of_combined_confidences_only_those_that_are_worth_it_are_advised():
     made = Made("m", (0.5, 0.5, 0.6), (0.60, 0.61, 0.62), {"margin": (0.7, 0.71, 0.72)})
     records = []

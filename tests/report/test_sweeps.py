@@ -34,7 +34,7 @@ def _merged(pins, method="nir", **values):
 
 
 def _drawn(merged):
-    return draw_sweeps(SimpleNamespace(merged=merged), "d", pytest.fail)
+    return draw_sweeps(SimpleNamespace(results=SimpleNamespace(merged=merged)), "d", pytest.fail)
 
 
 def _lines(axis):

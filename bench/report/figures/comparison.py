@@ -95,7 +95,7 @@ def rank_figure(table: pd.DataFrame, looks: dict[int, Look], dataset: str) -> Fi
     axes[0].set_ylim(len(order) - 0.4, -0.6)
     title = f"{dataset}: ranks with simultaneous 95 % intervals over seeds; letters: tie groups"
     rows = table[table["metric"] == columns[0].metric]
-    without = unranked_text((label, Rank(reason=reason)) for label, reason in zip(rows["label"], rows["reason"]))
+    without = unranked_text(list(zip(rows["label"], rows["reason"])))
     figure.suptitle("\n".join(filter(None, [title, without and textwrap.fill(f"no rank: {without}", 110)])))
     return figure
 
@@ -113,7 +113,7 @@ def _draw_ranks(axis: Axes, rows: pd.DataFrame, order: list[int], looks: dict[in
 
 def draw_ranks(source: Source, dataset: str, note: Note) -> Iterator[Drawing]:
     """Yield one figure of rank intervals."""
-    rows = source.merged[source.merged["dataset"] == dataset]
+    rows = source.results.merged[source.results.merged["dataset"] == dataset]
     table = rank_table(rows)
     if table["rank"].isna().all():
         note(f"{dataset}: no ranks: {', '.join(sorted(set(table['reason'])))}")
@@ -166,7 +166,7 @@ def _place(value: str) -> tuple[bool, float, str]:
 
 def draw_sweeps(source: Source, dataset: str, note: Note) -> Iterator[Drawing]:
     """Yield a figure of metrics against the value of each setting that the user fixed to several values."""
-    sweeps = find_sweeps(source.merged[source.merged["dataset"] == dataset])
+    sweeps = find_sweeps(source.results.merged[source.results.merged["dataset"] == dataset])
     for key in dict.fromkeys(sweep.key for sweep in sweeps):
         name, chosen = key.replace(".", "_"), [sweep for sweep in sweeps if sweep.key == key]
         yield Drawing(f"sweep_{name}_{dataset}", _sweep_figure(chosen, dataset), _sweep_values(chosen))

@@ -201,7 +201,7 @@ def probability_rows(frame: pd.DataFrame, dataset: str, split: str) -> pd.DataFr
 def draw(source: Source, dataset: str, note: Note) -> Iterator[Drawing]:
     """Yield a filter-out figure of the clean test images, and one per corruption."""
     for name, split in splits_of(source, dataset).items():
-        rows = curve_points(source.merged, dataset, split)
+        rows = curve_points(source.results.merged, dataset, split)
         if rows.empty:
             note(f"{dataset}, {name}: no filter-out curves")
             continue
@@ -215,7 +215,7 @@ def draw_probability(source: Source, dataset: str, note: Note) -> Iterator[Drawi
     for name, split in splits_of(source, dataset).items():
         if name == "clean":
             continue
-        rows = probability_rows(source.merged, dataset, split)
+        rows = probability_rows(source.results.merged, dataset, split)
         if rows.empty:
             note(f"{dataset}, {name}: no filter-out curves")
             continue
@@ -315,7 +315,7 @@ def _risk_handles(names: Collection[str]) -> list[Line2D]:
 def draw_risk(source: Source, dataset: str, note: Note) -> Iterator[Drawing]:
     """Yield a figure of risk-coverage curves for the clean test images, and one per corruption."""
     for name, split in splits_of(source, dataset).items():
-        table = risk_table(source.merged, dataset, split)
+        table = risk_table(source.results.merged, dataset, split)
         if table.empty:
             note(f"{dataset}, {name}: no filter-out curves, of which risk and coverage are read")
             continue

@@ -55,11 +55,6 @@ class Source:
         """Names of the data sets with finished tests, sorted."""
         return tuple(sorted({record.columns.dataset for record in self.results.tests}))
 
-    @cached_property
-    def merged(self) -> pd.DataFrame:
-        """Tidy table, joined with facts about each test, the columns of :class:`~bench.store.records.Role`."""
-        return self.results.merged
-
     def contenders(self, dataset: str) -> Iterator[tuple[int, str, list[TestRecord]]]:
         """Yield number from 0, label and test records, sorted by seed, of each contender on a data set."""
         tests = {record.unit: record for record in self.results.tests if record.columns.dataset == dataset}

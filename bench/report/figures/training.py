@@ -122,7 +122,7 @@ def cost_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
 
     :data:`QUALITY` is under the method's own scorer and default confidence.
     """
-    rows = source.merged[source.merged["dataset"] == dataset]
+    rows = source.results.merged[source.results.merged["dataset"] == dataset]
     triples = zip(labelled(rows), seed_groups(rows), source.contenders(dataset), strict=True)
     lines = []
     for shown, group, (_, label, tests) in triples:

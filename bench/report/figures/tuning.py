@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ...engine.tuning import ONE_POINT, choose, objectives
+from ...engine.tuning import ONE_POINT, choose, distributions_of, objectives
 from ...protocols.metrics import title_of
 from ...store.records import StudyRecord, TrialRecord
 from .source import Drawing, Note, Source
@@ -125,14 +125,8 @@ def importance_table(study: StudyRecord, trials: Sequence[TrialRecord]) -> pd.Da
 
 def _importances(study: StudyRecord, trials: Sequence[TrialRecord], values: Sequence[float]) -> dict[str, float]:
     import optuna
-    from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 
-    distributions: dict[str, BaseDistribution] = {
-        name: IntDistribution(int(each.low), int(each.high), log=each.log)
-        if each.type == "int"
-        else FloatDistribution(each.low, each.high, log=each.log)
-        for name, each in sorted(study.spec.space.items())
-    }
+    distributions = distributions_of(study.spec.space)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     rebuilt = optuna.create_study(direction="maximize")
     for trial, value in zip(trials, values):

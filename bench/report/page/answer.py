@@ -14,8 +14,9 @@ from ..comparison import ComparisonRow
 from ..contender import distinct_labels
 from ..reference import sentences
 from ..remarks import lines
+from ..seeds import difference_text
 from ..splits import OverSplits
-from ..systems import COLUMNS, JUDGED, System, difference_text
+from ..systems import COLUMNS, JUDGED, System
 from ..table import GAP, Cell, Column, Table, cells_table, frame_of, grouped, headings, label, table_of
 from ..verdicts import IMAGES, QUESTIONS, Question, Verdict, adjusted
 from .words import RETRIEVAL, Anchors, Words, points_text, state_of, statistics_of
@@ -264,7 +265,7 @@ def _about_settings(data_sets: Sequence[Words]) -> Iterator[str]:
         by_budget.setdefault(text, []).append(facts.name)
     settings = [f"{text} ({', '.join(names)})" for text, names in by_budget.items()]
     yield f"Settings: {'; '.join(settings)}."
-    partial = [words.facts.name for words in data_sets if words.facts.budget.partial]
+    partial = [words.facts.name for words in data_sets if words.facts.budget.pinned.partial]
     if partial:
         yield f"Only a part of the images: {', '.join(partial)}."
 

@@ -1,4 +1,4 @@
-"""Where results come from: the protocol in force, machines, versions, data, every test, and what failed."""
+"""Where results come from: the protocol in force, machines, versions, data, and what failed."""
 
 from __future__ import annotations
 
@@ -115,8 +115,7 @@ def settings_text(facts: DatasetFacts, found: Sequence[Tested]) -> str:
 
 def _epochs(test: TestRecord) -> int:
     """Number of epochs of the trainings of a test; 0 if none is recorded, as of a fitted head."""
-    held = dict(_flat("", test.setting)).get("optim.epochs", "")
-    return int(held) if held.isdigit() else 0
+    return int(test.setting.get("optim", {}).get("epochs") or 0)
 
 
 def _range(values: Collection[int]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from .. import comparison
@@ -50,11 +50,13 @@ KIND: Column[Of[Any]] = label("kind", lambda each: each.kind, "whether the embed
 
 def about(column: Column[R]) -> Column[Of[R]]:
     """A column of what is said about contenders as one of a table of several budgets."""
-    return column.on(lambda each: each.about)
-
-
-LEFT_OUT = ("ties", "network")
-"""Columns of the comparison that the page leaves to its files."""
+    held: Column[Any] = column
+    read = held.fields
+    return replace(
+        held,
+        cell=lambda each: column.of(each.about),
+        fields=None if read is None else lambda each: read(each.about),
+    )
 
 
 def results_table(facts: DatasetFacts, anchor: str, costs: Mapping[Contender, CostRow]) -> Table:
@@ -67,7 +69,7 @@ def results_table(facts: DatasetFacts, anchor: str, costs: Mapping[Contender, Co
     labels = [column for column in comparison.columns() if column.label and column not in comparison.PLACED]
     columns = (
         METHOD,
-        *(about(column) for column in comparison.PLACED if column.title not in LEFT_OUT),
+        *(about(column) for column in comparison.PLACED),
         label(
             "may be best",
             lambda each: _may_be_best(each.about.rank),
@@ -84,7 +86,7 @@ def results_table(facts: DatasetFacts, anchor: str, costs: Mapping[Contender, Co
             note="trained networks behind one result; an ensemble embeds images with each of them",
         ),
         Column("ms per image", speed, note="time to read and embed a test image, mean over seeds"),
-        *(about(column) for column in labels if column.title not in LEFT_OUT),
+        *(about(column) for column in labels),
     )
     rows = [Of(facts, row.contender, row) for row in facts.rows]
     table = table_of(
@@ -96,7 +98,7 @@ def results_table(facts: DatasetFacts, anchor: str, costs: Mapping[Contender, Co
         anchor=anchor,
         csv=comparison_frame(each.about for each in rows),
     )
-    return table.with_notes(list(_gaps(table)))
+    return replace(table, notes=tuple(_gaps(table)))
 
 
 def _may_be_best(rank: Rank) -> Cell:

@@ -15,10 +15,10 @@ import numpy as np
 from ...protocols.rows import COMBINED, FITTED, FITTED_TO_MARGIN, OWN
 from ...protocols.statistics import Outcome, Summary, may_be_best, paired_difference
 from ..comparison import ComparisonRow
-from ..contender import Budget, Contender, budget_texts, distinct_labels, is_untuned, method_names, unequal_text
+from ..contender import Budget, Contender, budget_texts, distinct_labels, is_untuned, method_names
 from ..pairing import pairs_needed
-from ..seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics, defined_values
-from ..table import interval, percent
+from ..seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics, defined_values, difference_text
+from ..table import named_by_reason, percent
 from ..verdicts import CONSTANT, IMAGES, METRIC, QUESTIONS, Question, Verdict, aurocs, images_of, outcome_of
 from ..write import Judged
 
@@ -192,7 +192,7 @@ class Difference:
 def difference_of(summary: Summary, column: ComparedColumn) -> Difference:
     """Describe a paired difference over seeds of a column of shares."""
     region, needed = column.declared.equivalence, float("nan")
-    text = interval(*(percent(value, 1, "+") for value in (summary.mean, summary.ci_low, summary.ci_high)))
+    text = difference_text(summary)
     if summary.n < 2:
         return Difference(text, "undecided", "undecided: one seed", needed, summary.mean)
     outcome = outcome_of(summary, region)
@@ -253,7 +253,7 @@ class Advice:
     ``outcome`` is that of the own confidence against the free one, ``alike`` whether it is better and orders the
     images as a free one does; ``own`` is the difference of both, in points, of the own confidence that
     ``best`` describes. ``caveat`` is a clause about the free confidence that may be as good, ``over`` the free one that
-    an own one is better than, ``waiting`` the own one that is undecided.
+    an own one is better than.
     """
 
     use: str
@@ -262,7 +262,6 @@ class Advice:
     own: str = ""
     reason: str = ""
     over: str = ""
-    waiting: str = ""
     best: str = ""
     caveat: str = ""
     alike: bool = False
@@ -287,8 +286,7 @@ def advice(answers: Sequence[Verdict]) -> Advice:
     rivals = answers[0].rivals
     if not rivals.chosen:
         return Advice("", reason=rivals.remark)
-    # Without what is said of the choice, such as "(default)", and empty if there is no AUROC.
-    free = answers[0].texts.free.removeprefix(rivals.chosen).split()[0].removesuffix("-")
+    free = percent(answers[0].rival_mean, 1).removesuffix("-")
     judged = [each for each in answers if each.difference is not None]
     if not judged:
         reason = answers[0].reason
@@ -307,7 +305,7 @@ def advice(answers: Sequence[Verdict]) -> Advice:
             caveat=_caveat(shown),
             alike=not shown.beats_all_free,
         )
-    return Advice(rivals.chosen, state, free, difference, waiting=name if state == "undecided" else "", best=name)
+    return Advice(rivals.chosen, state, free, difference, best=name)
 
 
 def _caveat(chosen: Verdict) -> str:
@@ -434,7 +432,7 @@ class Words:
     def unequal(self) -> str:
         """Methods whose numbers of seeds are not those of most others, and how, but not those with nothing to tune."""
         rows = [row for row in self.facts.rows if not is_untuned(row.contender)]
-        return unequal_text([self.facts.labels[row.contender] for row in rows], [row.unequal for row in rows])
+        return named_by_reason((self.facts.labels[row.contender], row.unequal) for row in rows)
 
     @property
     def above(self) -> list[ComparisonRow]:
