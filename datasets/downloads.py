@@ -123,6 +123,7 @@ def download(url: str, target: Path, *, size: int = 0, checksum: str = "", progr
         DataError: If the server cannot be reached, serves something else or keeps breaking off, or the disk is full.
         OSError: If the folder cannot be written.
     """
+    checksum = checksum.lower()
     if target.exists() and not (checksum and checksum_of(target, checksum.partition(":")[0]) != checksum):
         return
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -141,7 +142,7 @@ def download(url: str, target: Path, *, size: int = 0, checksum: str = "", progr
             time.sleep(PAUSES[max(0, tries - 1)])
     if checksum:
         found = checksum_of(part.path, checksum.partition(":")[0])
-        if found != checksum.lower():
+        if found != checksum:
             part.discard()
             raise DataError(
                 f"{_short(url)}: its checksum is {found}, not {checksum}: another file, or damaged on the way;"

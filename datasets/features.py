@@ -166,7 +166,7 @@ def _mapped(folder: Path, split: str, found: Mapping[str, Any]) -> FeatureImages
         ids = names.get("ids") or [f"{split}/{row:08d}" for row in range(found["images"])]
         rows = torch.arange(found["images"])
         return FeatureImages(arrays, rows, arrays["labels"], ids, names["class_names"], found["sha256"])
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: damaged ({str(error).splitlines()[0]}); import the features again") from None
 
 

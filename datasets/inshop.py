@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import ClassVar
 
@@ -38,7 +39,8 @@ class _InShop(PhotoDataset):
         if rows[0] != [str(len(rows) - 2)]:
             raise DataError(f"{path}: the first line says {' '.join(rows[0])} images, {len(rows) - 2} are listed")
         places = (folder, folder.parent, folder / "Img", folder.parent / "Img", folder / "img", folder.parent / "img")
-        base = next((p for p in places if (p / rows[2][0]).parent.exists()), None)
+        # Path.exists raises an error for a name that is too long.
+        base = next((p for p in places if os.path.exists((p / rows[2][0]).parent)), None)
         if base is None:
             base = next((p for p in places if (p / "img").is_dir()), folder)
         listing = Listing(base)

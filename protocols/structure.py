@@ -17,6 +17,8 @@ from .embeddings import Embeddings
 from .rows import Row, row
 
 _BLOCK = 2048
+_ROUNDING = 1e-12
+"""Mean distance between class means below which it is rounding."""
 
 
 def singular_spectrum(unit: Tensor, drop: int = 1) -> Tensor:
@@ -88,7 +90,7 @@ def class_distances(unit: Tensor, labels: Tensor) -> tuple[float, float]:
     intra = float((1 - _mean_cosine(sums[several], counts[several])).mean())
     means = torch.nn.functional.normalize(sums, dim=-1)
     inter = float(1 - _mean_cosine(means.sum(0), means.new_tensor(float(len(means)))))
-    return intra, inter
+    return intra, inter if inter > _ROUNDING else 0.0
 
 
 def density(unit: Tensor, labels: Tensor) -> float:
@@ -123,7 +125,7 @@ def class_concentration(unit: Tensor, labels: Tensor) -> Tensor:
     """Spread of each of C classes of two images or more, float64 ``[C]``; higher = less concentrated.
 
     It is the mean cosine distance of the class's images to its normalised mean, divided by the mean distance between
-    the normalised means of all classes.
+    the normalised means of all classes; nan if these are all the same.
 
     Example:
         >>> unit, labels = torch.eye(2)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1])
@@ -133,7 +135,7 @@ def class_concentration(unit: Tensor, labels: Tensor) -> Tensor:
     sums, counts = class_sums(unit.double(), labels)
     _, inter = class_distances(unit, labels)
     length = sums.square().sum(-1).sqrt()
-    return ((1 - length / counts) / inter)[counts > 1]
+    return ((1 - length / counts) / (inter or math.nan))[counts > 1]
 
 
 def cluster_diversity(unit: Tensor, labels: Tensor) -> tuple[float, float]:

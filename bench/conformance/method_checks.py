@@ -280,7 +280,10 @@ def confidence(cls: Any) -> None:
     for name, values in found.items():
         require(values.shape == (len(labels),), f"confidence {name} must be [B]")
         require(bool(torch.isfinite(values).all()), f"confidence {name} is not finite")
-    require(("method" in found) == model.method.probabilistic, "a distribution of one's own needs confidence()")
+    require(
+        ("method" in found) == model.method.probabilistic,
+        "a method defines distribution() and confidence() together, or neither",
+    )
     if "method" in found:
         require(float(found["method"].std()) > 0, "the confidence is the same for every image")
         if model.method.by_steps and not cls.ensemble:
@@ -308,8 +311,7 @@ def scores(cls: Any) -> None:
     model = build(cls).eval()
     with torch.no_grad():
         distribution = model(batch()[0]).distribution
-        options = {key: value for key, value in model.scorer_options().items()}
-        matrix = pairwise_score(cls.scorer, distribution, distribution, **options)
+        matrix = pairwise_score(cls.scorer, distribution, distribution, **model.scorer_options())
     require(bool(torch.isfinite(matrix).all()), "scores are not finite")
     require(bool(torch.allclose(matrix, matrix.mT, rtol=1e-4, atol=1e-4)), "scores are not symmetric")
 

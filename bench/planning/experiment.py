@@ -68,19 +68,28 @@ def settings_of(asked: Any) -> Any:
 def _swept(asked: Any) -> Any:
     """Values by the key of a swept setting, from a table or from texts ``KEY=A,B,C``."""
     if isinstance(asked, Mapping):
-        asked = [f"{key}={_text(values)}" for key, values in asked.items()]
-    if not _are_texts(asked):
+        # A value of a list may be a list itself, such as [[10, 20], [30]] for optim.milestones.
+        listed = [(key, value if isinstance(value, list | tuple) else [value]) for key, value in asked.items()]
+        pairs = [(key, tuple(map(_text, values))) for key, values in listed]
+        if not all(isinstance(value, str) for _, values in pairs for value in values):
+            return asked
+    elif _are_texts(asked):
+        parts = [text.partition("=") for text in asked]
+        pairs = [
+            (key.strip(), tuple(value.strip() for value in values.split(",") if value.strip()))
+            for key, _, values in parts
+        ]
+    else:
         return asked
     found: dict[str, tuple[str, ...]] = {}
-    for text in asked:
-        key, equals, listed = (part.strip() for part in text.partition("="))
-        values = tuple(value.strip() for value in listed.split(",") if value.strip())
-        if not key or not equals or not values:
-            raise UserError(f"--sweep {text}: expected KEY=A,B,C, such as method.omega=0.1,0.3,1")
+    for key, values in pairs:
+        text = f"--sweep {key}={','.join(values)}"
+        if not key or not values:
+            raise UserError(f"{text}: expected KEY=A,B,C, such as method.omega=0.1,0.3,1")
         if len(set(values)) < len(values):
-            raise UserError(f"--sweep {text}: a value is there twice")
+            raise UserError(f"{text}: a value is given twice")
         if key in found:
-            raise UserError(f"--sweep {text}: {key} is set or swept already")
+            raise UserError(f"{text}: {key} is set or swept already")
         found[key] = values
     return found
 
@@ -215,9 +224,10 @@ class Experiment(Section):
             elif name not in SECTIONS[section].model_fields:
                 known = [f"{each}.{field}" for each, kind in SECTIONS.items() for field in kind.model_fields]
                 raise UnknownName("--set key", key, known)
-            else:
-                held = moved.get(section, {})
+            elif isinstance(held := moved.get(section, {}), Mapping | Section):
                 moved[section] = {**(held if isinstance(held, Mapping) else held.model_dump()), name: value}
+            else:
+                return asked  # pydantic says that it is no table
         return moved
 
     @model_validator(mode="after")
@@ -280,7 +290,7 @@ class Experiment(Section):
             yield self.model_copy(update={"set": fixed, "sweep": {}})
 
     def to_toml(self, *, without: Iterable[str] = ()) -> str:
-        """The experiment as a TOML text that :func:`.files.read_experiment` reads; what has its default is left out."""
+        """The experiment as a TOML text that :func:`read_experiment` reads; what has its default is left out."""
         held = self.model_dump(mode="json", exclude_defaults=True, exclude={*without})
         tables = {name: held.pop(name) for name in ("set", "sweep", *SECTIONS) if name in held}
         lines = [f"{key} = {_toml(value)}" for key, value in held.items()]

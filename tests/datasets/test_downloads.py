@@ -75,6 +75,7 @@ def test_a_file_is_at_its_place_when_it_is_whole_and_checked(mirror, target):
     assert _left(target) == ["birds.zip"]
     assert seen[-1] == (len(CONTENT), len(CONTENT))
     download(f"{mirror.url}/birds.zip", target, checksum=MD5)
+    download(f"{mirror.url}/birds.zip", target, checksum=MD5.upper())
     assert len(mirror.asked) == 1  # what is there is not asked for
 
 

@@ -172,6 +172,13 @@ DAMAGES = {
         lambda r: _edited(r.inshop(), "list_eval_partition.txt", lambda raw: raw.replace(b"36\n", b"35\n", 1)),
         "the first line says 35 images, 36 are listed",
     ),
+    "long name": (
+        InShop,
+        lambda r: _edited(
+            r.inshop(), "list_eval_partition.txt", lambda raw: raw.replace(b"WOMEN/", 300 * b"W" + b"/", 1)
+        ),
+        "1 listed ones? (is|are) not there",
+    ),
 }
 
 

@@ -277,6 +277,13 @@ def test_damage_and_what_only_images_have_are_named(home, refusal, capsys):
     content[-1] ^= 1
     path.write_bytes(content)
     assert "its SHA-256 is another; import the features again" in refusal("data", "verify", "mine")
+    names, whole = path.with_suffix(".json"), path.with_suffix(".json").read_text()
+    content[-1] ^= 1
+    path.write_bytes(content)
+    for damaged in ("[]", "3", '{"ids": 3}', "{"):
+        names.write_text(damaged)
+        assert "test.safetensors: damaged" in refusal(*run), damaged
+    names.write_text(whole)
     path.write_bytes(content[:-1])
     assert "it has another size than the import wrote" in refusal(*run)
     index = home / "data" / "mine" / "features.json"

@@ -59,6 +59,8 @@ def test_typed_options_override_the_file_key_by_key():
         ('methods = "cosface"\nset = ["optim.lr"]', "expected KEY=VALUE"),
         ('methods = "cosface"\n[set]\na = 2020-01-01', "input should be a valid string"),
         ('methods = "cosface"\ntuning = 3', "tuning=3"),
+        ('methods = "cosface"\ntuning = 3\n[set]\n"tuning.folds" = 2', "tuning=3"),
+        ('methods = "cosface"\ntuning = [3]\n[set]\n"tuning.folds" = 2', "input should be"),
         ('methods = "cosface"\nseeds = 0', "seeds=0: input should be greater than or equal to 1"),
         ('methods = "cosface"\nsweep = 1', "sweep=1"),
         ("seeds = 2", "no method is named"),

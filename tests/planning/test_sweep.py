@@ -2,7 +2,7 @@
 
 import pytest
 from bench.errors import UserError
-from bench.planning.experiment import Experiment
+from bench.planning.experiment import Experiment, read_experiment
 from bench.planning.plan import build_plans
 from bench.site import Site
 
@@ -19,6 +19,23 @@ def test_each_value_is_the_plan_that_setting_it_by_hand_makes():
     by_hand = [_plans(set=("optim.epochs=2", f"method.scale={value}"))[0] for value in (8, 16, 32)]
     assert [plan.key for plan in swept] == [plan.key for plan in by_hand]
     assert [plan.pinned.text for plan in swept] == [f"method.scale={value}; optim.epochs=2" for value in (8, 16, 32)]
+
+
+def test_a_swept_value_may_be_a_list_itself(tmp_path):
+    """The lists of a table were joined and split at every comma: '[1', '2]', '[3]'."""
+    made = Experiment(
+        methods=("cosface",),
+        datasets=("ndigit_smoke",),
+        hparams="default",
+        sweep={"optim.milestones": [[1, 2], [3]]},
+        set={"optim.schedule": "multistep"},
+    )
+    assert made.sweep == {"optim.milestones": ("1,2", "3")}
+    path = tmp_path / "sweep.toml"
+    path.write_text(made.to_toml())
+    assert Experiment(**read_experiment(path)) == made
+    plans = build_plans(made, SITE).plans
+    assert [plan.template.optim.milestones for plan in plans] == [(1, 2), (3,)]
 
 
 def test_two_sweeps_are_all_combinations():
@@ -46,7 +63,7 @@ def test_a_base_is_swept_with_what_is_about_the_data():
     [
         (("method.scale",), (), "expected KEY=A,B,C"),
         (("method.scale=",), (), "expected KEY=A,B,C"),
-        (("method.scale=8,8",), (), "a value is there twice"),
+        (("method.scale=8,8",), (), "a value is given twice"),
         (("method.scale=8,16",), ("method.scale=4",), "is set or swept already"),
         (("method.scale=8", "method.scale=16"), (), "is set or swept already"),
         (("method.scale=8,-1",), (), "does not fit method 'cosface'"),
