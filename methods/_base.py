@@ -281,11 +281,8 @@ def register(cls: M) -> M:
         raise TypeError(f"{cls.__name__}: an ensemble needs on_base = True and trains = ()")
     if "corrected" not in cls.forms():
         raise TypeError(f"{cls.__name__}.Params.form is for the forms of a method, one of them 'corrected'; rename it")
-    defined = cls.fit is not Method.fit
-    if (defined or vars(cls).get("fitted")) and "backbone" in cls.trains:
+    if cls.fit is not Method.fit and "backbone" in cls.trains:
         raise TypeError(f"{cls.__name__}: a fitted method trains without the backbone; set trains")
-    if vars(cls).get("fitted") and not defined:
-        raise TypeError(f"{cls.__name__}: a fitted method defines fit(model, features, labels)")
     if "published" not in cls.__dict__:
         cls.published = ()
     return cls

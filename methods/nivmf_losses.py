@@ -48,7 +48,6 @@ def el_nivmf_logits(
     temperature: Tensor | float,
     *,
     normalizer: str = "heuristic",
-    temperature_inside: bool = False,
     released: bool = False,
 ) -> Tensor:
     """Logits of EL-nivMF, ``[B, C]``: (1/t) log mean_n rho_c(z_n) for the draws z_n of an image and proxy c.
@@ -63,10 +62,9 @@ def el_nivmf_logits(
         temperature: Temperature t of the softmax.
         normalizer: Normaliser of the proxies' densities: ``heuristic`` (the paper's), ``exact`` or ``none``, see
             :func:`nivmf_log_prob`.
-        temperature_inside: Use log mean_n rho_c(z_n)^{1/t} (the paper's Algorithm 1 and the public code) instead; at a
-            small t the draw of highest density dominates it.
         released: Compute what the public code does: K is not applied to the draws, which leaves isotropic vMFs; the
-            normaliser is a quadratic fit; the temperature is inside.
+            normaliser is a quadratic fit; the temperature is inside, log mean_n rho_c(z_n)^{1/t}, as in the paper's
+            Algorithm 1: at a small t the draw of highest density dominates.
     """
     if released:
         stretched = concentration * loc
@@ -76,7 +74,7 @@ def el_nivmf_logits(
     else:
         log_rho = nivmf_log_prob(draws, loc, concentration, normalizer)
     count = math.log(len(draws))
-    if temperature_inside or released:
+    if released:
         return torch.logsumexp(log_rho / temperature, 0) - count
     return (torch.logsumexp(log_rho, 0) - count) / temperature
 

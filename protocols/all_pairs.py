@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .ranking import TIE_TOLERANCE, Scorer
+from .ranking import TIE_TOLERANCE, Scorer, bound_of, require_finite
 
 LIMIT = 20_000
 """Largest number of images whose pairs are all scored: it takes about as long as one more ranking."""
@@ -118,8 +118,7 @@ def _tiles(scorer: Scorer, parts: tuple[Tensor, ...]) -> Iterator[tuple[Tensor, 
 
 def _scores(scorer: Scorer, left: Tensor, right: Tensor) -> Tensor:
     scores = scorer.matrix(left, right).double().cpu()
-    if not torch.isfinite(scores).all():
-        raise ValueError(f"scorer {scorer.name!r} gave scores that are not finite")
+    require_finite(scorer, scores)
     return scores
 
 
@@ -136,7 +135,6 @@ def _best_negatives(scorer: Scorer, labels: Tensor, parts: tuple[Tensor, ...], k
     for left, right, once in _tiles(scorer, parts):
         scores, one, other = _scores(scorer, left, right), labels[left].int(), labels[right].int()
         i, j = (once & (one[:, None] != other[None, :]) & (scores > floor)).nonzero(as_tuple=True)
-        dropped |= floor > -math.inf
         found.append((scores[i, j], one[i], other[j]))
         count += len(i)
         if count > 2 * keep:
@@ -164,8 +162,7 @@ def _first_rejected(best: _Negatives, weights: Tensor, allowed: int) -> float:
 
 def _positives_above(scorer: Scorer, labels: Tensor, parts: tuple[Tensor, ...], cuts: Tensor, classes: int) -> Tensor:
     """Number of positive pairs of each class above each score, int64 ``[W, C]``; a tie is not above."""
-    find = getattr(scorer, "bound", None)
-    bound = None if find is None else find()
+    bound = bound_of(scorer)
     every = torch.cat(parts)
     ascending, place = torch.unique(cuts, return_inverse=True)
     counts = torch.zeros(classes * (len(ascending) + 1), dtype=torch.long)

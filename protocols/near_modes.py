@@ -15,7 +15,17 @@ import torch
 from torch import Tensor
 
 from .query_metrics import Places, expected_metrics, mean_of_counted, per_query
-from .ranking import BLOCK_PLACES, TIE_TOLERANCE, Ranking, Reranked, Scorer, filter_depth, rank, tie_groups
+from .ranking import (
+    BLOCK_PLACES,
+    TIE_TOLERANCE,
+    Ranking,
+    Reranked,
+    Scorer,
+    filter_depth,
+    rank,
+    require_finite,
+    tie_groups,
+)
 
 BLOCK_PAIRS = 1 << 15
 """Pairs that are scored at once."""
@@ -153,8 +163,7 @@ def _scores(scorer: Scorer, near: Ranking) -> Tensor:
         stored = right >= 0
         left = near.queries[block, None].expand_as(right)
         found = scorer.pairs(left[stored], right[stored]).double().cpu()
-        if not torch.isfinite(found).all():
-            raise ValueError(f"scorer {scorer.name!r} gave {int((~torch.isfinite(found)).sum())} scores not finite")
+        require_finite(scorer, found)
         parts.append(torch.full(right.shape, -math.inf, dtype=torch.float64).masked_scatter_(stored, found))
     return torch.cat(parts)
 

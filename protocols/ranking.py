@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from .search import search, usable
+from .search import Bound, search, usable
 
 
 class Scorer(Protocol):
@@ -29,6 +29,20 @@ class Scorer(Protocol):
 
     def pairs(self, left: Tensor, right: Tensor) -> Tensor:
         """Scores of pairs of images, ``[P]`` each, float64 ``[P]``."""
+
+
+def require_finite(scorer: Scorer, scores: Tensor) -> None:
+    """Raise ValueError if a scorer gave scores that are not finite."""
+    if not torch.isfinite(scores).all():
+        count = int((~torch.isfinite(scores)).sum())
+        raise ValueError(f"scorer {scorer.name!r} gave {count} scores that are not finite")
+
+
+def bound_of(scorer: Scorer) -> Bound | None:
+    """Bound on the scores of a scorer, which saves most of them; None for a scorer that has none."""
+    find = getattr(scorer, "bound", None)
+    bound: Bound | None = None if find is None else find()
+    return bound
 
 
 class ScoreMatrix:
@@ -329,8 +343,7 @@ def rank(
         raise ValueError("ranking needs at least one query")
     if answers and depth < (need := answer_depth(labels[gallery], answers)):
         raise ValueError(f"answers of {answers} neighbours need a depth of at least {need}, not {depth}")
-    find = getattr(scorer, "bound", None)
-    bound = None if find is None else find()
+    bound = bound_of(scorer)
     table = _Table.empty(labels, queries, gallery, min(depth, len(gallery)), answers)
     waiting = torch.ones(len(queries), dtype=torch.bool)
     tolerance = None if bound is None else TIE_TOLERANCE * bound.scale(queries, gallery)
@@ -425,10 +438,7 @@ def _rank_block(
 ) -> None:
     """Rank some queries by their scores with the whole gallery."""
     scores = scorer.matrix(queries, gallery).double()
-    if not torch.isfinite(scores).all():
-        raise ValueError(
-            f"scorer {scorer.name!r} gave {int((~torch.isfinite(scores)).sum())} scores that are not finite"
-        )
+    require_finite(scorer, scores)
     if tolerance is None:
         tolerance = TIE_TOLERANCE * scores.abs().amax(1).cpu()
     scores = scores.masked_fill((queries[:, None] == gallery[None, :]).to(scores.device), -math.inf)

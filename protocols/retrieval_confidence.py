@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .ranking import NEAREST, Ranking, Scorer
+from .ranking import NEAREST, Ranking, Scorer, require_finite
 
 
 def as_vectors(a: Tensor, b: Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -113,8 +113,7 @@ def _scores(scorer: Scorer, queries: Tensor, items: Tensor) -> Tensor:
         here = slice(int(part[0]), int(part[-1]) + 1)
         pairs = scorer.pairs(queries[here].repeat(len(items)), items[:, here].flatten())
         scores[:, here] = pairs.double().cpu().view(len(items), -1)
-    if not torch.isfinite(scores).all():
-        raise ValueError(f"scorer {scorer.name!r} gave {int((~torch.isfinite(scores)).sum())} scores not finite")
+    require_finite(scorer, scores)
     step = 2.0 ** (math.frexp(float(scores.abs().max()))[1] - _DIGITS)
     return (scores / step).round() * step
 

@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from .declare import test
 from .embeddings import Embeddings
-from .ranking import BLOCK_BYTES, TIE_TOLERANCE, Ranking, Scorer
+from .ranking import BLOCK_BYTES, TIE_TOLERANCE, Ranking, Scorer, bound_of, require_finite
 from .retrieval_confidence import uniform_by_identity
 from .rows import Row, row
 from .verification import class_halves
@@ -65,8 +65,7 @@ def first_positive_ranks(
     ranks = torch.full((len(asked),), math.nan, dtype=torch.float64)
     if not len(searched) or not len(asked):
         return ranks
-    find = getattr(scorer, "bound", None)
-    bound = None if find is None else find()
+    bound = bound_of(scorer)
     of_row = 40 * len(searched)
     # As in a ranking: the gallery is read anew for every block, so that blocks of a few queries would cost more.
     at_once = max(1, min(64, 4 * block_bytes // of_row), block_bytes // of_row)
@@ -77,8 +76,8 @@ def first_positive_ranks(
         block = asked[place]
         scores = scorer.matrix(block, searched).double().cpu()
         # A sum takes a twentieth of the time, and is not finite if a score is not.
-        if not torch.isfinite(scores.sum()) and not torch.isfinite(scores).all():
-            raise ValueError(f"scorer {scorer.name!r} gave scores that are not finite")
+        if not torch.isfinite(scores.sum()):
+            require_finite(scorer, scores)
         scale = scores.abs().amax(1) if bound is None else bound.scale(block, searched)
         own = [torch.tensor(members[label], dtype=torch.long) for label in labels[block].tolist()]
         columns = pad_sequence(own, batch_first=True, padding_value=-1)  # the class of each query, itself among it

