@@ -53,7 +53,7 @@ class Grocery(PhotoDataset):
         if not (folder / "classes.csv").exists() or not any(there):
             return False
         if not all(there):
-            raise DataError(f"{folder} has not all of {cls.needs}; {cls.advice()}")
+            raise DataError(f"{folder} does not have all of {cls.needs}; {cls.advice()}")
         return True
 
     def list_images(self, folder: Path) -> Listing:

@@ -109,7 +109,7 @@ def test_development_classes_are_the_same_in_every_fold():
         return split if fold == 3 else replace(split, train=fewer)
 
     dots.train_val = last_is_missing
-    with pytest.raises(ConformanceError, match="fold 3 has a development class that another fold has not: 'class 7'"):
+    with pytest.raises(ConformanceError, match="fold 3 has a development class that another fold lacks: 'class 7'"):
         DATASET_CHECKS["classes"](dots)
 
 

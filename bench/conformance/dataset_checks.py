@@ -70,7 +70,7 @@ def disjoint_classes(dataset: Dataset) -> None:
         odd = (train | val) - common
         require(
             not odd or _made_of_others(split.train, odd),
-            f"fold {fold} has a development class that another fold has not: {min(odd, default='')!r}",
+            f"fold {fold} has a development class that another fold lacks: {min(odd, default='')!r}",
         )
 
 

@@ -200,7 +200,7 @@ def what_differs(planned: PlannedItem) -> str:
     parts = list(_differences(planned))
     if not parts:
         return "data set, network, settings and seeds are the paper's"
-    return f"not what the paper did: {'; '.join(parts)}"
+    return f"differs from the paper: {'; '.join(parts)}"
 
 
 def _differences(planned: PlannedItem) -> Iterator[str]:

@@ -118,7 +118,7 @@ def check(
     if experiment.frozen and weights is None and not given:
         raise UserError(
             f"--frozen: backbone {backbone} of data set {name!r} would stay at random weights;"
-            f" give --weights {FILE}, or --backbone with one that has ImageNet weights"
+            f" give --weights {FILE}, or name a --backbone that has ImageNet weights"
         )
     if stage := values.get(TRAIN_FROM):
         if weights is None:

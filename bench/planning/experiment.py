@@ -65,22 +65,24 @@ def settings_of(asked: Any) -> Any:
     return found
 
 
+def _swept_values(listed: Any) -> tuple[Any, ...]:
+    """Values of a list, each of which may be a list itself, or of a text with commas between them."""
+    if isinstance(listed, str):
+        listed = [part.strip() for part in listed.split(",") if part.strip()]
+    return tuple(map(_text, listed if isinstance(listed, list | tuple) else [listed]))
+
+
 def _swept(asked: Any) -> Any:
     """Values by the key of a swept setting, from a table or from texts ``KEY=A,B,C``."""
     if isinstance(asked, Mapping):
-        # A value of a list may be a list itself, such as [[10, 20], [30]] for optim.milestones.
-        listed = [(key, value if isinstance(value, list | tuple) else [value]) for key, value in asked.items()]
-        pairs = [(key, tuple(map(_text, values))) for key, values in listed]
-        if not all(isinstance(value, str) for _, values in pairs for value in values):
-            return asked
+        listed = list(asked.items())
     elif _are_texts(asked):
-        parts = [text.partition("=") for text in asked]
-        pairs = [
-            (key.strip(), tuple(value.strip() for value in values.split(",") if value.strip()))
-            for key, _, values in parts
-        ]
+        listed = [(key.strip(), values) for key, _, values in (text.partition("=") for text in asked)]
     else:
         return asked
+    pairs = [(key, _swept_values(values)) for key, values in listed]
+    if not all(isinstance(value, str) for _, values in pairs for value in values):
+        return asked  # pydantic says what is wrong
     found: dict[str, tuple[str, ...]] = {}
     for key, values in pairs:
         text = f"--sweep {key}={','.join(values)}"

@@ -481,7 +481,9 @@ def with_splits(plans: Sequence[Plan], data: Data, site: Site) -> tuple[Plan, ..
     for number, plan in product(numbers, plans):
         said = f"data.{'class_splits' if own else 'class_seed'}={data.class_splits or number}"
         if plan.trials and plan.models > 1:
-            raise UserError(f"{said}: settings are tuned on {plan.models} folds, which splits test; use --folds 1")
+            raise UserError(
+                f"{said}: settings are tuned on {plan.models} folds, whose classes other splits test; use --folds 1"
+            )
         split = _on_split(plan, number, beside_own=bool(own))
         try:
             site.dataset(split.cell.dataset, split.view)

@@ -415,7 +415,7 @@ def test_lists_of_grocery_that_are_wrong_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"val.txt: the line `train/Fruit/Apple/1.jpg, 0, 0` is not `val/"):
         Grocery(tmp_path)
     (base / "val.txt").unlink()
-    with pytest.raises(DataError, match=r"has not all of classes\.csv"):
+    with pytest.raises(DataError, match=r"does not have all of classes\.csv"):
         Grocery(tmp_path)
 
 

@@ -198,7 +198,7 @@ def test_only_heads_on_a_network_that_nothing_trains_have_a_start_in_their_ids(s
     ("frozen", "text", "said"),
     [
         (True, "model.head_start=axes", "expected random or pca"),
-        (False, "model.head_start=pca", "of a mean head that --frozen trains"),
+        (False, "model.head_start=pca", "is for a mean head that --frozen trains"),
     ],
 )
 def test_a_start_that_does_not_fit_is_refused(site, frozen, text, said):

@@ -62,7 +62,7 @@ def test_dry_run_prints_rows_and_what_differs(layouts, tmp_path, monkeypatch, ca
     assert "[Baseline-logit]" in out
     assert "arcface on cub200: 0 trials (published) + 2 seeds" in out
     assert "7 published numbers to compare with" in out
-    line = next(line for line in out.splitlines() if "not what the paper did" in line)
+    line = next(line for line in out.splitlines() if "differs from the paper" in line)
     assert "random starting weights" in line
     assert "2 seeds, not 5" in line
     assert "set by hand: data.classes_per_batch=2" in line
@@ -109,7 +109,7 @@ def test_what_was_adapted_to_the_data_set_is_said_before_the_run_and_below_the_t
     results = ["--dataset", "ndigit_smoke", "--results", str(tmp_path / "r")]
     assert main(["reproduce", "per/table5", *results]) == 0
     said = capsys.readouterr()
-    assert "per/table5 on ndigit_smoke: not what the paper did: no value was published for ndigit_smoke" in said.err
+    assert "per/table5 on ndigit_smoke: differs from the paper: no value was published for ndigit_smoke" in said.err
     assert said.err.count(adapted) == 1
     assert said.out.count(adapted) == 1
 

@@ -83,7 +83,7 @@ def test_frozen_runs_stay_on_the_own_split(tmp_path):
         (
             ["data.class_splits=2"],
             {"preset": "mlrc", "hparams": "tuned"},
-            r"data\.class_splits=2: settings are tuned on 4 folds, which splits test; use --folds 1",
+            r"data\.class_splits=2: settings are tuned on 4 folds, whose classes other splits test; use --folds 1",
         ),
     ],
 )
