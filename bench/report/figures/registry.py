@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
@@ -92,14 +93,16 @@ def write_automatic(source: Source, out: Path, note: Note) -> list[Path]:
 
 
 def in_short(lines: Iterable[str]) -> list[str]:
-    """Notes of :func:`write_kinds`, those of one kind and reason as one line.
+    """Notes of :func:`write_kinds`, those of one kind and reason, whatever paths it names, as one line.
 
     Example:
         >>> in_short(["cost: d, a, seed 0: no record", "cost: d, a, seed 1: no record", "tuning: d: no trial"])
         ['cost: d, a, seed 0: no record (and 1 more)', 'tuning: d: no trial']
+        >>> in_short(["pictures: d, seed 0: x/0.npz is missing", "pictures: d, seed 1: x/1.npz is missing"])
+        ['pictures: d, seed 0: x/0.npz is missing (and 1 more)']
     """
     found: dict[tuple[str, ...], list[str]] = {}
     for line in lines:
         kind, _, rest = line.partition(": ")
-        found.setdefault((kind, rest.partition(": ")[2]), []).append(line)
+        found.setdefault((kind, re.sub(r"\S*/\S*", "", rest.partition(": ")[2])), []).append(line)
     return [same[0] + (f" (and {len(same) - 1} more)" if len(same) > 1 else "") for same in found.values()]
