@@ -177,23 +177,51 @@ def test_a_signal_in_training_says_how_to_go_on_and_leaves_everything_resumable(
     cli("run", "--method", "arcface", *tiny)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_output_that_cannot_be_written_is_an_error_and_messages_are_none(cli, tmp_path):
-    """A full disk made exit code 120 and a traceback of both, and a full disk with the log ended a run."""
+FULL = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+
+
+@FULL
+def test_output_that_cannot_be_written_is_one_line(cli):
+    """On a full disk it was a traceback and exit code 120."""
     with open("/dev/full", "w") as full:
         done = subprocess.run([BENCH, "list", "methods"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=100)
-        assert done.returncode == 2
-        assert done.stderr.splitlines()[-1] == "bench: standard output: No space left on device"
-        assert "Traceback" not in done.stderr
-        run = ("--method", "cosface", "--dataset", "ndigit_smoke", "--set", "optim.epochs=1", "--seeds", "1")
-        command = [BENCH, "run", *run, "--hparams", "default"]
-        done = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=full, text=True, timeout=300)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == "bench: standard output: No space left on device"
+    assert "Traceback" not in done.stderr
+
+
+@FULL
+@pytest.mark.slow
+def test_a_log_that_cannot_be_written_ends_no_run(cli, tmp_path):
+    """A full disk with the log ended the run, with a traceback and exit code 120."""
+    run = ("--method", "cosface", "--dataset", "ndigit_smoke", "--set", "optim.epochs=1", "--seeds", "1")
+    command = [BENCH, "run", *run, "--hparams", "default"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=full, text=True, timeout=PATIENCE)
     assert done.returncode == 0
     assert "cosface" in done.stdout
     assert (tmp_path / "results" / "runs" / "report" / "report.html").exists()
 
 
+@pytest.mark.slow
+def test_a_rerun_that_loses_its_folder_ends_as_a_background_job_too(cli, tmp_path, alive_in_group):
+    """A script's background job ignores SIGINT, by which it was to end: it went on next to the other run."""
+    root = tmp_path / "results" / "runs"
+    asked = ("--method", "cosface", "--dataset", "ndigit_smoke", "--set", "optim.epochs=5000", "--hparams", "default")
+    command = ["bash", "-c", 'trap "" INT; exec "$0" "$@"', str(BENCH), "run", *asked, "--on-existing", "rerun"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    _wait_for_training(process, root)
+    (root / ".drivers" / "alone").unlink()
+    _, stderr = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 143
+    assert "same command again" in " ".join(stderr.split())
+    assert "Traceback" not in stderr
+    assert not alive_in_group(process.pid, within=1)
+
+
+@pytest.mark.slow
 def test_a_closed_pipe_stops_nothing(cli, tmp_path):
     """``bench run | head -1`` stopped the run, ``bench status | true`` had exit code 1."""
     run = ("--method", "cosface", "--dataset", "ndigit_smoke", "--set", "optim.epochs=1", "--seeds", "1")
