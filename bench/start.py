@@ -38,9 +38,9 @@ class _Log(_Forgiving):
             return len(data)
 
 
-def _forgiving(stream: TextIO | None, kind: type[_Forgiving]) -> TextIO | None:
+def _forgiving(stream: TextIO | None, kind: type[_Forgiving]) -> TextIO:
     if stream is None:  # closed by the shell
-        return None
+        return open(os.devnull, "w")
     raw = io.BufferedWriter(kind(stream.fileno(), "w", closefd=False))
     # A terminal without the plus-minus sign is no reason to stop.
     line_buffering = kind is _Log or stream.isatty()
@@ -49,8 +49,6 @@ def _forgiving(stream: TextIO | None, kind: type[_Forgiving]) -> TextIO | None:
 
 def _flush() -> bool:
     """Write what is left of the standard output; False if that failed, as on a full disk."""
-    if sys.stdout is None:
-        return True
     try:
         sys.stdout.flush()
     except OSError as error:
