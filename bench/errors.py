@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,6 +29,13 @@ class UnknownName(UserError):
         near = get_close_matches(name, names, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         super().__init__(f"unknown {what} {shortened(name, 100)!r}{hint} (known: {', '.join(names)}{elsewhere})")
+
+
+def require_known(what: str, names: Iterable[str], known: Collection[str]) -> None:
+    """Raise :class:`UnknownName` for the first name that is not known."""
+    for name in names:
+        if name not in known:
+            raise UnknownName(what, name, known)
 
 
 class NoGpu(UserError):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from ..errors import UnknownName, UserError
+from ..errors import UserError, require_known
 from ..papers.items import every_item
 from ..report.exporters import check_tensorboard, write_optuna, write_tensorboard
 from ..report.figures.source import Source
@@ -29,9 +29,7 @@ OTHERS = (BOOTSTRAP, PARQUET, *TRACKERS)
 def check_extras(chosen: Sequence[str]) -> None:
     """Check names of extras: :data:`OTHERS` and tables of papers, such as ``per/table1``."""
     forms = [name for name, item in every_item().items() if item.columns("")]
-    for name in chosen:
-        if name not in (*OTHERS, *forms):
-            raise UnknownName("extra table", name, [*OTHERS, *forms])
+    require_known("extra table", chosen, [*OTHERS, *forms])
     if PARQUET in chosen:
         check_pyarrow()
     if "tensorboard" in chosen:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import LINE, UnknownName
+from ..errors import LINE, require_known
 from ..registry import load_plugins
 from .options import (
     DEFAULT_RESULTS,
@@ -299,9 +299,7 @@ def claims(
     load_plugins(plugin or ())  # their metrics
     site = site_of(folders[0], plugin=plugin)
     ledger = read_ledger(file, site)
-    for key in names(paper):
-        if key not in ledger.paper:
-            raise UnknownName("paper", key, ledger.paper)
+    require_known("paper", names(paper), ledger.paper)
     stores = [open_results(folder) for folder in folders]
     collected, damaged = collect_from(*stores)
     # All claims of the file are judged, so that verdicts do not depend on which of them are shown.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
-from ..errors import UnitFailed, UnknownName, UserError, printable
+from ..errors import UnitFailed, UserError, printable, require_known
 from . import completion
 from .options import DEFAULT_RESULTS, DataRoot, Json, Plugins, Results, names, print_json, site_of
 
@@ -85,9 +85,7 @@ def rescore_results(
     from .results import open_results
 
     added = site.plugin_tests
-    for name in groups:
-        if name not in known_groups():
-            raise UnknownName("group of tests", name, known_groups())
+    require_known("group of tests", groups, known_groups())
     store = open_results(site.store.root)
     if store.is_archive:
         raise UserError(f"{store.root} is an archive, which is never changed; put it into a folder with a store.json")

@@ -7,14 +7,14 @@ docs/reproduce.md explains the format.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
 from ..datasets.corruptions.registry import CORRUPTIONS
-from ..errors import UnknownName, UserError, first_line, shortened
+from ..errors import UnknownName, UserError, first_line, require_known, shortened
 from ..methods.scorers.registry import SCORERS
 from ..planning.asked import FIDELITIES
 from ..planning.experiment import read_toml, settings_of
@@ -220,10 +220,10 @@ def _check(claim: Claim, ledger: Ledger, site: Site) -> None:
     metric = find_metric(claim.metric)
     if metric is None:
         raise UnknownName("metric", claim.metric, METRICS)
-    _known("paper", [claim.paper], ledger.paper)
-    _known("data set", [*claim.datasets, *claim.tested_on], site.datasets.names)
-    _known("protocol", [claim.protocol], PROTOCOLS)
-    _known("split", [claim.split], ["test", *(f"test_{name}" for name in CORRUPTIONS)])
+    require_known("paper", [claim.paper], ledger.paper)
+    require_known("data set", [*claim.datasets, *claim.tested_on], site.datasets.names)
+    require_known("protocol", [claim.protocol], PROTOCOLS)
+    require_known("split", [claim.split], ["test", *(f"test_{name}" for name in CORRUPTIONS)])
     if claim.direction == "equal" and not metric.equivalence:
         raise UserError(f"{claim.metric} has no region of equivalence; use direction 'higher' or 'lower'")
     if not claim.datasets and not claim.elsewhere:
@@ -233,24 +233,18 @@ def _check(claim: Claim, ledger: Ledger, site: Site) -> None:
     _check_table(claim)
 
 
-def _known(what: str, names: Collection[str], known: Collection[str]) -> None:
-    for name in names:
-        if name not in known:
-            raise UnknownName(what, name, known)
-
-
 def _check_side(side: Side, claim: Claim, metric: Metric, site: Site) -> None:
-    _known("method", [side.method], [BASE, *site.methods.names])
-    _known("method", [side.base] if side.base else [], site.methods.names)
-    _known("fidelity", [side.fidelity] if side.fidelity else [], FIDELITIES)
-    _known("scorer", [side.scorer], [DEFAULT, *SCORERS])
-    _known("confidence", [side.confidence], CONFIDENCES)
+    require_known("method", [side.method], [BASE, *site.methods.names])
+    require_known("method", [side.base] if side.base else [], site.methods.names)
+    require_known("fidelity", [side.fidelity] if side.fidelity else [], FIDELITIES)
+    require_known("scorer", [side.scorer], [DEFAULT, *SCORERS])
+    require_known("confidence", [side.confidence], CONFIDENCES)
     if side.confidence != DEFAULT and metric.of != "confidence":
         raise UserError(f"{claim.metric} judges no confidence; leave confidence = {side.confidence!r} out")
     if side.set:
         classes = [site.methods.method(method_of(side.method, name, site)) for name in claim.tested_on]
         recipes = [site.recipe(name) for name in claim.tested_on]
-        _known("setting", list(settings_of(side.set)), sorted(known_keys(classes, recipes)))
+        require_known("setting", list(settings_of(side.set)), sorted(known_keys(classes, recipes)))
 
 
 def _check_table(claim: Claim) -> None:
@@ -258,11 +252,11 @@ def _check_table(claim: Claim) -> None:
     rows = [side.row for side in claim.sides if side.row]
     if (rows or claim.column) and not claim.tables:
         raise UserError("a row or column needs the tables that it is in")
-    _known("table", claim.tables, every_item())
+    require_known("table", claim.tables, every_item())
     for named in (every_item()[name] for name in claim.tables):
-        _known("row", rows, [row.title for row in named.rows])
+        require_known("row", rows, [row.title for row in named.rows])
         if rows or claim.column:
-            _known("column", [claim.column], [column.title for column in named.columns("")])
+            require_known("column", [claim.column], [column.title for column in named.columns("")])
 
 
 def commands(claim: Claim, site: Site, fidelity: str = "corrected") -> list[str]:

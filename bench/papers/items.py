@@ -14,7 +14,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ..errors import UnknownName
+from ..errors import require_known
 
 FOLDER = files("bench.published")
 
@@ -258,6 +258,5 @@ def find_item(name: str) -> Named:
         UnknownName: If there is none; the message has the nearest name that exists.
     """
     known = every_item()
-    if name not in known:
-        raise UnknownName("table or figure", name, known)
+    require_known("table or figure", [name], known)
     return known[name]

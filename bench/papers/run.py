@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import UnknownName, UserError
+from ..errors import UserError, require_known
 from ..planning.experiment import Experiment, settings_of
 from ..planning.plan import Plan, build_plans
 from ..planning.published import NothingPublished
@@ -98,9 +98,7 @@ def plan_item(named: Named, dataset: str, options: Options, site: Site) -> Plann
     Raises:
         UserError: If no row can be planned: that of the first.
     """
-    known = dict.fromkeys(site.datasets.names)
-    if dataset not in known:
-        raise UnknownName("data set", dataset, known)
+    require_known("data set", [dataset], site.datasets.names)
     _check_pins(named, dataset, options, site)
     planned: list[PlannedRow] = []
     left_out: dict[str, str] = {}
@@ -190,9 +188,7 @@ def _check_pins(named: Named, dataset: str, options: Options, site: Site) -> Non
     """Refuse settings that no row has."""
     methods = sorted({method_of(row.method, dataset, site) for row in named.rows if row.method})
     known = known_keys([site.methods.method(name) for name in methods], [site.recipe(dataset)])
-    for key in settings_of(options.pins):
-        if key not in known:
-            raise UnknownName("--set key", key, known)
+    require_known("--set key", settings_of(options.pins), known)
 
 
 def what_differs(planned: PlannedItem) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ..datasets.corruptions.registry import CORRUPTIONS
-from ..errors import UnknownName, UserError, shortened
+from ..errors import UserError, require_known, shortened
 from ..methods.backbones.registry import GIVEN
 from ..methods.scorers.registry import SCORERS
 from ..names import expand, split_names
@@ -154,9 +154,7 @@ def _check_names(experiment: Experiment, scorers: tuple[str, ...], corruptions: 
         ("corruption", (text.partition(":")[0] for text in corruptions if text != "all"), CORRUPTIONS),
         ("fidelity", (experiment.fidelity,), FIDELITIES),
     ):
-        for name in names:
-            if name not in known:
-                raise UnknownName(what, name, known)
+        require_known(what, names, known)
 
 
 def _preset(experiment: Experiment, usual: Preset) -> Preset:
@@ -202,9 +200,7 @@ def _preset(experiment: Experiment, usual: Preset) -> Preset:
 
 def _check_sources(names: tuple[str, ...], preset: Preset) -> None:
     """Refuse sources of randomness that cannot be frozen."""
-    for name in names:
-        if name not in SOURCES:
-            raise UnknownName("source of variance", name, SOURCES)
+    require_known("source of variance", names, SOURCES)
     if names and preset.seeds < 2:
         raise UserError(f"--vary needs --seeds 2 or more: {preset.seeds} has no variance")
     if "tuning" in names and not preset.trials:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from ..datasets.features import Features
-from ..errors import MissingWeights, TooFewClasses, UnknownName, UserError, first_line
+from ..errors import MissingWeights, TooFewClasses, UserError, first_line, require_known
 from ..methods.backbones.registry import FILE, FREEZE_NORM, GIVEN, OWN, POOLINGS
 from ..protocols._base import Preset
 from ..protocols.recipes._base import Optimizer, Precision, Recipe, Schedule
@@ -176,8 +176,7 @@ def _check_names(values: Values, augmentation: Parameters, recipe: Recipe, datas
         "data.pooling": POOLINGS,
     }
     for key, choices in known.items():
-        if values[key] not in choices:
-            raise UnknownName(f"value of {key}:", values[key], choices)
+        require_known(f"value of {key}:", [values[key]], choices)
     try:
         dataset.augmentation_type(**augmentation)
     except ValueError as error:

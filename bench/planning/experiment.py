@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from ..errors import UnknownName, UserError, first_line, shortened
+from ..errors import UnknownName, UserError, first_line, require_known, shortened
 from ..store.files import read_json
 from ..store.specs import TuneFor
 
@@ -369,9 +369,7 @@ def read_settings_file(name: str, methods: list[str]) -> SettingsFile:
     if not isinstance(table, dict):
         raise UserError(f'{what}: expected a table of settings, like {{"method.scale": 16}}')
     by_method = {key: value for key, value in table.items() if isinstance(value, dict)}
-    for key in by_method:
-        if key not in methods:
-            raise UnknownName(f"method in {path}:", key, methods)
+    require_known(f"method in {path}:", by_method, methods)
     shared = {key: value for key, value in table.items() if key not in by_method}
     for values in (shared, *by_method.values()):
         _check_values(values, path)

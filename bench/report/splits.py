@@ -14,7 +14,7 @@ from ..store.folder import Store
 from .contender import CONTENDER, Contender, by_budget, distinct_labels
 from .frame import Results
 from .seeds import NO_DIFFERENCE, ComparedColumn, SeedGroup, SeedStatistics, defined_values, seed_groups
-from .systems import MEASURES, plain_of, systems
+from .systems import plain_of, systems
 from .table import GAP, Column, Document, Table, cells_table, frame_of, grouped, headings, held, interval, number
 from .verdicts import IMAGES, METRIC, QUESTIONS, Question, images_of, verdicts
 
@@ -168,11 +168,10 @@ def _systems(every: Mapping[Contender, BySplit], means: Iterable[OverSplits]) ->
     learned = set()  # contenders whose confidence is not a free one in another scale
     for place in sorted({place for splits in every.values() for place in splits}):
         for each in systems(splits[place] for splits in every.values() if place in splits):
-            difference = each.differences[MEASURES[0].title]
-            if each.plain and difference.n:
+            if each.plain and each.difference.n:
                 contender = each.contender._replace(pinned=each.contender.pinned.on_split(0))
                 key = contender, each.plain.label, each.question, each.split
-                gains.setdefault(key, {})[place] = difference.mean
+                gains.setdefault(key, {})[place] = each.difference.mean
                 if not each.same_order_as:
                     learned.add(contender)
     found = [

@@ -78,6 +78,11 @@ class System(Case):
     above_chance: Summary
     with_agreement: bool
 
+    @property
+    def difference(self) -> Summary:
+        """Difference of the measure that decides, the first of :data:`MEASURES`."""
+        return self.differences[MEASURES[0].title]
+
 
 def systems(groups: Iterable[SeedGroup], apart: Collection[str] = ()) -> list[System]:
     """Compare every method that has a confidence of its own with the plain method of its budget.
@@ -157,7 +162,7 @@ def _system(
         ranking=group.scorer,
         same_order_as=same_order_as(group, split),
     )
-    difference = found.differences[decides.title]
+    difference = found.difference
     p = p_of_win(difference, p_of(theirs[decides.title], ours[decides.title]), detected)
     outcome, reason = _decide(found)
     if constant := group.constant(own.name):
@@ -179,7 +184,7 @@ def _decide(found: System) -> tuple[Outcome | None, str]:
     for choice in (found.own, found.rival):
         if not choice.name:
             return None, choice.remark
-    difference = found.differences[MEASURES[0].title]
+    difference = found.difference
     if difference.n < 2:
         return None, "one seed" if difference.n else "no common seed"
     outcome = outcome_of(difference)
@@ -231,7 +236,7 @@ JUDGED: tuple[Column[System], ...] = (
     _of_choice("confidence", lambda each: each.own),
     _of_choice("free", lambda each: each.rival),
     *(column for measure in MEASURES for column in _values(measure)),
-    Column("seeds", fields=lambda each: {"seeds": each.differences[MEASURES[0].title].n}, note="paired seeds"),
+    Column("seeds", fields=lambda each: {"seeds": each.difference.n}, note="paired seeds"),
     Column(
         "verdict",
         lambda each: Cell(": ".join(filter(None, (each.outcome, each.reason))), mark=each.outcome or ""),

@@ -19,7 +19,7 @@ from .pairing import SIDES
 from .render import fits, print_table
 from .seeds import ComparedColumn, compared, difference_text
 from .splits import ABOUT, BRIEF, OverSplits, split_document
-from .systems import MEASURES, System
+from .systems import System
 from .table import GAP, Cell, Column, Table, cells_table, grouped, headings, label, table_of
 from .verdicts import IMAGES, QUESTIONS
 
@@ -134,9 +134,8 @@ OUTCOMES = ("better", "worse", "equivalent", "undecided")
 
 
 def _gained(name: str, each: System) -> str:
-    difference = each.differences[MEASURES[0].title]
     reason = f", {each.reason}" if each.outcome and each.reason else ""
-    return f"{name} {difference_text(difference)}{reason}" if each.outcome and difference.n > 1 else name
+    return f"{name} {difference_text(each.difference)}{reason}" if each.outcome and each.difference.n > 1 else name
 
 
 def print_paired(differences: pd.DataFrame, console: Console) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from ..errors import BadInput
 from ..store.files import atomic_file
 from .embedding_set import MASKS
-from .files import ZIP_ERRORS, check_format, npy_header, unpacked_size, write_embeddings
+from .files import ZIP_ERRORS, check_format, npy_header, unpacked_size
 from .parquet import read_feature_columns
 from .untrusted import known_names
 
@@ -148,19 +148,17 @@ def held(value: np.ndarray) -> Column:
 
 
 def write_columns(path: Path, columns: Mapping[str, Column]) -> None:
-    """Write a file in the format of its suffix, as a whole or not at all; Parquet is put together in memory."""
+    """Write a .npz or .safetensors file, block by block, as a whole or not at all."""
     if path.suffix.lower() == ".safetensors":
         texts = {key: column.whole() for key, column in columns.items() if key in TEXTS}
         metadata = {
             key: str(value[0]) if key == "about" else json.dumps(value.tolist()) for key, value in texts.items()
         }
         write_safetensors(path, {key: column for key, column in columns.items() if key not in TEXTS}, metadata)
-    elif path.suffix.lower() == ".npz":
+    else:
         with atomic_file(path) as file, zipfile.ZipFile(file, "w") as archive:
             for key, column in columns.items():
                 _write_npy(archive, key, column)
-    else:
-        write_embeddings(path, {key: column.whole() for key, column in columns.items()})
 
 
 def _write_npy(archive: zipfile.ZipFile, key: str, column: Column) -> None:

@@ -20,7 +20,7 @@ from ..datasets.photo_images import PhotoImages, Progress
 from ..datasets.releases import Listing, PhotoDataset
 from ..engine.corrupted_images import CorruptedImages
 from ..engine.encoder import Encoder, Load
-from ..errors import UnknownName, UserError
+from ..errors import UserError, require_known
 from ..protocols.recipes._base import recipe_of
 from ..resources import cores
 from ..seeds import content_id
@@ -48,9 +48,7 @@ class Wanted:
 
 def embed_features(wanted: Wanted, encoder: Encoder, site: Site, progress: Progress) -> str:
     """Embed photographs, augmented views and corrupted images of them, to a file that `bench data features` imports."""
-    for kind in wanted.kinds:
-        if kind not in CORRUPTIONS:
-            raise UnknownName("corruption", kind, CORRUPTIONS)
+    require_known("corruption", wanted.kinds, CORRUPTIONS)
     name = wanted.dataset or Folder.name
     augmentation = site.datasets.dataset(name).augmentation_type(**recipe_of(site.datasets.dataset(name)).augmentation)
     try:

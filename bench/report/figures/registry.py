@@ -8,7 +8,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-from ...errors import UnknownName
+from ...errors import require_known
 from ..render import to_csv, write_file
 from .source import Drawing, Note, Source
 from .style import figure_style, save_figure
@@ -49,9 +49,7 @@ FIGURES = {**AUTOMATIC, **ON_REQUEST, **THEORY}
 
 def kinds_of(names: Sequence[str]) -> list[str]:
     """Names of kinds of figures, each once; ``all`` stands for every kind."""
-    for name in names:
-        if name != "all" and name not in FIGURES:
-            raise UnknownName("figure", name, [*FIGURES, "all"])
+    require_known("figure", names, [*FIGURES, "all"])
     return list(FIGURES if "all" in names else dict.fromkeys(names))
 
 

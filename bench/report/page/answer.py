@@ -323,10 +323,6 @@ def _missing(data_sets: Sequence[Words], cases: Sequence[Cases]) -> list[str]:
     return found if cases or found else ["No method here has a confidence of its own."]
 
 
-DIFFERENCE = "AUGRC"
-"""Title of the measure that decides."""
-
-
 class Headline(NamedTuple):
     """Sentences about systems, one for each question, their counts, and a matrix of methods for each kind of images."""
 
@@ -481,7 +477,7 @@ def _named_sentence(question: Question, found: Sequence[System]) -> str:
     for name, own in grouped(found, _name).items():
         said = [
             f"{each.outcome}{' (not if adjusted)' * (each.outcome in ('better', 'worse') and not each.holds)} on"
-            f" {IMAGES[each.split]}, {difference_text(each.differences[DIFFERENCE])} points"
+            f" {IMAGES[each.split]}, {difference_text(each.difference)} points"
             for each in own
         ]
         texts.append(f"{name} is {'; '.join(said)}")
@@ -496,7 +492,7 @@ def _what_is_compared(found: Sequence[System]) -> str:
     named = [
         f"{name} on {', '.join(dict.fromkeys(each.contender.dataset for each in own))}" for name, own in plain.items()
     ]
-    seeds = sorted({each.differences[DIFFERENCE].n for each in found})
+    seeds = sorted({each.difference.n for each in found})
     count = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
     unequal = dict.fromkeys(
         each.contender.dataset for each in found if AGREEMENT in each.rival.name and not each.with_agreement
@@ -543,7 +539,7 @@ def _name(each: System) -> str:
 
 
 def _cell(each: System, ids: Mapping[int, str]) -> Cell:
-    difference = each.differences[DIFFERENCE]
+    difference = each.difference
     text = f"{each.outcome}{'*' * (each.counts and each.holds)} {round(100 * difference.mean, 1) + 0.0:+.1f}"
     if each.same_order_as:
         text = f"({each.same_order_as}) {text}"
