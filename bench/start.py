@@ -29,7 +29,7 @@ class _Forgiving(io.FileIO):
 
 
 class _Log(_Forgiving):
-    """A stream of messages; those that a full disk has no room for are lost, and the work goes on."""
+    """A stream of messages; those that cannot be written, as on a full disk, are lost, and the work goes on."""
 
     def write(self, data: Any) -> int:
         try:

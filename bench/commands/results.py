@@ -290,9 +290,10 @@ def report(
         if out is None:
             raise
         write_metrics(collected, out)  # the results folder is read-only, say
+    messages = Console(stderr=True)
     for line in missing:
-        say(Console(stderr=True), f"not drawn: {line}")
-    say_what_was_left_out(damaged, collected.superseded, Console(stderr=True))
+        say(messages, f"not drawn: {line}")
+    say_what_was_left_out(damaged, collected.superseded, messages)
     _say_what_was_rescored(collected)
     if as_json:
         print_paths(written, as_json)

@@ -145,7 +145,7 @@ def _check_all_used(asked: Asked, settings: Sequence[Setting]) -> None:
             raise UserError(f"--scorers {name}: not defined for the distributions of {', '.join(asked.methods)}")
     if HEAD_START in unused:
         raise UserError(
-            f"--set {HEAD_START}: is for a mean head that --frozen trains; name such a method (a two-stage one has its"
+            f"--set {HEAD_START} is for a mean head that --frozen trains; name such a method (a two-stage one has its"
             " base's)"
         )
     if TRAIN_FROM in unused:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -245,8 +243,7 @@ def write_metrics(results: Results, root: Path) -> Path | None:
     """Write the tidy table as ``metrics.csv`` to the folder ``root``; None if no test is finished."""
     if results.frame.empty:
         return None
-    if not root.is_dir():  # deleted meanwhile; see write_file
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(root))
+    root.stat()  # a folder that was deleted meanwhile is not made again; see write_file
     path = root / "metrics.csv"
     write_atomic(path, to_csv(results.frame).encode())
     return path
