@@ -25,8 +25,11 @@ MISSING = [
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=f"not here: {', '.join(MISSING)}")]
 
 GRID = ("--method", "cosface,pfe", "--dataset", "ndigit_smoke", "--set", "optim.epochs=40", "--seeds", "2")
-GRID = (*GRID, "--trials", "4")
+GRID = (*GRID, "--trials", "4", "--set", "data.epoch_repeats=8")
 """Arguments of a run of 12 trainings that are long enough for a node to leave and come back."""
+
+AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
+"""Helpers of a node of Ray that may outlive it."""
 
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT")
 """States of a job that has ended."""
@@ -220,7 +223,7 @@ def _left(slurm, agents):
     for pid in slurm.processes("SLURM_JOB_ID="):
         with contextlib.suppress(OSError):  # it has ended
             found.append(Path(f"/proc/{pid}/cmdline").read_text().strip("\0"))
-    return [command for command in found if agents or command != "ray::DashboardAgent"]
+    return [command for command in found if agents or command not in AGENTS]
 
 
 def _nothing_left(slurm):
@@ -266,7 +269,7 @@ def test_the_cable_of_a_node_is_cut_until_ray_gives_it_up_and_it_rejoins(slurm, 
     _wait(lambda: run.joined() == 1 and run.in_training() == 2 and run.recorded(), 600, "two trainings at once")
     before = run.recorded()
     slurm.cut_for(run.node, 75)
-    _wait(lambda: run.joined() == 2, 120, f"the node's return: {run.log('node')}")
+    _wait(lambda: run.joined() == 2, 120, f"the node's return: {run.log('node')}{run.log('head')}")
     run.finish()
     assert "has left" in run.log("head")
     assert (run.root / "metrics.csv").read_bytes() == table
