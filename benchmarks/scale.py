@@ -1,6 +1,6 @@
 """Scale in simulation: one driver, hundreds of workers that train in no time, up to 100,000 records in a folder.
 
-    uv run python benchmarks/scale.py [--records 2000 10000 100000] [--workers 500] [--template results/runs]
+    uv run python benchmarks/scale.py [--records 3000 10000 100000] [--workers 500] [--template results/runs]
 
 All methods are tuned on the four data sets that need no download, with four models each: about 100 studies, which try
 four settings at a time, so that about 1,660 trainings can run at once. The number of records is reached by more trials
@@ -603,7 +603,7 @@ def approximate(count: int, queries: int) -> None:
 def main() -> None:
     """Measure folders of several sizes, a data set of features, or searches in a large gallery."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, nargs="+", default=[2000, 10_000, 100_000])
+    parser.add_argument("--records", type=int, nargs="+", default=[3000, 10_000, 100_000])
     parser.add_argument("--workers", type=int, default=500)
     parser.add_argument("--template", type=Path, help="folder of results whose first test is copied")
     parser.add_argument("--commands", nargs="*", choices=COMMANDS, default=list(COMMANDS))

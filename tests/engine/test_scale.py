@@ -51,7 +51,7 @@ def test_simulated_workers_leave_a_whole_folder(scale, template, tmp_path, monke
     assert (again.units, again.most) == (first.units, 0)
 
 
-@pytest.mark.parametrize("records", [2000, 10_000, 100_000])
+@pytest.mark.parametrize("records", [3000, 10_000, 100_000])
 def test_the_grid_has_about_the_records_that_were_asked_for(records, scale):
     trials, seeds = scale.Grid.of(records)
     made = scale.STUDIES * (1 + trials + (trials + seeds) * scale.FOLDS + 2 * seeds)
