@@ -28,9 +28,6 @@ GRID = ("--method", "cosface,pfe", "--dataset", "ndigit_smoke", "--set", "optim.
 GRID = (*GRID, "--trials", "4", "--set", "data.epoch_repeats=8")
 """Arguments of a run of 12 trainings that are long enough for a node to leave and come back."""
 
-AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
-"""Helpers of a node of Ray that may outlive it."""
-
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT")
 """States of a job that has ended."""
 
@@ -223,7 +220,7 @@ def _left(slurm, agents):
     for pid in slurm.processes("SLURM_JOB_ID="):
         with contextlib.suppress(OSError):  # it has ended
             found.append(Path(f"/proc/{pid}/cmdline").read_text().strip("\0"))
-    return [command for command in found if agents or command not in AGENTS]
+    return [command for command in found if agents or command != "ray::DashboardAgent"]
 
 
 def _nothing_left(slurm):
