@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -15,13 +16,16 @@ from rich.progress import (
     DownloadColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
+    Task,
     TaskID,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.table import Column
+from rich.text import Text
 
 from .errors import printable
 
@@ -69,8 +73,31 @@ class Lines:
             self._say(f"{what}: {done} of {total}{_left(total - done, done - there, now - began)}")
 
 
+class _Epochs(ProgressColumn):
+    """Epochs that are done, the time since the start and the time left."""
+
+    def render(self, task: Task) -> Text:
+        """All of it in one column, which a narrow terminal keeps whole."""
+        if not task.total:
+            return Text("nothing to train")
+        times = [seconds and timedelta(seconds=int(seconds)) for seconds in (task.elapsed, task.time_remaining)]
+        left = f" left {times[1] or '-'}" if not task.finished else ""
+        return Text(f"{task.completed:g}/{task.total:g} epochs {times[0] or timedelta()}{left}")
+
+
+class _Note(ProgressColumn):
+    """The note of a bar: what a narrow terminal cuts first."""
+
+    def render(self, task: Task) -> Text:
+        """One line, however short."""
+        return Text(str(task.fields["note"]), style="cyan", no_wrap=True, overflow="ellipsis")
+
+
 class Display:
-    """Progress bars of a run, one per cell, in epochs, with the best value so far and the time left."""
+    """Progress bars of a run, one per cell, in epochs, with the best value so far and the time left; then one of all.
+
+    On a narrow terminal notes are cut first, then names.
+    """
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -78,21 +105,18 @@ class Display:
         self._started = self._spoke = time.monotonic()
         self._progress = Progress(
             SpinnerColumn(finished_text="[green]✓"),
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("epochs"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(elapsed_when_finished=False),
-            TextColumn("{task.fields[note]}", style="cyan"),
+            TextColumn("{task.description}", table_column=Column(no_wrap=True, max_width=max(12, console.width - 50))),
+            BarColumn(bar_width=24 if console.width >= 100 else 6),
+            _Epochs(table_column=Column(no_wrap=True)),
+            _Note(table_column=Column()),
             console=console,
             disable=not self._live,
             speed_estimate_period=120,
         )
         self._tasks: dict[Cell, TaskID] = {}
-        self._notes: dict[Cell, str] = {}
-        self._seeds: dict[Cell, int] = {}
+        self._all: TaskID | None = None
+        self._notes: dict[Cell, tuple[str, str]] = {}
+        self._seeds: dict[Cell, list[int]] = {}
 
     def __enter__(self) -> Display:
         self._progress.start()
@@ -101,43 +125,65 @@ class Display:
     def __exit__(self, *exc: type[BaseException] | BaseException | TracebackType | None) -> None:
         self._progress.stop()
 
-    def add(self, cell: Cell, epochs: int) -> None:
-        """Add epochs, the most that a cell can take, to the length of its bar."""
+    def add(self, cell: Cell, epochs: int, seeds: int = 0) -> None:
+        """Add epochs, the most that a cell can take, to the length of its bar, and seeds that will be tested."""
+        self._seeds.setdefault(cell, [0, 0])[1] += seeds
         if cell in self._tasks:
             self.skip(cell, -epochs)
             return
         self._tasks[cell] = self._progress.add_task(f"[bold]{cell.method}[/] on {cell.dataset}", total=epochs, note="")
+        if len(self._tasks) > 1:
+            if self._all is not None:
+                self._progress.remove_task(self._all)
+            self._all = self._progress.add_task("all", total=None, note="")
+            self._sum()
 
     def advance(self, cell: Cell, epochs: int) -> None:
         """Advance the bar of a cell by epochs that were trained."""
         self._progress.advance(self._tasks[cell], epochs)
+        if self._all is not None:
+            self._progress.advance(self._all, epochs)
 
     def skip(self, cell: Cell, epochs: int) -> None:
         """Shorten the bar of a cell by epochs that need no training: done already, or their tuning trial failed."""
         task = self._progress.tasks[list(self._tasks).index(cell)]
         self._progress.update(self._tasks[cell], total=max(0, (task.total or 0) - epochs))
+        self._sum()
+
+    def _cells(self) -> list[Task]:
+        """The bars of cells, without that of all."""
+        return [task for task in self._progress.tasks if task.id != self._all]
+
+    def _sum(self) -> None:
+        if self._all is not None:
+            self._progress.update(self._all, total=sum(task.total or 0 for task in self._cells()))
 
     def note(self, cell: Cell, text: str) -> None:
-        """Show a short note next to the bar of a cell, such as its best value so far."""
-        if self._notes.get(cell) == text:
-            return
-        self._notes[cell] = text
-        self._progress.update(self._tasks[cell], note=text)
-        if not self._live:
-            self.log(f"{cell.method} on {cell.dataset}: {text}")
+        """Show a short note about the tuning of a cell next to its bar, such as the best value so far."""
+        self._show(cell, (text, self._notes.get(cell, ("", ""))[1]))
 
     def tested(self, cell: Cell, seed: int) -> None:
         """Report that one seed of a cell is trained and tested, once for each of several settings."""
-        seeds = self._seeds[cell] = self._seeds.get(cell, 0) + 1
-        tuning = self._notes.get(cell, "").split("; ")[0]
-        self.note(cell, "; ".join(filter(None, [tuning, f"{seeds} seed{'s' if seeds > 1 else ''} tested"])))
+        counts = self._seeds[cell]
+        counts[0] += 1
+        done, of = counts[0], max(counts)
+        self._show(cell, (self._notes.get(cell, ("", ""))[0], f"{done} of {of} seed{'s' if of > 1 else ''} tested"))
+
+    def _show(self, cell: Cell, notes: tuple[str, str]) -> None:
+        if self._notes.get(cell) == notes:
+            return
+        self._notes[cell] = notes
+        text = "; ".join(filter(None, reversed(notes)))  # the newer one first: the end may be cut
+        self._progress.update(self._tasks[cell], note=text)
+        if not self._live:
+            self.log(f"{cell.method} on {cell.dataset}: {text}")
 
     def working(self, step: str) -> None:
         """Hear what a worker is doing; after a silence, a log says it, with the epochs that are left."""
         now = time.monotonic()
         if self._live or now - self._spoke < EVERY:
             return
-        done, total = (sum(getattr(task, of) or 0 for task in self._progress.tasks) for of in ("completed", "total"))
+        done, total = (sum(getattr(task, of) or 0 for task in self._cells()) for of in ("completed", "total"))
         left = _left(total - done, done, now - self._started)
         self.log(f"{done:g} of {total:g} epochs{left}; now: {step}")
 

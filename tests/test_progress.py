@@ -105,6 +105,33 @@ def test_on_a_terminal_the_bars_say_it(clock):
     assert "bench:" not in console.file.getvalue()
 
 
+def _bars(width, *cells):
+    """Lines of the bars of cells of 2,750 epochs, half of them done, after two of five tests."""
+    with Display(Console(file=io.StringIO(), width=width, force_terminal=True)) as display:
+        for cell in cells:
+            display.add(cell, 2750, 5)
+        display.advance(cells[0], 1375)
+        display.note(cells[0], "50/50 trials, best val MAP@R 0.7123")
+        for seed in (0, 1):
+            display.tested(cells[0], seed)
+        shown = Console(file=io.StringIO(), width=width)
+        shown.print(display._progress)
+    return shown.file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_narrow_terminal_cuts_notes_and_names_but_not_the_time_left(width):
+    cells = [Cell("reality_check", "ndigit_smoke", "dul_cls"), Cell("reality_check", "glyphs", "proxy_anchor_el_nivmf")]
+    (one,), (first, _, whole) = _bars(width, cells[0]), _bars(width, *cells)
+    for line in (one, first):
+        assert "1375/2750 epochs 0:00:00 left" in line
+        assert len(line) <= width
+    assert "1375/5500 epochs" in whole
+    assert " all " in whole
+    assert ("dul_cls on ndigit_smoke" in one) == (width > 60)
+    assert "2 of 5 seeds tested" in _bars(120, cells[0])[0]
+
+
 class _Worker:
     usable, node = True, ""
 

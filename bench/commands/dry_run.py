@@ -54,7 +54,8 @@ def print_dry_run(plans: tuple[Plan, ...], site: Site, results: Path, launch: La
     searched = "" if queries is None else f"{queries} queries, drawn, of "
     print(f"tested on {searched}clean images{' and under ' if ranges else ''}{', '.join(named)}")
     tests = sum(plan.tests for plan in plans)
-    print(f"at most {sum(plan.trainings for plan in plans)} trainings, {tests} tests; results in {results}")
+    trainings = sum(plan.trainings for plan in plans)
+    print(f"at most {_count(trainings, 'training')}, {_count(tests, 'test')}; results in {results}")
     print_estimate(plans, site, launch)
 
 
@@ -119,6 +120,7 @@ def print_estimate(plans: tuple[Plan, ...], site: Site, launch: Launch) -> None:
     workers = launch.workers or worker_count(None, device, launch.gpus_per_worker)
     site = site.model_copy(update={"device": device})
     seconds, disk, decode, maps = 0.0, {}, {}, {}
+    longest: dict[PlanKey, float] = {}
     of_study: dict[PlanKey, list[Plan]] = {}
     for name in site.lacking:
         print(f"{name} is not here: no estimate of its time and disk")
@@ -132,6 +134,7 @@ def print_estimate(plans: tuple[Plan, ...], site: Site, launch: Launch) -> None:
             raise UserError(str(error)) from None
         of_plans = sum(map(estimated.total, (plan, *others)))
         seconds += of_plans
+        longest[plan.study_key] = estimated.longest(plan)
         key = (plan.cell.dataset, repr(plan.template.view))
         disk[key], decode[key] = estimated.cache_bytes, estimated.decode
         # The trainings of every class split read maps of their own images.
@@ -143,7 +146,12 @@ def print_estimate(plans: tuple[Plan, ...], site: Site, launch: Launch) -> None:
         )
     if site.lacking and not of_study:
         return
-    total = sum(decode.values()) / max(1, cores()) + seconds / workers
+    # A head waits for its base, and one training is not divided among workers.
+    chains = (
+        of + (longest.get(plan.base.study_key, 0.0) if plan.base else 0.0)
+        for (plan, *_), of in zip(of_study.values(), longest.values())
+    )
+    total = sum(decode.values()) / max(1, cores()) + max(seconds / workers, *chains, 0.0)
     print(f"at most about {readable(total)} with {_count(workers, 'worker')} on {device}, from timed steps;")
     print("early stopping shortens it, and results that exist are not computed again")
     if sum(disk.values()):

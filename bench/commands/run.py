@@ -507,7 +507,7 @@ def _execute(batches: Sequence[tuple[Plan, ...]], launched: Launched, console: C
                     with Display(console) as display:
                         pool.heard = display.working
                         for plan in plans:
-                            display.add(plan.cell, plan.trainings * plan.epochs)
+                            display.add(plan.cell, plan.trainings * plan.epochs, plan.tests)
                         total.add(await Scheduler(plans, launched.site, pool, display, rerun).execute())
                 await loading
                 return total

@@ -56,6 +56,15 @@ class Estimate:
         each = plan.trainings * self.training / plan.models + bases * self.features + plan.seeds * self.test
         return plan.models * (each + plan.trials * self.measuring)
 
+    def longest(self, plan: Plan) -> float:
+        """Seconds of what follows one after the other in a plan, however many workers there are.
+
+        That is a training for each batch of trials, then that of a seed and its test.
+        """
+        batches = -(-plan.trials // plan.trial_batch)
+        trained = batches * (self.training + self.measuring) + self.training * (plan.trainings > plan.trials)
+        return self.features + trained + self.test
+
 
 def median_seconds(work: Callable[[], Any]) -> float:
     """Median seconds of some work, up to five times in about a second, after once that does not count.

@@ -66,6 +66,25 @@ def test_a_dry_run_times_a_training_once_for_all_splits(tmp_path, monkeypatch, c
     assert f"{readable(100 * (4 + 4 * 2) + 10 * 4 * 2)} in one process" in said
 
 
+@pytest.mark.parametrize(
+    ("asked", "workers", "seconds"),
+    [
+        ({"hparams": "default", "seeds": 1}, 2, 100 + 10),  # one training is not divided
+        ({"hparams": "default", "seeds": 4}, 2, 4 * (100 + 10) / 2),
+        # Two batches of trials, then the seeds.
+        ({"hparams": "tuned", "trials": 8, "seeds": 1}, 64, 3 * 100 + 10),
+    ],
+)
+def test_a_dry_run_divides_no_training_among_workers(tmp_path, monkeypatch, capsys, asked, workers, seconds):
+    each = Estimate(1, 0, training=100, features=0, measuring=0, test=10, decode=0, cache_bytes=0)
+    monkeypatch.setattr(dry_run, "estimate", lambda plan, site: each)
+    plans = _plans(tmp_path, methods=("cosface",), **asked)
+    dry_run.print_dry_run(plans, Site(results=str(tmp_path)), tmp_path, Launch(workers=workers))
+    said = capsys.readouterr().out
+    assert f"at most about {readable(seconds)} with" in said
+    assert ("at most 1 training, 1 test;" in said) == (asked["hparams"] == "default" and asked["seeds"] == 1)
+
+
 def test_frozen_runs_stay_on_the_own_split(tmp_path):
     plans = _plans(tmp_path, "data.class_splits=2", methods=("cosface",), vary=("order",))
     assert [plan.pinned.text for plan in plans] == ["", "data.class_seed=1", "data.class_seed=2", "frozen=order"]
