@@ -203,6 +203,7 @@ def writers(tree: Path) -> dict[str, list[str]]:
                 for node in ast.walk(parsed)
                 if isinstance(node, ast.ImportFrom) and node.module == "rich.table"
                 for alias in node.names
+                if alias.name == "Table"
             }
             for function in ast.walk(parsed):
                 if isinstance(function, Function):

@@ -25,9 +25,32 @@ _PLACES = {"load": "api.load", "results": "api.results", "run": "api.run", "scor
 def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    function = getattr(import_module(f".{_PLACES[name]}", __name__), name)
+    function = _explained(getattr(import_module(f".{_PLACES[name]}", __name__), name))
     globals()[name] = function  # found at once from now on
     return function
+
+
+def _explained(function: Any) -> Any:
+    """A function whose error about a wrong argument suggests the right one, as the command line does."""
+    from functools import wraps
+    from inspect import signature
+
+    from .errors import nearest
+
+    parameters = signature(function).parameters
+
+    @wraps(function)
+    def call(*args: Any, **given: Any) -> Any:
+        try:
+            signature(function).bind(*args, **given)
+        except TypeError as error:
+            unknown = next((name for name in given if name not in parameters), "")
+            named = ", ".join(f"{name}=.." for name, of in parameters.items() if of.kind == of.KEYWORD_ONLY)
+            hint = nearest(unknown, parameters) or (f"; by name: {named}" if named else "")
+            raise TypeError(f"bench.{function.__name__}: {error}{hint}") from None
+        return function(*args, **given)
+
+    return call
 
 
 def __dir__() -> list[str]:

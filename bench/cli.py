@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import sys
 from typing import Annotated
 
@@ -18,6 +19,7 @@ from .errors import (
     from_plugin,
     installable,
     is_out_of_memory,
+    nearest,
     place_of,
     printable,
     shortened,
@@ -144,5 +146,9 @@ def _usage_error(error: Exception) -> int:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "bench"
         text = printable(" ".join(message.replace("Value error, ", "").split()))
+        if unknown := re.match(r"No such command '(.*)'\.$", text):
+            text = text[:-1] + nearest(unknown[1], getattr(context and context.command, "commands", ()))
+        elif text.startswith("Got unexpected extra argument"):
+            text += "; several names are one list, such as --method cosface,dul_cls"
         sys.stderr.write(f"bench: {text} (see `{command} --help`)\n")
     return int(getattr(error, "exit_code", 2))

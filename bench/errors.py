@@ -21,14 +21,34 @@ class UserError(Exception):
     """An error the user can fix: one line that says what to do. Exit code 2."""
 
 
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Words that suggest the nearest known name; empty if none is near.
+
+    Example:
+        >>> nearest("dulcls", ["dul_cls", "pfe"]), nearest("x", ["dul_cls"])
+        ("; did you mean 'dul_cls'?", '')
+    """
+    near = get_close_matches(name, sorted(known), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def no_such(path: Path, what: str = "file") -> str:
+    """Words about a path that is not there, with the nearest name that is."""
+    try:
+        there = [each.name for each in path.absolute().parent.iterdir()]
+    except OSError:
+        there = []
+    return f"no such {what}{nearest(path.name, there)}"
+
+
 class UnknownName(UserError):
-    """A name that does not exist; the message suggests the nearest known name, and ``elsewhere`` to look."""
+    """An unknown name; the message suggests the nearest known one or lists all, and ``elsewhere`` to look."""
 
     def __init__(self, what: str, name: str, known: Iterable[str], elsewhere: str = "") -> None:
         names = sorted(known)
-        near = get_close_matches(name, names, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        super().__init__(f"unknown {what} {shortened(name, 100)!r}{hint} (known: {', '.join(names)}{elsewhere})")
+        near = nearest(name, names)
+        hint = f"{near} {elsewhere.removeprefix('; ')}".rstrip() if near else f" (known: {', '.join(names)}{elsewhere})"
+        super().__init__(f"unknown {what} {shortened(name, 100)!r}{hint}")
 
 
 def require_known(what: str, names: Iterable[str], known: Collection[str]) -> None:

@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .closure import file_of, import_statements, plugin_name
-from .errors import LINE, PLUGINS, UnknownName, UserError, first_line, place_of
+from .errors import LINE, PLUGINS, UnknownName, UserError, first_line, no_such, place_of
 from .names import check_name, why_not_a_name
 from .resources import data_home
 
@@ -302,7 +302,7 @@ def _plugin_files(paths: Iterable[Path]) -> list[Path]:
     found = {os.path.realpath(path): path for path in reversed(list(paths))}
     for path in reversed(found.values()):
         if not path.is_file():
-            raise UserError(f"--plugin {path}: no such file")
+            raise UserError(f"--plugin {path}: {no_such(path)}")
     return list(found.values())[::-1]
 
 

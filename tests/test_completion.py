@@ -145,3 +145,12 @@ def test_kinds_are_listed_by_their_singular_too(capsys):
     assert "did you mean 'methods'?" in capsys.readouterr().err
     assert main(["list"]) == 2
     assert "name what to list: methods, datasets" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [[], ["data"], ["paper"]])
+def test_help_cuts_no_summary_at_80_columns(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([*command, "--help"]) == 0
+    shown = capsys.readouterr().out.partition("Commands:")[2]
+    assert len(shown.splitlines()) > 3
+    assert ".." not in shown

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..commands.options import DEFAULT_RESULTS, site_of
-from ..errors import UserError, first_line
+from ..errors import UserError, first_line, no_such
 
 if TYPE_CHECKING:
     from ..engine.trained import Network
@@ -28,8 +28,8 @@ def load(
     """Load a trained network of a results folder, ready to embed images.
 
     Args:
-        results: Results folder. Without ``run``, the folder of one training, or ``hf://ORG/NAME`` for one on the
-            Hugging Face Hub, which is downloaded.
+        results: Results folder. Without ``run``, the folder of one training, ``hf://ORG/NAME`` for one on the Hugging
+            Face Hub, which is downloaded, or ``"METHOD/DATASET"`` in ``results/runs``.
         run: Which network: a method and a data set, ``"dul_cls/ndigit"``, for the first seed that was tested; the id of
             a training or test or its start (``train-`` or ``test-`` may precede it); or the folder of a training. A
             test of an ensemble gives all its members together.
@@ -59,13 +59,15 @@ def load(
 
     if device not in ("auto", "cpu", "cuda"):
         raise UserError(f"device={device!r}: one of auto, cpu, cuda")
+    if run is None and "/" in str(results) and not str(results).startswith(SCHEME) and not Path(results).exists():
+        results, run = DEFAULT_RESULTS, str(results)  # bench.load("dul_cls/ndigit")
     root = fetch(str(results)) if str(results).startswith(SCHEME) else Path(results)
     if run is None and not (root / RECORD).is_file() and not root.name.startswith(("train-", "test-")):
         raise UserError(f'name a network: bench.load({str(root)!r}, "METHOD/DATASET"), or the id of a training')
     folder = root if run is None else Path(run)
     if run is not None and not (folder.name.startswith(("train-", "test-")) and folder.is_dir()):
         if not root.is_dir():
-            raise UserError(f"{root}: no such folder; name the results folder of `bench run`")
+            raise UserError(f"{root}: {no_such(root, 'folder')}; name the results folder of `bench run`")
         folder = unit_folder(root, str(run))
     folder = folder.resolve()
     site = site_of(

@@ -34,7 +34,7 @@ def results(folder: str | PathLike[str] = DEFAULT_RESULTS) -> Results:
 
             r = bench.results("results/runs")
             r.metrics.query("metric == 'map_at_r' and split == 'test'").groupby("method")["value"].mean()
-            r.verdicts, r.trials, r.history, r.queries
+            r.comparison, r.verdicts, r.trials, r.history, r.queries
     """
     from ..commands.results import open_results
 
@@ -64,6 +64,13 @@ class Results:
 
         frame = self._judged.results.frame
         return as_texts(frame).assign(pinned=frame["pinned"].map(str))
+
+    @cached_property
+    def comparison(self) -> pd.DataFrame:
+        """The comparison of methods, a row each and data set: the table ``comparison.csv`` of ``bench report``."""
+        from ..report.comparison import comparison_frame
+
+        return comparison_frame(row for rows in self._judged.comparison.values() for row in rows)
 
     @cached_property
     def verdicts(self) -> pd.DataFrame:

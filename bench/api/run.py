@@ -6,11 +6,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from ..commands.options import DEFAULT_RESULTS
-from ..errors import UnitFailed, UserError
+from ..errors import UnitFailed, UserError, nearest
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -96,8 +95,7 @@ def arguments_of(given: Mapping[str, Any]) -> list[str]:
     words: list[str] = []
     for name, value in given.items():
         if name not in parameters or name == "help_all":
-            near = get_close_matches(name, parameters, n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]!r}?" if near else "; `bench run --help-all` lists them"
+            hint = nearest(name, parameters) or "; `bench run --help-all` lists them"
             raise UserError(f"bench.run has no option {name!r}{hint}")
         if value is None or value is False:
             continue

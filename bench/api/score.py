@@ -101,7 +101,7 @@ def score(
         images, by_file = EmbeddingSet.of({"embeddings": embeddings, **given}), True
         notes = [images.label_note] if images.label_note else []
     for note in notes:
-        warnings.warn(note, stacklevel=2)
+        warnings.warn(note, stacklevel=3)  # past the check of arguments in `bench/__init__.py`
     how = by_file if normalize is None else normalize
     return Scores(score_set(images, scorers=scorers, metrics=metrics, normalize=how), name)
 

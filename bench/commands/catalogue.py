@@ -76,7 +76,7 @@ def list_entries(
     check: Annotated[bool, typer.Option("--check", help=CHECK_HELP)] = False,
     plugin: Plugins = None,
 ) -> None:
-    """List methods, data sets, protocols, scorers, corruptions, tests, metrics, distributions or backbones.
+    """List methods, data sets, metrics and all else that has a name.
 
     \b
     bench list methods

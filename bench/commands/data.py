@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
-from ..errors import UserError, printable
+from ..errors import UserError, no_such, printable
 from ..registry import Registry
 from ..resources import cores, data_home, root_of
 from . import completion
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..datasets.verification import MemoryVerification, SplitVerification, Verification
 
 app = typer.Typer(
-    help="Download data sets to where `bench run` finds them, or place what you downloaded, and check them.",
+    help="Download, import and check data sets.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -86,7 +86,9 @@ def verify(
     as_json: Json = False,
     plugin: Plugins = None,
 ) -> None:
-    """Decode every image of a data set and print the counts of its splits; exit code 1 if images are damaged.
+    """Decode every image of a data set and count its splits.
+
+    The exit code is 1 if images are damaged.
 
     \b
     bench data verify cub200
@@ -142,8 +144,9 @@ def import_data(
     ] = None,
     plugin: Plugins = None,
 ) -> None:
-    """Unpack or copy a downloaded data set into the data root, and check that it is the expected release.
+    """Place a downloaded data set into the data root, and check it.
 
+    It has to be the expected release.
     Lists and counts are checked; `bench data verify` decodes the images. Links, devices, names outside of the folder
     and archives that unpack to far more than their size are refused.
 
@@ -171,8 +174,9 @@ def download_data(
     allow_partial: AllowPartial = False,
     plugin: Plugins = None,
 ) -> None:
-    """Download a data set from its owners, check it, unpack it into the data root, and decode every image.
+    """Download a data set from its owners, and check every image.
 
+    It is unpacked into the data root.
     Source and licence are printed first. An interrupted download is resumed; the archive is removed once unpacked.
     Owners that do not serve their data openly are named with what to fetch from them.
 
@@ -219,8 +223,9 @@ def import_features(
     ] = None,
     data_root: DataRoot = None,
 ) -> None:
-    """Import features that you have computed, so that methods are trained on them as on a frozen network.
+    """Import features that you have computed, to train heads on.
 
+    Methods are trained on them as on a frozen network.
     Files are .npz, .safetensors or .parquet with `features [N, F]`, or `[N, V, F]` of V augmented views, and `labels
     [N]`. Optional: `ids [N]`, `class_names [C]`, `groups [N]` (classes that share a group are held out together),
     `embeddings [N, F]` of the images as they are (else the first view), `corrupted_crop [N, F]` with `severity_crop
@@ -376,7 +381,7 @@ def import_release(
 
     for source in sources:
         if not source.exists():
-            raise UserError(f"{source}: no such file or folder")
+            raise UserError(f"{source}: {no_such(source, 'file or folder')}")
         if Path(os.path.realpath(root)).is_relative_to(os.path.realpath(source)):
             raise UserError(f"--data-root {root} lies inside {source}: it would be copied into itself")
     Registry("datasets", plugins).get(name)  # the name is known before it is a part of a path

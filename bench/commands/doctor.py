@@ -47,8 +47,9 @@ def doctor(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Check that this machine computes what it should, measure how fast, and say what a run should be told.
+    """Check that this machine computes what it should.
 
+    Measures how fast it is, too, and says what a run should be told.
     Every check is a process of its own. On a GPU, every method, rankings and a whole run are compared with the CPU; a
     worker is killed, runs out of memory and breaks its GPU. Attach the file to bug reports.
 

@@ -25,8 +25,9 @@ def export(
     results: Results = DEFAULT_RESULTS,
     plugin: Plugins = None,
 ) -> None:
-    """Write the network of a trained unit as a file that works without bench, for any number of images.
+    """Write a trained network as a file that works without bench.
 
+    It takes any number of images.
     Its input is `images`, normalised as the file's metadata say; its outputs are `embedding` (unit vectors),
     `variance` or `concentration` if the method has one, and `confidence`, the method's own or the free one named in
     the metadata. These also have thresholds of the confidence and of the cosine of two images, chosen on the validation

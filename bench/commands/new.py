@@ -32,8 +32,9 @@ def new(
     name: Annotated[str, typer.Argument(help="Its name: lower-case letters, digits, underscores.")],
     out: Annotated[Path | None, typer.Option("--out", help="File; NAME.py if not given.", metavar="FILE")] = None,
 ) -> None:
-    """Write a plug-in file to start from; its first lines say how to try it.
+    """Write a plug-in file to start from.
 
+    Its first lines say how to try it.
     All kinds pass the checks and run as they are, except photo-dataset: it needs images, and weights of a backbone
     before anything can be trained on it.
 

@@ -119,8 +119,9 @@ def table(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Train and test what a table or figure of a paper shows, and print our numbers next to the published ones.
+    """Run a table or figure of a paper, and print both numbers.
 
+    Trains and tests what it shows; the published values stand next to ours.
     The same command again resumes where the last one stopped. Differences from the paper are listed below the table.
 
     \b
@@ -278,8 +279,9 @@ def claims(
     plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:
-    """Judge claims of papers by the records of results folders: each holds, is negligible, reversed or undecided.
+    """Judge claims of papers by the records of results folders.
 
+    Each holds, is negligible, reversed or undecided.
     Writes claims.md and claims.csv, with the command that makes the records of each claim.
 
     \b

@@ -50,8 +50,9 @@ def rescore(
     plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:
-    """Give the finished tests of a results folder new values, without a training: from the files they have kept.
+    """Give finished tests new values, without a training.
 
+    They come from the files that the tests of a results folder have kept.
     Use it after a test was changed or a plug-in test was added, also for results of older code. Tests of confidences
     need the file of queries alone; others, and those of plug-ins, need the embeddings. Each rescoring has a
     record of its own, which names the code of the test and that of the new values; the record of the test stays as it

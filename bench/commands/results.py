@@ -78,8 +78,9 @@ def status(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Count the trials, trained and tested seeds in a results folder, and name the processes at work in it.
+    """Count the finished trials, trainings and tests.
 
+    Names the processes at work in the results folder, too.
     There is one line per protocol, data set and method. Damaged files are not counted; the command that made such a
     file makes it again.
 
@@ -246,8 +247,9 @@ def report(
     plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:
-    """Write one page (HTML), tables (CSV, Markdown, LaTeX) and figures (PNG, SVG, CSV) from a results folder.
+    """Write the page, tables and figures of a results folder.
 
+    One page (HTML), tables (CSV, Markdown, LaTeX) and figures (PNG, SVG, CSV).
     The page, report.html, can be read offline and sent; the pictures that are drawn are part of it.
 
     \b

@@ -261,9 +261,10 @@ def run(
     ] = None,
     help_all: HelpAll = False,
 ) -> None:
-    """Tune, train and test methods on data sets; write tables and figures.
+    """Tune, train and test methods on data sets.
 
-    The same command again resumes where the last one stopped: finished trainings and tests are never done twice.
+    Writes tables and figures. The same command again resumes where the last one stopped: finished trainings and tests
+    are never done twice.
 
     \b
     bench run --method dul_cls --dataset ndigit --seeds 5

@@ -72,8 +72,9 @@ def score(
     plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:
-    """Score embeddings made anywhere: retrieval, and whether their confidence is worth anything.
+    """Score embeddings made anywhere, and their confidences.
 
+    Retrieval, and whether a confidence is worth anything.
     A file contains embeddings [N, D] and integer labels [N], and if you have them confidence [N] (higher = more
     confident), variance [N] or [N, D], concentration [N], quality [N] (known quality of the images, higher = better),
     is_query [N], is_gallery [N], ids [N]. With several files of the same images, the others are compared with the
@@ -116,8 +117,9 @@ def compare(
     plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:
-    """Compare methods of a results folder seed by seed, or files of embeddings query by query.
+    """Compare methods seed by seed, or files query by query.
 
+    Methods of a results folder, or files of embeddings.
     The first is compared with each of the others; without names, every two methods are compared. For methods, the
     result is the mean difference (other minus first) over the seeds that both have, with its 95 % t-interval and a
     verdict: better, worse, equivalent or undecided. For files, it is what `bench score FILE FILE2` prints; --scorers,

@@ -14,8 +14,9 @@ def share(
     url: Annotated[str, typer.Argument(help="Repository on the Hugging Face Hub.", metavar="hf://ORG/NAME")],
     results: Results = DEFAULT_RESULTS,
 ) -> None:
-    """Upload a trained unit (weights, record, model card) to the Hugging Face Hub.
+    """Upload a trained unit to the Hugging Face Hub.
 
+    Its weights, its record and a model card.
     A repository that does not exist is made, and is public. Log in before, by `hf auth login` or $HF_TOKEN.
 
     \b

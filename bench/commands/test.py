@@ -63,8 +63,9 @@ def check_entries(
     as_json: Json = False,
     plugin: Plugins = None,
 ) -> None:
-    """Check that methods, data sets, tests of embeddings and corruptions do what each must do.
+    """Check methods, data sets, tests and corruptions of your own.
 
+    Each must do what its kind does, so that results can be trusted.
     Methods: shapes, gradients, confidence, state, frozen parts. Data sets: disjoint classes, labels, identities,
     images, crops, manifests. Tests: declared metrics in their range, the same in any order of the images. Corruptions:
     8-bit images of the same shape, a change that grows with severity, random numbers that depend on the image alone.

@@ -12,7 +12,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ..datasets.view import View
-from ..errors import UserError, first_line
+from ..errors import UserError, first_line, no_such
 from ..methods.backbones.registry import (
     GIVEN,
     NoWeights,
@@ -55,7 +55,7 @@ class Encoder:
 def checkpoint_folder(checkpoint: Path) -> Path:
     """Folder of the training that a file of trained weights belongs to, with its record next to it."""
     if not checkpoint.is_file():
-        raise UserError(f"--checkpoint {checkpoint}: no such file")
+        raise UserError(f"--checkpoint {checkpoint}: {no_such(checkpoint)}")
     if checkpoint.name != WEIGHTS or not (checkpoint.parent / RECORD).exists():
         raise UserError(
             f"--checkpoint {checkpoint} is not the {WEIGHTS} of a trained unit with its {RECORD} next to it; for"
@@ -93,7 +93,7 @@ def bare_backbone(
     is given, and pooled as is usual for it.
     """
     if weights not in (None, "none", "download") and not Path(str(weights)).is_file():
-        raise UserError(f"--weights {weights}: no such file")
+        raise UserError(f"--weights {weights}: {no_such(Path(str(weights)))}")
     try:
         if name == GIVEN:
             raise ValueError(f"{name} stands for the features of a data set, and is no network")

@@ -308,6 +308,7 @@ def unit_folder(results: Path, unit: str) -> Path:
     if not start or start.strip("0123456789abcdef"):
         raise UserError(
             f"{unit!r} is not a unit id, which the column `unit` of {results / 'metrics.csv'} has; nor METHOD/DATASET"
+            f" ({', '.join(tested_pairs(results)) or 'no test is finished'})"
         )
     if not unit.startswith("test-"):
         matching |= dict.fromkeys(sorted(results.glob(f"*/*/*/train-{start}*")))
@@ -320,6 +321,11 @@ def unit_folder(results: Path, unit: str) -> Path:
         names = ", ".join(f"{path.parent.name}/{path.name}" for path in list(matching)[:3])
         raise UserError(f"{unit} names {len(matching)} units ({names}, ..); name one of them")
     return next(iter(matching))
+
+
+def tested_pairs(results: Path) -> list[str]:
+    """What a results folder has tests of, as METHOD/DATASET."""
+    return sorted({f"{path.parts[-2]}/{path.parts[-3]}" for path in Store(results).units("test")})
 
 
 def _tested(path: Path, record: TestRecord) -> list[Path]:
@@ -339,8 +345,8 @@ def pair_folder(results: Path, method: str, dataset: str) -> Path:
     store = Store(results)
     tests = list(store.tests(Cell("*", dataset, method)))
     if not tests:
-        known = sorted({f"{path.parts[-2]}/{path.parts[-3]}" for path in store.units("test")})
-        raise UserError(f"{results} has no finished test of {method}/{dataset}; it has {', '.join(known) or 'none'}")
+        known = ", ".join(tested_pairs(results)) or "none"
+        raise UserError(f"{results} has no finished test of {method}/{dataset}; it has {known}")
     settings: dict[object, list[TestRecord]] = {}
     for record in tests:
         if record.spec.ensemble != "concatenated":  # of the same models as separated ones

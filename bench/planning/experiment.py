@@ -356,7 +356,11 @@ class SettingsFile:
 
 def read_experiment(path: Path) -> Values:
     """Values of the TOML file of an experiment, which :meth:`.Experiment.filled` checks."""
-    text = _read(path, str(path), "`bench run` takes options (--method M --dataset D) or a TOML file of them")
+    text = _read(
+        path,
+        str(path),
+        "`bench run` takes options (`--method M,N --dataset D`: several names are one list) or a TOML file of them",
+    )
     table: Values = _parsed(text, "TOML", str(path))
     return table
 

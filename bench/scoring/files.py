@@ -19,7 +19,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from ..errors import BadInput, first_line
+from ..errors import BadInput, first_line, no_such
 from ..store.files import write_atomic
 from .embedding_set import EmbeddingSet
 from .parquet import check_pyarrow, read_parquet, write_parquet
@@ -93,7 +93,7 @@ def check_format(path: Path) -> str:
     if path.is_dir():
         raise BadInput("is a folder; give a file")
     if not path.exists():
-        raise BadInput("no such file")
+        raise BadInput(no_such(path))
     _format_of(path)
     if path.stat().st_size == 0:
         raise BadInput("is empty")

@@ -195,6 +195,7 @@ def test_the_command_embeds_with_an_ensemble(runs, load, dots, images, tmp_path)
     [
         ("dul_cls/cub200", "no finished test of dul_cls/cub200; it has cosface/dots, "),
         ("xyz", "'xyz' is not a unit id"),
+        ("dul_cls", "nor METHOD/DATASET .*, dul_cls/dots, "),
         ("ffffffffffffff", "no unit ffffffffffffff in "),
         (None, "name a network"),
     ],
@@ -202,6 +203,15 @@ def test_the_command_embeds_with_an_ensemble(runs, load, dots, images, tmp_path)
 def test_a_network_that_does_not_exist_is_one_line(load, name, message):
     with pytest.raises(UserError, match=message):
         load(name)
+
+
+def test_a_pair_alone_is_looked_for_in_the_default_folder(runs, dots, tmp_path, monkeypatch):
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "runs").symlink_to(runs)
+    monkeypatch.chdir(tmp_path)
+    assert bench.load("dul_cls/dots", plugins=[dots], device="cpu").module.method.name == "dul_cls"
+    with pytest.raises(UserError, match="no finished test of dul_cls/ndigit"):
+        bench.load("dul_cls/ndigit", plugins=[dots])
 
 
 def test_several_settings_are_named_by_their_ids(tmp_path, load, dots):

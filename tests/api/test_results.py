@@ -26,6 +26,7 @@ def test_metrics_and_verdicts_are_the_files_of_the_report(runs, found):
     pd.testing.assert_frame_equal(counted, written[written["chosen"]].reset_index(drop=True), check_dtype=False)
     assert all(isinstance(value, str) for value in found.metrics["pinned"])
     assert to_csv(found.systems) == (runs / "report" / "systems.csv").read_text()
+    assert to_csv(found.comparison) == (runs / "report" / "comparison.csv").read_text()
 
 
 def test_history_has_every_epoch_of_every_training(runs, found):

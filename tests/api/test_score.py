@@ -1,5 +1,7 @@
 """bench.score in a notebook: files, summary, verdicts and the queries that fail."""
 
+import re
+
 import bench
 import numpy as np
 import pytest
@@ -118,3 +120,17 @@ def test_few_wrong_answers_are_said_to_tell_little():
     assert 0 < wrong < 20
     assert f"{wrong} wrong answers; AUROC and AURC of so few say little." in few.summary()
     assert "say little" not in bench.score(np.eye(10)[labels] + rows, labels).summary()
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: bench.score([[1.0]], [0], confidences=[1.0]), "did you mean 'confidence'?"),
+        (lambda: bench.score([[1.0]], [0], [1.0]), "by name: confidence=.., variance=.."),
+        (lambda: bench.load(runs="dul_cls"), "did you mean 'run'?"),
+        (lambda: bench.results(folders="x"), "did you mean 'folder'?"),
+    ],
+)
+def test_a_wrong_argument_is_answered_with_the_right_one(call, said):
+    with pytest.raises(TypeError, match=re.escape(said)):
+        call()

@@ -86,6 +86,10 @@ class Diverges(Method):
         (("show", "dulcls"), "did you mean 'dul_cls'"),
         (("list", "metod"), "did you mean 'methods'"),
         (("rum",), "run"),
+        (("train",), "did you mean 'run'?"),
+        (("run", "cosface", "ndigit"), "one list, such as --method cosface,dul_cls"),
+        (("run", "--method", "cosface", "dul_cls"), "--method M,N --dataset D"),
+        (("run", "--method", "dulcls"), "did you mean 'dul_cls'? one of a plug-in needs --plugin FILE\n"),
         (("run", "--method", ""), "no name was given"),
         (("run", "--method", "cosface", "--set", "optim.lr=inf"), "out of range"),
         (("run", "--method", "cosface", "--workers", "999"), "cores"),
@@ -310,3 +314,18 @@ def test_a_wrong_value_in_a_file_is_blamed_on_the_file(tmp_path):
         _plan(methods=("cosface",), hparams=str(path))
     path.write_text('{"optim.schedule": "multistep", "optim.milestones": [2, 5], "optim.head_epochs": 0}')
     assert _plan(methods=("cosface",), hparams=str(path)).template.optim.milestones == (2, 5)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("score", "photo"),
+        ("run", "--method", "cosface", "--plugin", "photo"),
+        ("data", "import", "cub200", "photo"),
+    ],
+)
+def test_a_path_that_is_not_there_is_answered_with_the_nearest(arguments, inside, tmp_path):
+    (tmp_path / "photos").mkdir()
+    done = inside(*arguments, check=False)
+    assert done.returncode == 2
+    assert "; did you mean 'photos'?" in done.stderr
