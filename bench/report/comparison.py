@@ -289,7 +289,8 @@ def columns() -> tuple[Column[ComparisonRow], ...]:
 
 
 NOTE = (
-    "Mean ± SD over seeds (ddof 1). Percent, except the rank correlation `Crop rho` between confidence and crop size. "
+    "Mean ± SD over seeds (ddof 1). Every method ranks by its own score. Percent, except the rank correlation"
+    " `Crop rho` between confidence and crop size. "
     "AURC (on crops): lower is better. `trainings`: tuning trials of the method and of its base. `[4/5]`: one of five "
     "seeds gave every image the same confidence, which has no rank correlation. `sep.`: mean over the models of a "
     "cross-validation; `conc.`: their embeddings side by side; `ens.`: the models of all seeds of a base as one. "
@@ -298,7 +299,8 @@ NOTE = (
 )
 
 CAPTION = (
-    "mean ± SD over seeds; bold: best; underlined: better than every deterministic method; rank: 95 % interval by MAP@R"
+    "mean ± SD over seeds, by the method's own score; bold: best; underlined: better than every deterministic method;"
+    " rank: 95 % interval by MAP@R"
     " over paired seeds; ties: methods that share a letter are not told apart."
 )
 """Caption of the comparison in LaTeX, after the name of the data set."""

@@ -195,7 +195,8 @@ def _decide(found: System) -> tuple[Outcome | None, str]:
 
 ABOUT = (
     "A method with a confidence of its own, against the plain method at the same budget with the free confidence that"
-    " validation chose. AUGRC: share of queries that are answered wrongly and accepted, mean over coverages; risk at"
+    " validation chose, each ranking by the scorer that validation chose. AUGRC: share of queries that are answered"
+    " wrongly and accepted, mean over coverages; risk at"
     " 80 %: share of wrong answers among the 80 % most confident; both of Recall@1, in percent, lower is better."
     " Differences are plain minus method, mean over paired seeds [95 % t-interval]; the verdict is that of AUGRC."
     " Holm: p-value adjusted over all methods that are counted. Best on test: whether the method is better than the"

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import bench
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -22,3 +23,18 @@ def test_the_tables_of_the_page_are_those_of_the_records(records: str, tmp_path:
     command = [sys.executable, ROOT / "benchmarks" / "study.py", "tables", ROOT / "results" / records]
     subprocess.run([*command, "--page", emptied], check=True)
     assert emptied.read_text("utf-8") == text
+
+
+@pytest.mark.parametrize("archive", ["grocery-squeezenet", "cub200-squeezenet"])
+def test_page_and_study_have_one_value_of_a_method(archive: str) -> None:
+    found = bench.results(ROOT / "results" / "study" / f"{archive}.tar.xz")._judged.splits
+    means = {
+        (each.contender.method, each.column.metric): f"{100 * each.summary.mean:.1f}"
+        for each in found
+        if not each.against and not each.question
+    }
+    text = (ROOT / "docs" / "study.md").read_text("utf-8").partition(f"<!-- tables of {archive} -->")[2]
+    said = re.findall(r"`(\w+)`\s([\d.]+),\s([\d.]+)[;.]", text[: text.index("<!-- end -->")])
+    assert {(name, "map_at_r"): value for name, value, _ in said} | {
+        (name, "recall_at_1"): value for name, _, value in said
+    } == means
