@@ -13,6 +13,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -65,6 +66,12 @@ class Entry:
         except BaseException as error:  # whatever a contributed file raises is its reason, not our crash
             what = f"{NOUNS[self.kind]} {self.name!r} from {self.origin}"
             raise UserError(f"{what} does not import: {_reason(error)}") from error
+
+    @property
+    def title(self) -> str:
+        """Name of a method in a paper: the start of its docstring, up to a colon or bracket; else the name."""
+        found = re.match(r"[^:(,]{1,30}(?=:| \(| as a method|,)", self.load().__doc__ or "")
+        return found[0].removesuffix(" as a method") if found else self.name
 
     @property
     def code(self) -> str | Path:

@@ -26,7 +26,7 @@ def mutual_information(log_probabilities: Tensor) -> Tensor:
 
 @register
 class DeepEnsemble(EnsembleMethod):
-    """Deep ensemble of the seeds of a base model: unit vectors side by side, agreement about the training classes.
+    """Deep ensemble (the seeds of a base model): unit vectors side by side, agreement about the training classes.
 
     It trains nothing: with ``--seeds 5`` it is one ensemble of the five models of the base, tested once.
     """

@@ -34,7 +34,7 @@ class GuidedElNivmfLoss(ElNivmfLoss):
 
 @register
 class ProxyAnchorElNivmf(DistributionProxyMethod):
-    """EL-nivMF (expected likelihood under non-isotropic vMF proxies) guided by Proxy-Anchor, as a method.
+    """Proxy-Anchor + EL-nivMF (expected likelihood under non-isotropic vMF proxies), as a method.
 
     The parameter ``form`` chooses: ``corrected`` follows the paper (Kirchhof et al. 2022),
     ``released`` its public code.

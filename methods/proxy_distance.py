@@ -55,7 +55,7 @@ class DistanceLoss(DistributionProxies):
 
 @register
 class ProxyDistance(DistributionProxyMethod):
-    """Method that compares vMF embeddings with proxies by a closed-form distance of the EL-nivMF paper.
+    """Proxy distance: vMF embeddings compared with proxies by a closed-form distance of the EL-nivMF paper.
 
     The parameter ``form`` chooses: ``corrected`` follows that paper (Kirchhof et al. 2022),
     ``released`` its public code.

@@ -38,7 +38,7 @@ class CapturedSquares(nn.Module):
 
 @register
 class Untrained(Method):
-    """Network before metric learning: features at the starting weights, reduced by a PCA and whitened in part.
+    """Untrained network: features at the starting weights, reduced by a PCA and whitened in part.
 
     What a training has to beat: heads on frozen features are always compared with it. The backbone stays at its
     starting weights; its pooled features of the training images determine the weights of the mean head in one pass,

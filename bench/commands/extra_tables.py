@@ -11,19 +11,21 @@ from ..errors import UserError, require_known
 from ..papers.items import every_item
 from ..report.exporters import check_tensorboard, write_optuna, write_tensorboard
 from ..report.figures.source import Source
-from ..report.frame import Results, as_texts
+from ..report.frame import as_texts
 from ..report.render import write_documents
 from ..report.table import Document
+from ..report.write import Judged
 from ..scoring.parquet import check_pyarrow
 from ..site import Site
 from ..store.files import write_atomic
 
 BOOTSTRAP = "bootstrap"
 PARQUET = "parquet"
+SIDE_BY_SIDE = "side_by_side"
 TRACKERS = {"optuna": write_optuna, "tensorboard": write_tensorboard}
 """Writers of the files of other programs that show tuning and trainings."""
 
-OTHERS = (BOOTSTRAP, PARQUET, *TRACKERS)
+OTHERS = (BOOTSTRAP, PARQUET, SIDE_BY_SIDE, *TRACKERS)
 
 
 def check_extras(chosen: Sequence[str]) -> None:
@@ -36,9 +38,13 @@ def check_extras(chosen: Sequence[str]) -> None:
         check_tensorboard()
 
 
-def write_extras(chosen: Sequence[str], site: Site, results: Results, out: Path, written: Sequence[Path]) -> list[Path]:
+def write_extras(
+    chosen: Sequence[str], site: Site, judged: Judged, out: Path, written: Sequence[Path], reference: str = ""
+) -> list[Path]:
     """Write extra tables; of those of the report, ``written``, there are copies as Parquet."""
-    paths = [path for document in _documents(chosen, site, results) for path in write_documents([document], out)]
+    results = judged.results
+    documents = _documents(chosen, site, judged, reference)
+    paths = [path for document in documents for path in write_documents([document], out)]
     if PARQUET in chosen:
         tables = {path.stem: pd.read_csv(path) for path in (*written, *paths) if path.suffix == ".csv"}
         metrics = as_texts(results.frame).assign(pinned=results.frame["pinned"].map(str))
@@ -49,7 +55,15 @@ def write_extras(chosen: Sequence[str], site: Site, results: Results, out: Path,
     return [*paths, *(write(site.store, out) for name, write in TRACKERS.items() if name in chosen)]
 
 
-def _documents(chosen: Sequence[str], site: Site, results: Results) -> Iterator[Document]:
+def _documents(chosen: Sequence[str], site: Site, judged: Judged, reference: str) -> Iterator[Document]:
+    results = judged.results
+    if SIDE_BY_SIDE in chosen:
+        from ..report.side_by_side import side_by_side
+
+        here = {group.contender.method for group in judged.groups} | {group.contender.base for group in judged.groups}
+        titles = {name: site.methods.get(name).title for name in here & set(site.methods.names)}
+        leading = {dataset: next(iter(budgets.values())) for dataset, budgets in judged.budgets.items()}
+        yield side_by_side(judged.by_dataset, leading, titles, reference)
     if BOOTSTRAP in chosen:
         from ..report.intervals import interval_document, query_intervals  # late: they need torch
 

@@ -224,17 +224,17 @@ def report(
         list[str] | None,
         typer.Option(
             help="Write these, too, comma separated: bootstrap (intervals over seeds, classes and queries from the kept"
-            " embeddings), parquet (a copy of every table), optuna (a journal of all tuning), tensorboard (events of"
-            " all trainings), or a table of a paper to fill with these results, such as per/table1 (`bench paper"
-            " list`).",
+            " embeddings), side_by_side (a LaTeX table for a paper), parquet (a copy of every table), optuna (a journal"
+            " of all tuning), tensorboard (events of all trainings), or a table of a paper to fill with these results,"
+            " such as per/table1 (`bench paper list`).",
             metavar="NAME[,NAME]",
         ),
     ] = None,
     reference: Annotated[
         str,
         typer.Option(
-            help="Method by whose answers the figure `norms` splits all others; the most accurate deterministic one if"
-            " not given.",
+            help="Method from which `side_by_side` marks differences (the plain one if not given), and by whose answers"
+            " the figure `norms` splits all others (the most accurate deterministic one).",
             metavar="METHOD",
         ),
     ] = "",
@@ -285,7 +285,7 @@ def report(
     missing: list[str] = []
     written = write_report(judged, folder, missing.append, site, damaged)
     if also:
-        written += write_extras(names(also), site, collected, folder, written)
+        written += write_extras(names(also), site, judged, folder, written, reference)
     try:
         write_metrics(collected, store.root)
     except OSError:

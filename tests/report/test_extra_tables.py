@@ -18,6 +18,7 @@ from bench.report.figures import tested
 from bench.report.figures.source import Missing, Source
 from bench.report.frame import Results, collect
 from bench.report.intervals import interval_document, query_intervals
+from bench.report.write import Judged
 from bench.site import Site
 from bench.store.folder import Store
 
@@ -120,9 +121,11 @@ def test_parquet_has_the_tables_and_equal_records_give_equal_bytes(results, tmp_
     csv.write_text("a,b\n1,x\n")
     outs = [tmp_path / name for name in ("one", "two")]
     for out in outs:
-        write_extras(["parquet", "per/table1"], Site(results=str(tmp_path)), results, out, [csv])
+        judged = Judged(Store(tmp_path), results)
+        write_extras(["parquet", "per/table1", "side_by_side"], Site(results=str(tmp_path)), judged, out, [csv])
     names = {path.name for path in outs[0].iterdir()}
     assert {"metrics.parquet", "scorers.parquet", "form_per_table1.parquet", "form_per_table1.tex"} <= names
+    assert "ArcFace" in (outs[0] / "side_by_side.tex").read_text()
     assert all((outs[1] / name).read_bytes() == (outs[0] / name).read_bytes() for name in names)
     assert pd.read_parquet(outs[0] / "metrics.parquet")["value"].tolist() == results.frame["value"].tolist()
 

@@ -8,13 +8,26 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+from bench.errors import UserError
 from bench.protocols.statistics import holm, p_different, p_equivalent, rank_intervals
+from bench.report.comparison import rows_by_budget
 from bench.report.render import to_csv
+from bench.report.side_by_side import side_by_side
 from bench.report.terminal import print_comparison, print_paired
 from bench.store.specs import Pinned
 from rich.console import Console
+from scipy import stats
 
-from tests.report.shown import comparison, comparison_frame, paired_methods, paired_with_base, to_latex, to_markdown
+from tests.report.shown import (
+    by_dataset,
+    comparison,
+    comparison_frame,
+    latex,
+    paired_methods,
+    paired_with_base,
+    to_latex,
+    to_markdown,
+)
 from tests.report.test_tables import MAP, RHO, _frame
 
 
@@ -268,3 +281,30 @@ def test_a_method_that_is_named_twice_is_one():
     once = paired_methods(frame, roles, names=("a", "b", "c"))
     pd.testing.assert_frame_equal(paired_methods(frame, roles, names=("a", "b", "b", "a", "c")), once)
     assert paired_methods(frame, roles, names=("a", "a")).empty
+
+
+def test_data_sets_side_by_side_mark_what_differs_from_one_method():
+    far = {seed: value - 0.1 for seed, value in A.items()}
+    noisy = {"cosface": A, "pfe": {**A, 0: A[0] + 0.02}, "scf": _seeds([0.7, 0.71, 0.69, 0.715])}
+    own = {name: by_dataset(*_results(values)) for name, values in (("x", noisy), ("y", {"cosface": A, "pfe": far}))}
+    groups = {name: of["d"] for name, of in own.items()}
+    rows = {name: next(iter(rows_by_budget(of).values())) for name, of in groups.items()}
+    titles = {"cosface": "CosFace", "pfe": "PFE"}
+    document = side_by_side(groups, rows, titles, "cosface")
+    (table,) = document.tables
+    shown = {line.cells[0].text: [cell.text for cell in line.cells[1:]] for line in table.rows}
+    place = [f"{column.group} {column.title}" for column in table.columns[1:]].index("x MAP@R")
+    # By hand: two t-tests over four pairs, adjusted by Holm.
+    values = [[noisy[name][seed] - A[seed] for seed in A] for name in ("pfe", "scf")]
+    p = holm(np.array([stats.ttest_1samp(of, 0).pvalue for of in values]))
+    assert [p[0] < 0.05, p[1] < 0.05] == [False, True]
+    assert [shown[name][place].endswith("†") for name in ("CosFace", "PFE", "scf")] == [False, False, True]
+    assert shown["scf"][place + 3] == "-"  # not on the other data set
+    assert "differs from CosFace" in table.caption
+    text = latex(document)
+    assert text.count("\\multicolumn{3}{c}") == 2
+    assert "resizebox" not in text
+    with pytest.raises(UserError, match="unknown method of these results 'pce'; did you mean 'pfe'"):
+        side_by_side(groups, rows, titles, "pce")
+    with pytest.raises(UserError, match=r"--reference METHOD$"):  # no method here is plain
+        side_by_side(groups, rows, titles)
