@@ -128,7 +128,7 @@ def to_markdown(table: Table) -> str:
 def to_latex(table: Table) -> str:
     """A table in LaTeX (booktabs) with its caption and notes; one that is wider than the text is scaled down.
 
-    One with groups of columns is as wide as the page, in small type, and is not scaled.
+    One with groups of columns is as wide as the page, in small type, and not scaled.
     """
     caption = latex_text(table.title) + (f": {latex_text(table.caption)}" if table.caption else "")
     alignment = "".join("l" if column.label else "r" for column in table.columns)
@@ -140,7 +140,7 @@ def to_latex(table: Table) -> str:
         f"\\begin{{{kind}}}",
         "\\centering",
         f"\\caption{{{caption}}}",
-        "\\small\\setlength{\\tabcolsep}{3pt}%" if wide else scaled,
+        "\\footnotesize\\setlength{\\tabcolsep}{2pt}%" if wide else scaled,
         f"\\begin{{tabular}}{{{alignment}}}",
         "\\toprule",
         *([" & ".join(f"\\multicolumn{{{n}}}{{c}}{{{latex_text(name)}}}" for name, n in groups) + " \\\\"] * wide),
@@ -149,7 +149,8 @@ def to_latex(table: Table) -> str:
     ]
     for row in table.rows:
         cells = [_emphasised(cell, latex_text, "\\textbf{{{}}}", "\\underline{{{}}}") for cell in row.cells]
-        out.append(" & ".join(cells) + " \\\\")
+        line = " & ".join(cells) + " \\\\"
+        out.append(re.sub(r"\$\\pm\$[\d.]+", r"{\\tiny\g<0>}", line) if wide else line)
     out += ["\\bottomrule", f"\\end{{tabular}}{end}"]
     out += ["\\par\\smallskip\\raggedright\\footnotesize"] if table.notes else []
     return "\n".join([*out, *(f"{latex_text(note)}\\par" for note in table.notes), f"\\end{{{kind}}}", ""])

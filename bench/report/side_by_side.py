@@ -9,13 +9,19 @@ from .comparison import ComparisonRow
 from .pairing import paired_methods
 from .seeds import SeedGroup, compared
 from .systems import plain_of
-from .table import GAP, Cell, Column, Document, cells_table, label
+from .table import GAP, Cell, Column, Document, Table, cells_table, label
 
 SHOWN = ("recall_at_1", "map_at_r", "aurc")
 """Metrics of the table, a column each for every data set."""
 
+ABREAST = 3
+"""Most data sets of one table: as many as the width of a page takes."""
+
 LEVEL = 0.05
 """Adjusted p-values below it are marked."""
+
+Marks = Mapping[str, set[tuple[str, str]]]
+"""Labels and metrics that differ from the reference, by data set."""
 
 
 def side_by_side(
@@ -35,10 +41,25 @@ def side_by_side(
     known = {row.contender.method for own in rows.values() for row in own}
     if against not in known:
         raise UnknownName("method of these results", against, known)
+    marked = {dataset: _marked(own, groups[dataset], against) for dataset, own in rows.items()}
+    seeds = sorted({row.seeds for own in rows.values() for row in own})
+    caption = (
+        f"mean ± SD over {'/'.join(map(str, seeds))} seeds, in percent; bold: best; †: differs from"
+        f" {titles.get(against, against)} (paired t-test over seeds, p < {LEVEL:g} after Holm's adjustment over the"
+        " methods of a column); AURC on centre crops, lower is better."
+    )
+    names = list(rows)
+    parts = [names[start : start + ABREAST] for start in range(0, len(names), ABREAST)]
+    tables = (_table({name: rows[name] for name in part}, titles, marked, caption) for part in parts)
+    return Document("side_by_side", "Data sets side by side", caption, tuple(tables))
+
+
+def _table(
+    rows: Mapping[str, Sequence[ComparisonRow]], titles: Mapping[str, str], marked: Marks, caption: str
+) -> Table:
+    """A table of some data sets; heads come after the methods that need no base."""
     places = [place for place, column in enumerate(compared()) if column.metric in SHOWN]
     columns: list[Column[str]] = [label("method")]
-    by_dataset = {dataset: {row.label: row for row in own} for dataset, own in rows.items()}
-    marked = {dataset: _marked(own, groups[dataset], against) for dataset, own in rows.items()}
     for dataset in rows:
         for column in (compared()[place] for place in places):
             arrow = " \N{DOWNWARDS ARROW}" if column.sign < 0 else ""
@@ -48,17 +69,11 @@ def side_by_side(
         names = [titles.get(name, name) for name in (row.contender.method, row.contender.base) if name]
         form = row.label.removeprefix(row.contender.name)  # the released form of a method, say
         lines[row.label] = [names[0] + (f" ({names[1]})" if names[1:] else "") + form]
-    for name, line in lines.items():
-        for dataset, own in by_dataset.items():
-            line += [_cell(own[name], place, marked[dataset]) if name in own else GAP for place in places]
-    seeds = sorted({row.seeds for own in rows.values() for row in own})
-    caption = (
-        f"mean ± SD over {'/'.join(map(str, seeds))} seeds, in percent; bold: best; †: differs from"
-        f" {titles.get(against, against)} (paired t-test over seeds, p < {LEVEL:g} after Holm's adjustment over the"
-        " methods of a column); AURC on centre crops, lower is better."
-    )
-    table = cells_table("Comparison", columns, lines.values(), caption=caption)
-    return Document("side_by_side", "Data sets side by side", caption, (table,))
+    for dataset, own in rows.items():
+        found = {row.label: row for row in own}
+        for name, line in lines.items():
+            line += [_cell(found[name], place, marked[dataset]) if name in found else GAP for place in places]
+    return cells_table(f"Comparison on {', '.join(rows)}", columns, lines.values(), caption=caption)
 
 
 def _plain(groups: Mapping[str, Sequence[SeedGroup]]) -> str:
