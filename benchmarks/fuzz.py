@@ -7,7 +7,7 @@ the error that the command line prints in one line, if that line is more than on
 takes longer than 30 seconds, or if memory grows by more than 128 MB and 64 times the file. Faults are printed with
 their case, their files are kept under --out, and the exit code is 1. Memory is watched on Linux only.
 
-Readers: npz, safetensors, parquet, settings, records, lists, archives, images.
+Readers: npz, safetensors, parquet, features, settings, records, lists, archives, images.
 """
 
 from __future__ import annotations
@@ -186,8 +186,8 @@ def mutate_value(rng: random.Random, value: Any) -> Any:
 # Readers of files of embeddings
 
 
-def arrays(rng: random.Random) -> dict[str, Any]:
-    """Arrays of a small set, not always all of them."""
+def arrays(rng: random.Random, texts: bool = True) -> dict[str, Any]:
+    """Arrays of a small set, not always all of them; names and masks in several forms, also wrong ones, if wanted."""
     import numpy as np
 
     draws = np.random.default_rng(rng.randrange(2**32))
@@ -204,6 +204,12 @@ def arrays(rng: random.Random) -> dict[str, Any]:
         "class_names": np.array(["a", "b"]),
         "normalize": np.array(rng.random() < 0.5),
     }
+    if texts:
+        names = np.array([f"é{i}" for i in made["labels"]])
+        forms = (made["labels"], names, names.astype("U4"), np.char.encode(names, rng.choice(("utf-8", "latin-1"))))
+        made["labels"] = rng.choice(forms)
+        made["ids"] = rng.choice((made["ids"], np.char.encode(made["ids"], "utf-8"), np.arange(count)))
+        made["is_query"] = made["is_query"].astype(rng.choice(("?", "?", "i1", "f4", "U5")))
     kept = {key: value for key, value in made.items() if key in ("embeddings", "labels") or rng.random() < 0.5}
     return {key: kept[key] for key in rng.sample(list(kept), len(kept))}
 
@@ -221,15 +227,6 @@ class Embeddings(Reader):
         found, _ = read_embeddings(path)
         bool(found.get("normalize", True))
         EmbeddingSet.of(found).digest()
-
-    def valid(self, rng: random.Random) -> Case:
-        """A file as ``bench embed`` writes it."""
-        from bench.scoring.files import write_embeddings
-
-        native = {key: value.astype(value.dtype.newbyteorder("=")) for key, value in arrays(rng).items()}
-        path = self.folder / f"valid{self.suffix}"
-        write_embeddings(path, native)
-        return f"case{self.suffix}", path.read_bytes()
 
 
 class Npz(Embeddings):
@@ -273,6 +270,18 @@ class Safetensors(Embeddings):
 
     suffix = ".safetensors"
 
+    def valid(self, rng: random.Random) -> Case:
+        """A file as ``bench embed`` writes it, or of numbers that NumPy lacks."""
+        import torch
+        from safetensors.torch import save
+
+        found = arrays(rng, texts=False)
+        names = {key: json.dumps(found.pop(key).tolist()) for key in ("ids", "class_names") if key in found}
+        tensors = {key: torch.from_numpy(value.astype(value.dtype.newbyteorder("="))) for key, value in found.items()}
+        kind = rng.choice(("", "", "bfloat16", "float8_e4m3fn", "float8_e5m2"))
+        tensors["embeddings"] = tensors["embeddings"].to(getattr(torch, kind, None))
+        return "case.safetensors", save(tensors, names)
+
     def inside(self, rng: random.Random, case: Case) -> Case:
         """A changed header with its right length, or another length."""
         size = struct.unpack("<Q", case[1][:8])[0]
@@ -308,16 +317,24 @@ class Parquet(Embeddings):
             elif value.ndim == 2:
                 flat = pa.array(value.reshape(-1))
                 columns[key] = pa.FixedSizeListArray.from_arrays(flat, value.shape[1])
-                if rng.random() < 0.5:
+                form = rng.choice(("fixed", "list", "nested", "tensor"))
+                if form in ("list", "nested"):
                     columns[key] = columns[key].cast(pa.list_(flat.type))
+                if form == "nested":
+                    columns[key] = pa.ListArray.from_arrays(np.arange(count + 1, dtype="i4"), columns[key])
+                if form == "tensor":
+                    columns[key] = pa.FixedShapeTensorArray.from_numpy_ndarray(value)
             else:
                 columns[key] = pa.array(np.broadcast_to(value, (count,)))
                 if key == "ids" and rng.random() < 0.3:
                     columns[key] = columns[key].dictionary_encode()
+        texts = [key for key in ("ids", "labels") if key in found and found[key].dtype.kind in "US"]
+        chosen = rng.choice(("PLAIN", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"))
+        encoding = None if rng.random() < 0.5 else dict.fromkeys(texts, chosen)
         buffer = io.BytesIO()
         pq.write_table(
             pa.table(columns), buffer, compression=rng.choice(("snappy", "gzip", "zstd", "brotli", "none")),
-            use_dictionary=rng.random() < 0.5, data_page_version=rng.choice(("1.0", "2.0")),
+            use_dictionary=encoding is None, column_encoding=encoding, data_page_version=rng.choice(("1.0", "2.0")),
             write_statistics=rng.random() < 0.5, row_group_size=rng.choice((max(7, count // 4), 10**6)),
             write_page_checksum=rng.random() < 0.2, store_schema=rng.random() < 0.7,
         )  # fmt: skip
@@ -335,6 +352,31 @@ class Parquet(Embeddings):
             rng.choice((_flip, _noise, _integer))(rng, changed)
             pages = pages[:place] + bytes(changed[: len(pages) - place]) + pages[place + len(changed) :]
         return case[0], pages + footer + struct.pack("<I", len(footer)) + b"PAR1"
+
+
+class Features(Reader):
+    """Files that ``bench data features`` imports, of every format and as both splits."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.formats = [kind(folder) for kind in (Npz, Safetensors, Parquet)]
+
+    def valid(self, rng: random.Random) -> Case:
+        """A file of embeddings, which are features of one view."""
+        return rng.choice(self.formats).valid(rng)
+
+    def inside(self, rng: random.Random, case: Case) -> Case:
+        """A file changed as others of its format."""
+        return next(each for each in self.formats if case[0].endswith(each.suffix)).inside(rng, case)
+
+    def read(self, path: Path) -> None:
+        """Import the file."""
+        from bench.scoring.feature_files import import_features
+
+        try:
+            import_features("mine", {"train": path, "test": path}, self.folder / "data", lambda *_: None)
+        finally:
+            shutil.rmtree(self.folder / "data", ignore_errors=True)
 
 
 # Readers of settings and records
@@ -662,8 +704,8 @@ class Images(Reader):
 
 
 READERS: dict[str, type[Reader]] = {
-    "npz": Npz, "safetensors": Safetensors, "parquet": Parquet, "settings": Settings, "records": Records,
-    "lists": Lists, "archives": Archives, "images": Images,
+    "npz": Npz, "safetensors": Safetensors, "parquet": Parquet, "features": Features, "settings": Settings,
+    "records": Records, "lists": Lists, "archives": Archives, "images": Images,
 }  # fmt: skip
 
 

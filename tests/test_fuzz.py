@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 TOOL = Path(__file__).parents[1] / "benchmarks" / "fuzz.py"
-READERS = ("npz", "safetensors", "parquet", "settings", "records", "lists", "archives", "images")
+READERS = ("npz", "safetensors", "parquet", "features", "settings", "records", "lists", "archives", "images")
 SECONDS = os.environ.get("BENCH_FUZZ_SECONDS", "30")
 
 PLANTED = """

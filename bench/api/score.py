@@ -55,8 +55,8 @@ def score(
             its logarithm.
         quality: ``[N]``, known quality of the images, such as the side of a crop. The table then has its rank
             correlations with every confidence: metrics ``spearman_crop`` and ``kendall_crop``, variant ``quality``.
-        is_query: Which images are queries, ``[N]`` booleans; all if not given.
-        is_gallery: Which images are searched, ``[N]`` booleans; all if not given.
+        is_query: Which images are queries, ``[N]`` booleans, or 0 and 1; all if not given.
+        is_gallery: Which images are searched, ``[N]`` booleans, or 0 and 1; all if not given.
         scorers: Similarities to rank with (``bench list scorers``).
         metrics: Any of ``recall``, ``map_at_r``, ``r_precision``, ``precision_at_1``, ``map_at_1000``,
             ``verification``, ``retrieval_sets``, ``threshold_consistency``, ``clustering`` (such as NMI),
@@ -99,7 +99,7 @@ def score(
         images, by_file, notes = read_set(Path(embeddings), given)
     else:
         images, by_file = EmbeddingSet.of({"embeddings": embeddings, **given}), True
-        notes = [images.label_note] if images.label_note else []
+        notes = images.notes
     for note in notes:
         warnings.warn(note, stacklevel=3)  # past the check of arguments in `bench/__init__.py`
     how = by_file if normalize is None else normalize

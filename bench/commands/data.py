@@ -45,14 +45,14 @@ class DataRow(TypedDict):
 
 
 @app.command("list")
-def list_data(as_json: Json = False, plugin: Plugins = None) -> None:
+def list_data(as_json: Json = False, data_root: DataRoot = None, plugin: Plugins = None) -> None:
     """List data sets, what each needs and where its owners publish it.
 
     \b
     bench data list
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     rows: list[DataRow] = []
-    for entry in Registry("datasets", tuple(plugin or ())):
+    for entry in _known(data_root, tuple(plugin or ())):
         cls = entry.load()
         archive = getattr(cls, "archive", None)
         rows.append(
@@ -72,7 +72,7 @@ def list_data(as_json: Json = False, plugin: Plugins = None) -> None:
         return
     for row in rows:
         typer.echo(f"{row['name']:<16} {row['summary']}")
-        if not row["embedded"]:
+        if row["needs"]:
             typer.echo(f"{'':<16} needs {row['needs']}; from {row['source']}")
         if row["archive"]:
             typer.echo(f"{'':<16} `bench data download {row['name']}` gets it")
@@ -96,8 +96,13 @@ def verify(
     bench data verify ndigit
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     plugins = tuple(plugin or ())
-    root = root_of(Registry("datasets", plugins).dataset(name), data_root, data_home())
-    _verify(_open(name, root, allow_partial, plugins), as_json)
+    cls = _known(data_root, plugins).dataset(name)
+    _verify(_open(cls, root_of(cls, data_root, data_home()), allow_partial), as_json)
+
+
+def _known(data_root: Path | None, plugins: tuple[Path, ...]) -> Registry:
+    """All data sets, with the features that were imported to a folder."""
+    return Registry("datasets", plugins, tuple(home for home in (data_root, data_home()) if home))
 
 
 def _verify(dataset: Dataset, as_json: bool = False) -> None:
@@ -205,7 +210,7 @@ def download_data(
     else:
         take = partial(import_release, name, root=root, allow_partial=allow_partial, plugins=plugins)
         _download(cls, cls.archive, mirror, checksum, take, root / ".downloads")
-    dataset = _open(name, root / name, allow_partial, plugins)
+    dataset = _open(cls, root / name, allow_partial)
     _verify(dataset)
     where = "" if data_root is None else f" --data-root {shlex.quote(str(data_root))}"
     where += " --allow-partial" if dataset.partial else ""
@@ -416,17 +421,16 @@ def import_release(
 def _release(name: str, root: Path, allow_partial: bool, plugins: tuple[Path, ...]) -> PhotoDataset:
     from ..datasets.releases import PhotoDataset
 
-    dataset = _open(name, root, allow_partial, plugins)
+    dataset = _open(Registry("datasets", plugins).dataset(name), root, allow_partial)
     if not isinstance(dataset, PhotoDataset):
         raise UserError(f"data set {name!r} is built in memory; there are no files of it")
     return dataset
 
 
-def _open(name: str, root: Path | None, allow_partial: bool, plugins: tuple[Path, ...]) -> Dataset:
+def _open(cls: type[Dataset], root: Path | None, allow_partial: bool) -> Dataset:
     from ..datasets.files import DataError
     from ..datasets.releases import PhotoDataset
 
-    cls = Registry("datasets", plugins).dataset(name)
     try:
         if issubclass(cls, PhotoDataset):
             return cls(root, allow_partial=allow_partial, threads=cores())

@@ -9,16 +9,19 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import BadInput
+from ..errors import BadInput, first_line
 from ..store.files import atomic_file
-from .embedding_set import MASKS
-from .files import ZIP_ERRORS, check_format, npy_header, unpacked_size
+from .embedding_set import MASKS, numpy_of
+from .files import ZIP_ERRORS, check_format, npy_header, open_safetensors, text_list, unpacked_size
 from .parquet import read_feature_columns
 from .untrusted import known_names
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 KEYS = ("features", "embeddings", "labels", "groups", "ids", "class_names", "about", *MASKS)
 """Names of the arrays of a file of features, besides those of corrupted images."""
@@ -80,8 +83,8 @@ def _of_npz(path: Path) -> dict[str, Column]:
             names = [info.filename.removesuffix(".npy") for info in archive.infolist()]
             wanted, _ = known_names(names, keys_among(names))
             return {key: _member(path, archive, members[key], key) for key in wanted}
-    except ZIP_ERRORS:
-        raise BadInput("not a whole .npz file: truncated or damaged") from None
+    except ZIP_ERRORS as error:
+        raise BadInput(f"not a whole .npz file: truncated or damaged ({first_line(error, 160)})") from None
 
 
 def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, key: str) -> Column:
@@ -107,39 +110,17 @@ def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, key: st
 
 
 def _of_safetensors(path: Path) -> dict[str, Column]:
-    import torch
-    from safetensors import SafetensorError, safe_open
+    tensors, texts, _ = open_safetensors(path, keys_among)
 
-    try:
-        with safe_open(path, "pt") as file:
-            names = [*file.keys()]
-            wanted, _ = known_names(names, keys_among(names))
-            tensors = {key: file.get_tensor(key) for key in wanted}
-            texts = {key: value for key, value in (file.metadata() or {}).items() if key in KEYS and key not in wanted}
-    except (SafetensorError, TypeError):
-        raise BadInput("not a whole .safetensors file: truncated or damaged") from None
-
-    def column(tensor: torch.Tensor) -> Column:
-        half = tensor.dtype == torch.bfloat16
+    def column(tensor: Tensor) -> Column:
         rows = rows_per_block(tensor.shape, tensor.element_size())
-
-        def blocks() -> Iterator[np.ndarray]:
-            parts = tensor.split(rows) if tensor.dim() else (tensor[None],)
-            return ((part.float() if half else part).numpy() for part in parts)
-
-        empty = tensor.flatten()[:0]
-        return Column(tuple(tensor.shape), (empty.float() if half else empty).numpy().dtype, blocks)
+        whole = tensor if tensor.dim() else tensor[None]
+        return Column(tuple(tensor.shape), numpy_of(whole[:0]).dtype, lambda: map(numpy_of, whole.split(rows)))
 
     columns = {key: column(tensor) for key, tensor in tensors.items()}
-    for key, text in texts.items():
-        try:
-            found = json.loads(text) if key != "about" else [text]
-        except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, list):
-            raise BadInput(f"its metadata {key!r} is not a JSON list")
-        columns[key] = held(np.array([*map(str, found)], dtype=np.str_))
-    return columns
+    return columns | {
+        key: held(np.array([text]) if key == "about" else text_list(key, text)) for key, text in texts.items()
+    }
 
 
 def held(value: np.ndarray) -> Column:

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..errors import BadInput, shortened
+from ..errors import BadInput, first_line, shortened
 
 FLOATS = {"confidence": "[N]", "variance": "[N] or [N, D]", "concentration": "[N]", "quality": "[N]"}
 MASKS = ("is_query", "is_gallery")
@@ -114,7 +114,7 @@ class EmbeddingSet:
         if embeddings.ndim != 2 or 0 in embeddings.shape:
             raise BadInput(f"embeddings must have the shape [N, D], not {_shape(embeddings)}")
         count, dim = embeddings.shape
-        labels, classes = _labels(inputs["labels"])
+        labels, classes = labels_of(inputs["labels"])
         _check_length("labels", labels, count)
         floats = {key: _numbers(key, inputs[key]) for key in FLOATS if key in inputs}
         for key, values in floats.items():
@@ -126,19 +126,21 @@ class EmbeddingSet:
         if "variance" in floats and floats["variance"].shape == (count, 1):
             floats["variance"] = floats["variance"][:, 0]
         _check_spread(floats)
-        masks = {key: _mask(key, inputs[key], count) if key in inputs else np.ones(count, dtype=bool) for key in MASKS}
-        _check_roles(labels, **masks)
+        masks = masks_of(inputs, labels)
         named = "ids" in inputs
         made = cls(StoredRows.of(embeddings), labels, (), named, classes=classes, **masks, **floats)
-        return replace(made, ids=_names(inputs["ids"], count) if named else made._content_ids())
+        return replace(made, ids=ids_of(inputs["ids"], count) if named else made._content_ids())
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
-    def label_note(self) -> str:
-        """Note on labels that were given as text; empty for numbers."""
-        return f"labels are text: {len(self.classes)} classes are numbered in alphabetical order" * bool(self.classes)
+    def notes(self) -> list[str]:
+        """Notes on labels that were given as text, and on rows that other tools mean to be of no class."""
+        text = f"labels are text: {len(self.classes)} classes are numbered in alphabetical order"
+        junk = self.labels == (self.classes.index("-1") if "-1" in self.classes else -1)
+        count = int((junk & (self.is_query | self.is_gallery)).sum())
+        return [text] * bool(self.classes) + [junk_note(count, bool(self.classes))] * bool(count)
 
     @property
     def columns(self) -> dict[str, np.ndarray]:
@@ -221,13 +223,49 @@ def _shape(values: np.ndarray) -> str:
 
 def _array(key: str, value: Any) -> np.ndarray:
     if hasattr(value, "detach"):
-        value = value.detach().cpu()
-        # NumPy has no bfloat16.
-        value = (value.double() if value.is_floating_point() else value).numpy()
+        value = _of_tensor(key, value)
+    if hasattr(value, "toarray"):
+        raise BadInput(f"{key} is sparse; give {key}.toarray()")
+    if isinstance(value, list | tuple) and any(map(np.ma.isMaskedArray, value)):
+        value = np.ma.asarray(value)
+    masked = np.ma.getmaskarray(value).any(axis=None) if np.ma.isMaskedArray(value) else False
+    if masked:
+        rows = np.ma.getmaskarray(value).reshape(len(value), -1).any(1)
+        raise BadInput(
+            f"{key} is a masked array with {int(rows.sum())} masked rows, first row {int(rows.argmax())}; leave them"
+            f" out of all arrays: keep = ~np.ma.getmaskarray({key}).reshape(len({key}), -1).any(1)"
+        )
     try:
-        return np.asarray(value)
-    except (ValueError, TypeError):
-        raise BadInput(f"{key} is not an array: its rows have different lengths") from None
+        found = np.asarray(value)
+    except UnicodeDecodeError:  # a list of texts and bytes
+        return np.array(value, dtype=object)
+    except Exception as error:  # arrays of other packages raise errors of their own
+        ragged = "inhomogeneous" in str(error)
+        what = "its rows have different lengths" if ragged else first_line(error, 160)
+        raise BadInput(f"{key} is not an array: {what}") from None
+    # Types that another package adds to NumPy, such as bfloat16 and float8.
+    return found.astype(np.float32) if found.dtype.isbuiltin == 2 and found.dtype.kind in "Vf" else found
+
+
+def _of_tensor(key: str, tensor: Any) -> np.ndarray:
+    try:
+        return numpy_of(tensor.detach().cpu())
+    except Exception as error:  # torch has an error of its own for every kind of tensor
+        what = f"{str(tensor.dtype).removeprefix('torch.')} tensor: {first_line(error, 160)}"
+        if "sparse" in str(tensor.layout):
+            what = f"sparse tensor; give {key}.to_dense()"
+        elif tensor.is_quantized:
+            what = f"quantised tensor; give {key}.dequantize()"
+        elif tensor.is_meta:
+            what = "tensor on the device meta, which has no values; compute it on cpu or cuda"
+        raise BadInput(f"{key} is a {what}") from None
+
+
+def numpy_of(tensor: Any) -> np.ndarray:
+    """A tensor as an array; types that NumPy lacks, such as bfloat16 and float8, become float32, which holds them."""
+    known = not tensor.is_floating_point() or str(tensor.dtype) in ("torch.float16", "torch.float32", "torch.float64")
+    array: np.ndarray = (tensor if known else tensor.float()).resolve_conj().resolve_neg().numpy()
+    return array
 
 
 def _stored(key: str, values: np.ndarray) -> np.ndarray:
@@ -242,7 +280,9 @@ def _stored(key: str, values: np.ndarray) -> np.ndarray:
 
 def _numbers(key: str, values: np.ndarray) -> np.ndarray:
     if values.dtype.kind not in "fiu":
-        raise BadInput(f"{key} must be numbers, not {_kind(values)}")
+        plain = values.dtype.kind in "bO" or values.dtype.str in _UNKNOWN
+        line = f": {key}.astype(np.float32)" * (plain and not _is_text(values))
+        raise BadInput(f"{key} must be numbers, not {kind_of(values)}{line}")
     with np.errstate(over="ignore", invalid="ignore"):
         numbers = values.astype(np.float64)
     _refuse(key, numbers)
@@ -260,34 +300,77 @@ def _refuse(key: str, block: np.ndarray, start: int = 0, values: np.ndarray | No
         )
 
 
-def _kind(values: np.ndarray) -> str:
+def kind_of(values: np.ndarray) -> str:
+    """What an array holds, in words."""
     if _is_text(values):
         return "text"
+    if values.dtype.str in _UNKNOWN:
+        return f"{values.dtype} (as NumPy saves {_UNKNOWN[values.dtype.str]})"
     kinds = {"O": "Python objects", "b": "booleans", "c": "complex numbers"}
     return kinds.get(values.dtype.kind, str(values.dtype))
 
 
+_UNKNOWN = {"|V1": "float8", "|V2": "bfloat16"}
+"""Types of other packages, whose names NumPy does not save."""
+
+
 def _is_text(values: np.ndarray) -> bool:
-    return values.dtype.kind in "US" or (values.dtype.kind == "O" and all(type(v) is str for v in values.flat))
+    kind = values.dtype.kind
+    return kind in "UST" or (kind == "O" and all(isinstance(value, str | bytes) for value in values.flat))
 
 
-def _labels(values: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
+def text_of(value: object) -> str:
+    """A name as text: nothing else decodes bytes, so that equal names are equal; :func:`names_of` refuses others."""
+    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
+
+
+def names_of(key: str, values: np.ndarray) -> list[str]:
+    """Text, bytes of UTF-8 or integers as texts.
+
+    Raises:
+        BadInput: If they are of another kind, or bytes are not UTF-8.
+    """
+    if values.dtype.kind not in "iu" and not _is_text(values):
+        raise BadInput(f"{key} must be text or integers, not {kind_of(values)}")
+    if values.dtype.kind == "U" and values.size and values.dtype.itemsize:
+        codes = np.ascontiguousarray(values).astype(values.dtype.newbyteorder("="), copy=False).view(np.uint32)
+        if int(codes.max()) > sys.maxunicode:
+            raise BadInput(f"{key} has characters that Unicode does not have; damaged")
+    names = [*map(text_of, values.ravel().tolist())]
+    for row, name in enumerate(names):
+        if not name.isascii() and any("\ud800" <= character <= "\udfff" for character in name):
+            raise BadInput(
+                f"{key} has characters that Unicode does not have, first in row {row}, {shortened(ascii(name), 60)}:"
+                f" bytes of another encoding than UTF-8 (np.char.decode({key}, 'latin-1')), or damaged"
+            )
+    return names
+
+
+def labels_of(values: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
     """Labels as numbers, and the names of the classes if they are text."""
     kind = values.dtype.kind
     if values.size and _is_text(values):
-        names, numbers = np.unique(values.astype(str) if kind != "S" else np.char.decode(values), return_inverse=True)
-        return numbers.reshape(values.shape), tuple(names.tolist())
+        names = names_of("labels", values)
+        number = {name: place for place, name in enumerate(sorted({*names}))}
+        return np.array([number[name] for name in names], dtype=np.int64).reshape(values.shape), tuple(number)
     if kind == "f":
         raise BadInput(
             f"labels are {values.dtype} numbers, they must be integers: labels.astype(int) if they are whole"
         )
     if kind not in "iu":
         raise BadInput(
-            f"labels are {_kind(values)}, they must be integers: np.unique(labels, return_inverse=True)[1] numbers them"
+            f"labels are {kind_of(values)}, they must be integers: np.unique(labels, return_inverse=True)[1] numbers"
+            " them"
         )
     if values.size and int(values.max()) > np.iinfo(np.int64).max:
         raise BadInput("labels beyond 2**63: np.unique(labels, return_inverse=True)[1] numbers them")
     return values.astype(np.int64), ()
+
+
+def junk_note(count: int, text: bool = False, roles: bool = True) -> str:
+    """Note on some rows with the label -1, which are left out as queries and gallery, or altogether."""
+    line = f"{'is_query = is_gallery' if roles else 'keep'} = labels {'!= ' + repr('-1') if text else '>= 0'}"
+    return f"{count} rows have the label -1, which counts as a class; if it means none, leave them out: {line}"
 
 
 def _check_length(key: str, values: np.ndarray, count: int) -> None:
@@ -306,13 +389,33 @@ def _check_spread(floats: Mapping[str, np.ndarray]) -> None:
         raise BadInput(f"concentration has values beyond {MOST_CONCENTRATED:g}, too large to compute with")
 
 
+def masks_of(inputs: Mapping[str, np.ndarray], labels: np.ndarray) -> dict[str, np.ndarray]:
+    """Queries and gallery, bool ``[N]`` each, all images if not given.
+
+    Raises:
+        BadInput: If a mask has other values than booleans, or 0 and 1, or they leave nothing to find.
+    """
+    count = len(labels)
+    masks = {key: _mask(key, inputs[key], count) if key in inputs else np.ones(count, dtype=bool) for key in MASKS}
+    _check_roles(labels, **masks)
+    return masks
+
+
 def _mask(key: str, values: np.ndarray, count: int) -> np.ndarray:
-    if values.dtype.kind != "b":
-        raise BadInput(f"{key} must be booleans, not {_kind(values)}: {key}.astype(bool)")
     _check_length(key, values, count)
-    if int(values.view(np.uint8).max(initial=0)) > 1:
-        raise BadInput(f"{key} has bytes other than 0 and 1, which are no booleans; damaged")
-    return values
+    if values.dtype.kind == "b":
+        if int(values.view(np.uint8).max(initial=0)) > 1:
+            raise BadInput(f"{key} has bytes other than 0 and 1, which are no booleans; damaged")
+        return values
+    if values.dtype.kind not in "fiu":
+        line = f"{key} == 'True'" if _is_text(values) else f"np.array([value is True for value in {key}])"
+        raise BadInput(f"{key} must be booleans, not {kind_of(values)}: {line}")
+    odd = (values != 0) & (values != 1)
+    if odd.any():
+        row = int(odd.argmax())
+        raise BadInput(f"{key} must be booleans, or 0 and 1: row {row} has {values[row]}; {key} == 1 makes booleans")
+    mask: np.ndarray = values == 1
+    return mask
 
 
 def _check_roles(labels: np.ndarray, is_query: np.ndarray, is_gallery: np.ndarray) -> None:
@@ -328,22 +431,11 @@ def _check_roles(labels: np.ndarray, is_query: np.ndarray, is_gallery: np.ndarra
         raise BadInput("no query has another image of its class in the gallery; there is nothing to find")
 
 
-def _names(values: np.ndarray, count: int) -> tuple[str, ...]:
-    if values.dtype.kind not in "iu" and not _is_text(values):
-        raise BadInput(f"ids must be text or integers, not {_kind(values)}")
+def ids_of(values: np.ndarray, count: int) -> tuple[str, ...]:
+    """Identities of N images; a BadInput if they are no names, or not N different ones."""
+    names = tuple(names_of("ids", values))
     _check_length("ids", values, count)
-    if values.dtype.kind == "U" and values.size and values.dtype.itemsize:
-        codes = np.ascontiguousarray(values).astype(values.dtype.newbyteorder("="), copy=False).view(np.uint32)
-        _check_text(int(codes.max()) <= sys.maxunicode)
-    names = tuple(v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in values.tolist())
     if len(set(names)) < count:
         repeated = next(name for name, times in Counter(names).items() if times > 1)
         raise BadInput(f"ids repeat, such as {shortened(repeated, 100)!r}; they must name every image once")
-    for name in names:
-        _check_text(name.isascii() or not any("\ud800" <= character <= "\udfff" for character in name))
     return names
-
-
-def _check_text(valid: bool) -> None:
-    if not valid:
-        raise BadInput("ids have characters that Unicode does not have; damaged")

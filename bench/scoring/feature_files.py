@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from ..datasets.corruptions.registry import CORRUPTIONS
 from ..datasets.features import INDEX, LAYOUT
 from ..errors import BadInput, shortened
 from .columns import Column, held, open_columns, write_safetensors
-from .embedding_set import MASKS
+from .embedding_set import MASKS, ids_of, junk_note, kind_of, labels_of, masks_of, names_of
 
 Progress = Callable[[str, int, int], None]
 
@@ -42,6 +43,7 @@ class Split:
     views: int
     about: str
     constant: int
+    junk: str
     names: frozenset[str]
     ids: frozenset[str]
     groups: frozenset[str]
@@ -84,6 +86,9 @@ def _remarks(splits: Mapping[str, Split]) -> Iterator[str]:
         yield "one view of every image: heads are trained without augmentation (`bench embed --views 4` makes more)"
     if train.constant:
         yield f"{train.constant} of {train.width} features are the same for all training images: they say nothing"
+    for split, found in splits.items():
+        if found.junk:
+            yield f"{split}: {found.junk}"
     lacking = [split for split in splits if not splits[split].entry["corruptions"]]
     if lacking:
         yield (
@@ -107,8 +112,14 @@ def _check_together(splits: Mapping[str, Split], files: Mapping[str, Path]) -> N
             ):
                 shared = sorted(ours & theirs)
                 if shared:
+                    advice = "-1, if it means no class, is left out: labels >= 0" if "-1" in ours & theirs else advice
                     some = ", ".join(shortened(each, 40) for each in shared[:3])
                     raise BadInput(f"{pair}: {len(shared)} {what} in both, such as {some}; {advice}")
+
+
+def _alike(names: Sequence[str]) -> frozenset[str]:
+    """Names in one form of Unicode: file systems differ in how they spell an accent."""
+    return frozenset(unicodedata.normalize("NFC", name) for name in names)
 
 
 class _Import:
@@ -131,10 +142,8 @@ class _Import:
         views = features.shape[1] if len(features.shape) == 3 else 1
         kinds = self._kinds()
         labels, class_names = self._labels(count)
-        ids, groups = self._texts("ids", count), self._texts("groups", count)
-        repeated = len(ids) - len({*ids})
-        if repeated:
-            raise BadInput(f"{repeated} ids are repeated; every image needs its own")
+        ids = [*ids_of(columns["ids"].whole(), count)] if "ids" in columns else []
+        groups = self._texts("groups", count)
         small: dict[str, np.ndarray] = {"labels": labels}
         if groups:
             small["groups"] = np.unique(groups, return_inverse=True)[1].astype(np.int64)
@@ -145,8 +154,13 @@ class _Import:
                 raise BadInput(f"severity_{kind} must be from 0 to 1 for every image")
             small[f"severity_{kind}"] = severity
             severities[kind] = [float(severity.min()), float(severity.max())]
-        if self.split == "test":
-            small |= {key: self._numbers(key, count).astype(bool) for key in MASKS if key in columns}
+        masks = {key: columns[key].whole() for key in MASKS if key in columns and self.split == "test"}
+        if masks:
+            checked = masks_of(masks, labels)
+            small |= {key: checked[key] for key in masks}
+        used = small.get("is_query", np.True_) | small.get("is_gallery", np.True_)
+        junk = int((used & (labels == class_names.index("-1"))).sum()) if "-1" in class_names else 0
+        note = junk_note(junk, columns["labels"].dtype.kind not in "iu", self.split == "test") if junk else ""
         large = {"features": (count, *features.shape[1:])}
         large |= {"embeddings": (count, width)} if "embeddings" in columns and views > 1 else {}
         large |= {f"corrupted_{kind}": (count, width) for kind in kinds}
@@ -156,14 +170,15 @@ class _Import:
                     f"{key} has shape {[*columns[key].shape]}; with features {[*features.shape]} it needs {[*shape]}"
                 )
             if columns[key].dtype.kind != "f":
-                raise BadInput(f"{key} are {columns[key].dtype} numbers; save them as float16 or float32")
+                kind = kind_of(np.empty(0, columns[key].dtype))
+                raise BadInput(f"{key} are {kind}; save them as float16 or float32, {key}.astype(np.float32)")
         path = self.folder / f"{self.split}.safetensors"
         digest, constant = self._write(path, small, [*large])
         names = {"class_names": class_names} | ({"ids": ids} if ids else {})
         (self.folder / f"{self.split}.json").write_text(json.dumps(names), encoding="utf-8")
         entry = Entry(images=count, bytes=path.stat().st_size, sha256=digest, corruptions=severities)
-        about = "".join(columns["about"].whole().astype(str).tolist())[:200] if "about" in columns else ""
-        return Split(entry, width, views, about, constant, frozenset(class_names), frozenset(ids), frozenset(groups))
+        about = "".join(names_of("about", columns["about"].whole()))[:200] if "about" in columns else ""
+        return Split(entry, width, views, about, constant, note, *map(_alike, (class_names, ids, groups)))
 
     def _kinds(self) -> list[str]:
         """Corruptions that the file has images under; `corrupted` without a name is the centre crop."""
@@ -192,21 +207,24 @@ class _Import:
         column = self.columns[key]
         if column.shape != (count,):
             raise BadInput(f"{key} has shape {[*column.shape]}; {count} images need [{count}]")
-        return [*map(str, column.whole().tolist())]
+        return names_of(key, column.whole())
 
     def _labels(self, count: int) -> tuple[np.ndarray, list[str]]:
         """Labels from 0 in the order of the classes, and the name of each class."""
         column = self.columns["labels"]
         if column.shape != (count,):
             raise BadInput(f"labels have shape {[*column.shape]}; {count} images need [{count}]")
-        if column.dtype.kind not in "iuUO":
-            raise BadInput(f"labels are {column.dtype}; they must be integers or texts")
+        if column.dtype.kind not in "iu":
+            labels, classes = labels_of(column.whole())
+            return labels, [*classes]
         found, labels = np.unique(column.whole(), return_inverse=True)
-        names = [*map(str, found.tolist())]
-        if "class_names" in self.columns and found.dtype.kind in "iu":
-            given = self._texts("class_names", self.columns["class_names"].shape[0])
+        names = names_of("labels", found)
+        if "class_names" in self.columns:
+            given = names_of("class_names", self.columns["class_names"].whole())
             if found.min() < 0 or found.max() >= len(given):
-                raise BadInput(f"labels are up to {found.max()}, and class_names has {len(given)} names")
+                raise BadInput(
+                    f"labels are from {found.min()} to {found.max()}, and class_names has {len(given)} names, from 0"
+                )
             names = [given[int(label)] for label in found]
         if len({*names}) < len(names):
             raise BadInput("class_names has the same name for several classes")
@@ -232,7 +250,7 @@ class _Import:
                 bad = ~np.isfinite(made).reshape(len(made), -1).all(1)
                 if bad.any():
                     row = done + int(bad.argmax())
-                    raise BadInput(f"{key} of row {row} (from 0) are not finite; remove or repair such rows")
+                    raise BadInput(f"{key} of row {row} (from 0) are not finite as {dtype}; remove or repair such rows")
                 flat = made.reshape(-1, made.shape[-1])
                 low, high = np.minimum(low, flat.min(0)), np.maximum(high, flat.max(0))
                 done += len(made)

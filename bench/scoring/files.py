@@ -13,17 +13,20 @@ import struct
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ..errors import BadInput, first_line, no_such
 from ..store.files import write_atomic
-from .embedding_set import EmbeddingSet
+from .embedding_set import KEYS, EmbeddingSet, numpy_of
 from .parquet import check_pyarrow, read_parquet, write_parquet
 from .untrusted import TEXT_BYTES, Arrays, check_unpacked, known_names, size
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MOST_DEFLATE = 1032
 """No deflate stream unpacks to more than this many times its size (zlib's technical details)."""
@@ -84,8 +87,7 @@ def set_of(path: Path, arrays: Mapping[str, Any], others: list[str]) -> tuple[Em
         found = f"; not read: {unread}" if unread and not {"embeddings", "labels"} <= arrays.keys() else ""
         raise BadInput(f"{path}: {error}{found}") from None
     notes = [f"not read: {unread}"] if others else []
-    notes += [images.label_note] if images.label_note else []
-    return images, bool(normalized), [f"{path}: {note}" for note in notes]
+    return images, bool(normalized), [f"{path}: {note}" for note in (*notes, *images.notes)]
 
 
 def check_format(path: Path) -> str:
@@ -171,6 +173,8 @@ def npy_header(file: IO[bytes], key: str) -> tuple[tuple[int, ...], np.dtype[Any
     except (BadInput, MemoryError, zipfile.BadZipFile, zlib.error, EOFError):
         raise
     except Exception as error:  # NumPy evaluates the header as Python: many kinds of errors
+        if "'<f1'" in str(error):
+            raise BadInput(f"{key} are float8, which NumPy saves and cannot read: {key}.astype(np.float32)") from None
         raise BadInput(f"{key} is not a NumPy array ({first_line(error, 160)})") from None
     return shape, dtype, by_columns
 
@@ -190,28 +194,44 @@ _NPY_HEADERS: dict[tuple[int, int], Callable[[Any], tuple[tuple[int, ...], bool,
 
 
 def _read_safetensors(path: Path) -> tuple[Arrays, list[str]]:
-    import torch
+    tensors, texts, others = open_safetensors(path)
+    arrays = {key: numpy_of(tensor) for key, tensor in tensors.items()}
+    return arrays | {key: text_list(key, text) for key, text in texts.items() if key in _TEXTS}, others
+
+
+def open_safetensors(
+    path: Path, keys: Callable[[Sequence[str]], Sequence[str]] = lambda names: KEYS
+) -> tuple[dict[str, Tensor], dict[str, str], list[str]]:
+    """Tensors of a file that are read, mapped; the texts of its metadata that are; names of other tensors."""
     from safetensors import SafetensorError, safe_open
 
     try:
         # The library checks that header and size of the file agree before it maps any of it.
         with safe_open(path, "pt") as file:
-            texts = {key: value for key, value in (file.metadata() or {}).items() if key in _TEXTS}
-            wanted, others = known_names(list(file.keys()))
-            arrays: Arrays = {}
+            names = list(file.keys())
+            wanted, others = known_names(names, keys(names))
+            texts = {
+                key: text
+                for key, text in (file.metadata() or {}).items()
+                if key in keys(names) and (key in _TEXTS or key not in wanted)
+            }
+            tensors = {}
             for key in wanted:
-                value = file.get_tensor(key)
-                arrays[key] = (value.double() if value.dtype == torch.bfloat16 else value).numpy()
+                try:
+                    tensors[key] = file.get_tensor(key)
+                    numpy_of(tensors[key].flatten()[:1])
+                except (SafetensorError, NotImplementedError, TypeError):
+                    dtype = file.get_slice(key).get_dtype()
+                    raise BadInput(f"{key} are {dtype} numbers, which are not read; save {key}.float()") from None
     except (SafetensorError, TypeError) as error:
         raise BadInput(f"not a whole .safetensors file: truncated or damaged ({first_line(error, 160)})") from None
-    for key, text in texts.items():
-        if key in arrays:
+    for key in texts:
+        if key in tensors:
             raise BadInput(f"{key} exists both as an array and in the metadata; keep one")
-        arrays[key] = _texts(key, text)
-    return arrays, others
+    return tensors, texts, others
 
 
-def _texts(key: str, text: str) -> np.ndarray:
+def text_list(key: str, text: str) -> np.ndarray:
     """A JSON list of texts or integers as an array of texts, each kept once however long the longest is."""
     try:
         found = json.loads(text)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..datasets.guarded import Answer, allow_memory, guarded
 from ..errors import BadInput, first_line
-from .embedding_set import KEYS
+from .embedding_set import KEYS, text_of
 from .untrusted import TEXT_BYTES, Arrays, check_unpacked, known_names
 
 WIDTHS = {"BOOLEAN": 1, "INT96": 16, "BYTE_ARRAY": TEXT_BYTES, "FIXED_LEN_BYTE_ARRAY": TEXT_BYTES}
@@ -63,6 +63,9 @@ def _read(path: str, keys: Callable[[Sequence[str]], Sequence[str]] = lambda nam
         return _checked(path, keys)
     except (BadInput, MemoryError):
         raise
+    except NotImplementedError as error:
+        said = first_line(error, 160)
+        raise BadInput(f"pyarrow cannot read it ({said}): written in a rare way, or damaged; save it anew") from None
     except Exception as error:  # pyarrow makes of a damaged file many kinds of errors
         raise BadInput(f"not a whole Parquet file: truncated or damaged ({first_line(error, 160)})") from None
 
@@ -81,7 +84,10 @@ def _checked(path: str, keys: Callable[[Sequence[str]], Sequence[str]]) -> Answe
     check_unpacked(needed, Path(path).stat().st_size)
     allow_memory(3 * needed)  # as pages, as a table and as arrays
     leaves = [metadata.schema.column(i) for i in range(metadata.num_columns)]
-    texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+    chunks = [metadata.row_group(i).column(j) for i in range(metadata.num_row_groups) for j in range(len(leaves))]
+    # Texts that are stored one after another cannot be read as a dictionary.
+    apart = {chunk.path_in_schema for chunk in chunks if "DELTA_LENGTH_BYTE_ARRAY" in chunk.encodings}
+    texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY" and leaf.path not in apart]
     with pyarrow.parquet.ParquetFile(path, read_dictionary=texts) as file:
         table = file.read(columns=columns)
         table.validate(full=True)  # pyarrow itself does not look at indices and bytes of texts
@@ -132,39 +138,57 @@ def _spread(names: list[str]) -> dict[str, dict[int, str]]:
 
 
 def _column(column: Any, key: str, words: dict[str, list[str]]) -> np.ndarray:
-    import pyarrow.compute
+    from pyarrow import BaseExtensionType, compute, types
 
     if column.null_count:
         raise BadInput(f"{key} has {column.null_count} empty cells")
-    kind = column.type
-    if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind) or pyarrow.types.is_fixed_size_list(kind):
-        lengths = pyarrow.compute.list_value_length(column).unique().to_pylist()
-        if len(lengths) > 1:
-            raise BadInput(f"{key} has rows of {len(lengths)} different lengths")
-        flat = pyarrow.compute.list_flatten(column)
+    flat, shape, kind, in_order = column, [len(column)], column.type, True
+    while True:
+        tensor = isinstance(kind, BaseExtensionType) and hasattr(kind, "shape")
+        if tensor:
+            in_order = kind.permutation is None or sorted(kind.permutation) == [*kind.permutation]
+            shape += kind.shape
+            flat = flat.cast(kind.storage_type)
+        elif types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+            lengths = compute.list_value_length(flat).unique().to_pylist()
+            if len(lengths) > 1:
+                raise BadInput(f"{key} has rows of {len(lengths)} different lengths")
+            shape += lengths
+        else:
+            break
+        flat = compute.list_flatten(flat)
+        kind = flat.type
         if flat.null_count:
             raise BadInput(f"{key} has {flat.null_count} empty values")
-        return _plain(flat, key, words).reshape(len(column), *lengths)
-    return _plain(column, key, words)
+    wide = [size for size in shape[1:] if size != 1]
+    if len(wide) > 1 and not (key == "features" and in_order):
+        raise BadInput(f"{key} has rows of the shape {shape[1:]}; write lists of one dimension")
+    if len(shape) > 2 and key != "features":
+        shape = [len(column), *(wide or [1])]
+    return _plain(flat, key, words).reshape(shape)
 
 
 def _plain(column: Any, key: str, words: dict[str, list[str]]) -> np.ndarray:
     """The numbers of a column; of texts the indices of those that are added to ``words``."""
-    import pyarrow
+    from pyarrow import types
 
+    texts = (types.is_string, types.is_large_string, types.is_string_view, types.is_binary, types.is_large_binary,
+             types.is_binary_view, types.is_fixed_size_binary)  # fmt: skip
     kind = column.type
-    if pyarrow.types.is_dictionary(kind):
-        texts = pyarrow.types.is_string(kind.value_type) or pyarrow.types.is_large_string(kind.value_type)
-        if not texts:
+    if any(is_text(kind) for is_text in texts):
+        column = column.dictionary_encode()
+        kind = column.type
+    if types.is_dictionary(kind):
+        if not any(is_text(kind.value_type) for is_text in texts):
             return _plain(column.cast(kind.value_type), key, words)
         held, indices = words.setdefault(key, []), [np.array([], dtype=np.int64)]
         for part in column.chunks:
             indices.append(part.indices.to_numpy().astype(np.int64) + len(held))
-            held += part.dictionary.to_pylist()
+            held += map(text_of, part.dictionary.to_pylist())
         return np.concatenate(indices)
     values: np.ndarray = column.to_numpy()
     if values.dtype.hasobject:
-        raise BadInput(f"{key} is a column of {kind}; numbers are needed")
+        raise BadInput(f"{key} is a column of {kind}; write numbers or text")
     return values
 
 

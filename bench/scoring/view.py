@@ -73,9 +73,9 @@ def distribution_of(images: EmbeddingSet, normalize: bool = True) -> Distributio
         BadInput: If an embedding that needs a direction is zero, or a vMF would have a single dimension.
     """
     if normalize or images.concentration is not None:
-        zero = sum(int((block == 0).all(1).sum()) for block in images.embeddings.blocks())
-        if zero:
-            raise BadInput(f"embeddings has {zero} rows of zeros, which have no direction; drop them")
+        zero = np.concatenate([(block == 0).all(1) for block in images.embeddings.blocks()])
+        if zero.any():
+            raise BadInput(f"embeddings has {_rows(images, zero, 'of zeros')}, which have no direction; drop them")
     points = GivenPoints(images.embeddings, normalize)
     if images.concentration is None and images.variance is None:
         return points
@@ -87,6 +87,11 @@ def distribution_of(images: EmbeddingSet, normalize: bool = True) -> Distributio
     variance = torch.from_numpy(images.variance)
     normal = IsotropicNormal if variance.dim() == 1 else DiagonalNormal
     return normal(loc, variance, validate_args=False)
+
+
+def _rows(images: EmbeddingSet, which: np.ndarray, what: str) -> str:
+    """Number of some rows, and the first of them in the input."""
+    return f"{int(which.sum())} rows {what}, first in row {int(images.embeddings.order[which].min())}"
 
 
 def confidences_of(images: EmbeddingSet, distribution: Distribution) -> dict[str, Tensor]:
@@ -106,6 +111,9 @@ def confidences_of(images: EmbeddingSet, distribution: Distribution) -> dict[str
     norm, start = torch.empty(len(images), dtype=torch.float64), 0
     for block in images.embeddings.blocks():  # filled in place, as the divisors are
         norm[start : (start := start + len(block))] = norm_confidence(torch.from_numpy(block))
+    if not bool(norm.isfinite().all()):
+        rows = _rows(images, ~norm.isfinite().numpy(), "whose norm is beyond float64")
+        raise BadInput(f"embeddings has {rows}; embeddings / np.abs(embeddings).max() has the same order")
     flat = bool(norm.max() - norm.min() <= FLAT_NORM * norm.max() or (norm - 1.0).abs().max() <= UNIT_NORM)
     confidences["norm"] = torch.ones_like(norm) if flat else norm
     confidences["random"] = random_confidence(images.ids, seed_for("score", "random confidence"))

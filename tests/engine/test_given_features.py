@@ -160,6 +160,17 @@ def test_every_format_is_imported_with_its_numbers(home, suffix):
     assert main(["data", "verify", "mine"]) == 0
 
 
+def test_features_in_a_folder_of_their_own_are_listed_and_verified(home, capsys):
+    root = ("--data-root", str(home / "there"))
+    assert main(["data", "features", "mine", *map(str, _files(home)), *root]) == 0
+    assert main(["data", "verify", "mine", *root]) == 0
+    assert main(["data", "list", *root]) == 0
+    found = capsys.readouterr().out
+    assert "mine: 64 images" in found
+    assert f"features imported to {home / 'there' / 'mine'}\n" in found
+    assert "needs ;" not in found
+
+
 def test_half_precision_stays_and_views_are_drawn_from_the_file(home):
     arrays = _arrays(views=3)
     arrays["features"] = arrays["features"].astype(np.float16)
@@ -210,13 +221,16 @@ def _with_nan():
         (_changed(features=_with_nan()), "features of row 5 (from 0) are not finite"),
         (_changed(features=np.ones((32, 6), np.float32)), "features are the same for all images"),
         (_changed(labels=np.arange(31)), "labels have shape [31]; 32 images need [32]"),
-        (_changed(labels=np.ones(32)), "labels are float64; they must be integers or texts"),
+        (_changed(labels=np.ones(32)), "labels are float64 numbers, they must be integers"),
         (_changed(labels=None), "labels missing (needs features [N, F] or [N, V, F] and labels [N])"),
         (_changed(features=np.ones(32)), "features have shape [32]"),
-        (_changed(features=np.ones((32, 6), int)), "features are int64 numbers; save them as float16 or float32"),
+        (
+            _changed(features=np.ones((32, 6), int)),
+            "features are int64; save them as float16 or float32, features.astype",
+        ),
         (_changed(features=_arrays(width=5)["features"]), "5 and 6 features; one network gives one width"),
         (_changed(labels=_arrays()["labels"] + 5), "5 classes in both, such as 10, 11, 12"),
-        (_changed(ids=np.array(["a"] * 32)), "31 ids are repeated"),
+        (_changed(ids=np.array(["a"] * 32)), "ids repeat, such as 'a'"),
         (_changed(corrupted_crop=_arrays()["features"][:, 0]), "corrupted_crop needs severity_crop [N]"),
         (_changed(corrupted_fog=np.ones((32, 6)), severity_fog=np.ones(32)), "corrupted_fog: unknown corruption"),
         (_changed(feature=np.ones(3), features=None), "unknown key 'feature'; did you mean 'features'?"),
@@ -242,10 +256,11 @@ def test_classes_of_one_image_each_leave_nothing_to_retrieve(home, refusal):
     for name, train, test, what in (
         ("val", alone, _arrays(first=32), "validation"),
         ("single", None, apart, "test"),
-        ("disjoint", None, queries, "test"),
     ):
         assert main(["data", "features", name, *map(str, _files(home, train, test))]) == 0
         assert f"data set {name!r}: no {what} class has two images" in refusal(*run, name)
+    said = refusal("data", "features", "disjoint", *_files(home, None, queries))
+    assert "test.npz: no query has another image of its class in the gallery" in said
 
 
 def test_one_validation_class_can_choose_nothing(home, refusal):

@@ -215,6 +215,12 @@ def _safetensors_claiming(path, arrays):
     path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(400))
 
 
+def _float4(path):
+    header = {"embeddings": {"dtype": "F4", "shape": [2, 2], "data_offsets": [0, 2]}}
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(2))
+
+
 def _long_header(path, arrays):
     path.write_bytes(struct.pack("<Q", 10**10) + b"{}")
 
@@ -277,13 +283,34 @@ BAD = {
     "pickles": (("bad.npz", _pickled), "never read"),
     "a pickle of its own": (("bad.npz", lambda p, a: p.write_bytes(pickle.dumps(_Trap()))), "not a whole .npz file"),
     "complex": (_npz(lambda a: {"embeddings": a["embeddings"] * 1j}), "complex numbers"),
-    "integer mask": (_npz(lambda a: {"is_query": np.ones(41, int)}), "is_query.astype(bool)"),
-    "no query": (_npz(lambda a: {"is_query": np.zeros(41, bool)}), "is_query is False everywhere"),
+    "mask of numbers": (_npz(lambda a: {"is_query": np.arange(41)}), "row 2 has 2; is_query == 1 makes booleans"),
+    "mask of -1": (_npz(lambda a: {"is_query": np.where(np.arange(41) < 3, 1, -1)}), "row 3 has -1"),
+    "mask of nan": (
+        _npz(lambda a: {"is_gallery": _with(np.ones(41), 4, np.nan)}),
+        "is_gallery must be booleans, or 0 ",
+    ),
+    "mask of text": (_npz(lambda a: {"is_query": np.full(41, "True")}), "not text: is_query == 'True'"),
+    "labels of Latin-1": (_npz(lambda a: {"labels": np.full(41, b"\xe9")}), "first in row 0, '\\udce9': bytes of"),
+    "ids of Latin-1": (_npz(lambda a: {"ids": np.array([b"%d\xe9" % i for i in range(41)])}), "ids, 'latin-1'"),
+    "bfloat16": (
+        _npz(lambda a: {"embeddings": np.ones((41, 6), "V2")}),
+        "(as NumPy saves bfloat16): embeddings.astype",
+    ),
+    "float8": (_npz(lambda a: {"embeddings": np.ones((41, 6), "V1")}), "(as NumPy saves float8): embeddings.astype"),
+    "float4": (
+        ("bad.safetensors", lambda path, arrays: _float4(path)),
+        "embeddings are F4 numbers, which are not read",
+    ),
+    "no query": (_npz(lambda a: {"is_query": np.zeros(41, int)}), "is_query is False everywhere"),
     "no gallery": (_npz(lambda a: {"is_gallery": np.zeros(41, bool)}), "is_gallery leaves 0 images"),
     "repeated ids": (_npz(lambda a: {"ids": a["labels"]}), "ids repeat"),
     "float ids": (_npz(lambda a: {"ids": a["quality"]}), "ids must be text or integers"),
     "normalize of every row": (_npz(lambda a: {"normalize": a["labels"] > 1}), "one boolean"),
-    "zero embedding": (_npz(lambda a: {"embeddings": _with(a["embeddings"], 4, 0)}), "rows of zeros"),
+    "zero embedding": (_npz(lambda a: {"embeddings": _with(a["embeddings"], 4, 0)}), "rows of zeros, first in row 4"),
+    "huge embedding": (
+        _npz(lambda a: {"embeddings": _with(a["embeddings"], 4, 1e200)}),
+        "float64, first in row 4; emb",
+    ),
     "mistyped key": (_renamed("confidence", "confidences"), "did you mean 'confidence'"),
     "singular key": (_renamed("labels", "label"), "did you mean 'labels'"),
     "truncated npz": (_bytes("bad.npz", lambda raw: raw[: len(raw) // 2]), "truncated or damaged"),
@@ -389,14 +416,21 @@ def test_parquet_without_pyarrow_says_what_to_do(arrays, bench, tmp_path, monkey
     assert "`uv sync --inexact --extra parquet`" in err
 
 
-def test_bfloat16_and_half_are_read(arrays, tmp_path):
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_what_numpy_lacks_is_read(arrays, tmp_path, dtype):
     import torch
     from safetensors.torch import save_file as save_torch
 
-    x = torch.from_numpy(arrays["embeddings"]).bfloat16()
+    x = torch.from_numpy(arrays["embeddings"]).to(getattr(torch, dtype))
     save_torch({"embeddings": x, "labels": torch.from_numpy(arrays["labels"])}, tmp_path / "b.safetensors")
     found, _ = read_embeddings(tmp_path / "b.safetensors")
     assert np.array_equal(found["embeddings"], x.double().numpy())
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    for same in (x, found["embeddings"].astype(getattr(ml_dtypes, dtype))):
+        assert EmbeddingSet.of(arrays | {"embeddings": same}).digest() == EmbeddingSet.of(arrays | found).digest()
+
+
+def test_half_is_kept(arrays, tmp_path):
     save_file({"embeddings": arrays["embeddings"].astype(np.float16)}, tmp_path / "h.safetensors")
     assert read_embeddings(tmp_path / "h.safetensors")[0]["embeddings"].dtype == np.float16
 

@@ -36,6 +36,7 @@ def _npy_with_header(header):
     ("header", "message"),
     [
         ("{'descr': '<f4', 'fortran_order': False, 'shape': (1,", "is not a NumPy array"),  # TokenError
+        ("{'descr': '<f1', 'fortran_order': False, 'shape': (3, 2)}", "are float8, which NumPy saves and cannot read"),
         ("{'descr': [], 'fortran_order': False, 'shape': (0,)}", "is not a NumPy array|is damaged|must be numbers"),
         ("{'descr': ('<f4',), 'fortran_order': False, 'shape': (0,)}", "is not a NumPy array"),  # IndexError
         ("{'descr': {}, 'fortran_order': False, 'shape': (0,)}", "is not a NumPy array|must be numbers"),
