@@ -111,6 +111,9 @@ def trainable_and_testable(dataset: Dataset) -> None:
     require(classes >= 2, f"{classes} training classes; training needs at least 2 in every fold")
     for part, images in _parts(dataset):
         labels = images.labels
+        for role, rows in (("queries", images.queries), ("gallery", images.gallery)):
+            positions = rows is None or rows.dtype == torch.int64
+            require(positions, f"{part}: {role} must be positions, int64, not a mask: mask.nonzero().squeeze(1)")
         queries, gallery = (labels if rows is None else labels[rows] for rows in (images.queries, images.gallery))
         others = torch.bincount(gallery, minlength=images.num_classes)
         # A query that is in the gallery does not find itself.

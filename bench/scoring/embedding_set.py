@@ -228,9 +228,9 @@ def _array(key: str, value: Any) -> np.ndarray:
         raise BadInput(f"{key} is sparse; give {key}.toarray()")
     if isinstance(value, list | tuple) and any(map(np.ma.isMaskedArray, value)):
         value = np.ma.asarray(value)
-    masked = np.ma.getmaskarray(value).any(axis=None) if np.ma.isMaskedArray(value) else False
-    if masked:
-        rows = np.ma.getmaskarray(value).reshape(len(value), -1).any(1)
+    if np.ma.is_masked(value):
+        masked = np.atleast_1d(np.ma.getmaskarray(value))
+        rows = masked.reshape(len(masked), -1).any(1)
         raise BadInput(
             f"{key} is a masked array with {int(rows.sum())} masked rows, first row {int(rows.argmax())}; leave them"
             f" out of all arrays: keep = ~np.ma.getmaskarray({key}).reshape(len({key}), -1).any(1)"
@@ -282,7 +282,7 @@ def _numbers(key: str, values: np.ndarray) -> np.ndarray:
     if values.dtype.kind not in "fiu":
         plain = values.dtype.kind in "bO" or values.dtype.str in _UNKNOWN
         line = f": {key}.astype(np.float32)" * (plain and not _is_text(values))
-        raise BadInput(f"{key} must be numbers, not {kind_of(values)}{line}")
+        raise BadInput(f"{key} must be numbers, not {kind_of(values, int, float, np.number)}{line}")
     with np.errstate(over="ignore", invalid="ignore"):
         numbers = values.astype(np.float64)
     _refuse(key, numbers)
@@ -300,13 +300,16 @@ def _refuse(key: str, block: np.ndarray, start: int = 0, values: np.ndarray | No
         )
 
 
-def kind_of(values: np.ndarray) -> str:
-    """What an array holds, in words."""
+def kind_of(values: np.ndarray, *fine: type) -> str:
+    """What an array holds, in words; of Python objects the first that is of none of the types that are ``fine``."""
     if _is_text(values):
         return "text"
     if values.dtype.str in _UNKNOWN:
         return f"{values.dtype} (as NumPy saves {_UNKNOWN[values.dtype.str]})"
-    kinds = {"O": "Python objects", "b": "booleans", "c": "complex numbers"}
+    if values.dtype.kind == "O":
+        odd = [(place, type(value)) for place, value in np.ndenumerate(values) if not isinstance(value, fine)][:1]
+        return "Python objects" + "".join(f", such as {kind.__name__} in row {(*place, 0)[0]}" for place, kind in odd)
+    kinds = {"b": "booleans", "c": "complex numbers"}
     return kinds.get(values.dtype.kind, str(values.dtype))
 
 
@@ -343,6 +346,10 @@ def names_of(key: str, values: np.ndarray) -> list[str]:
                 f"{key} has characters that Unicode does not have, first in row {row}, {shortened(ascii(name), 60)}:"
                 f" bytes of another encoding than UTF-8 (np.char.decode({key}, 'latin-1')), or damaged"
             )
+    if names and all(name[:2] in ("b'", 'b"') and name[-1] == name[1] for name in names):
+        raise BadInput(
+            f"{key} are str() of bytes, such as {shortened(names[0], 60)}: [x.decode() for x in {key}] is text"
+        )
     return names
 
 
@@ -354,13 +361,13 @@ def labels_of(values: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
         number = {name: place for place, name in enumerate(sorted({*names}))}
         return np.array([number[name] for name in names], dtype=np.int64).reshape(values.shape), tuple(number)
     if kind == "f":
-        raise BadInput(
-            f"labels are {values.dtype} numbers, they must be integers: labels.astype(int) if they are whole"
-        )
+        odd = np.argwhere((np.floor(values) != values) | np.isinf(values))
+        what = f"row {odd[0, 0]} has {values[tuple(odd[0])]}" if len(odd) else "labels.astype(int)"
+        raise BadInput(f"labels are {values.dtype} numbers, they must be integers: {what}")
     if kind not in "iu":
         raise BadInput(
-            f"labels are {kind_of(values)}, they must be integers: np.unique(labels, return_inverse=True)[1] numbers"
-            " them"
+            f"labels are {kind_of(values, int, np.integer, str, bytes)}, they must be integers:"
+            " np.unique(labels, return_inverse=True)[1] numbers them"
         )
     if values.size and int(values.max()) > np.iinfo(np.int64).max:
         raise BadInput("labels beyond 2**63: np.unique(labels, return_inverse=True)[1] numbers them")
@@ -409,7 +416,7 @@ def _mask(key: str, values: np.ndarray, count: int) -> np.ndarray:
         return values
     if values.dtype.kind not in "fiu":
         line = f"{key} == 'True'" if _is_text(values) else f"np.array([value is True for value in {key}])"
-        raise BadInput(f"{key} must be booleans, not {kind_of(values)}: {line}")
+        raise BadInput(f"{key} must be booleans, not {kind_of(values, bool, np.bool_)}: {line}")
     odd = (values != 0) & (values != 1)
     if odd.any():
         row = int(odd.argmax())

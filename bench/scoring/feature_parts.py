@@ -75,7 +75,8 @@ def embed_features(wanted: Wanted, encoder: Encoder, site: Site, progress: Progr
         small |= {"class_names": np.array(images.class_names), "about": np.array([encoder.about])}
         for role, rows in (("is_query", images.queries), ("is_gallery", images.gallery)):
             if rows is not None:
-                small[role] = np.isin(np.arange(len(images)), rows.numpy())
+                small[role] = np.zeros(len(images), dtype=bool)
+                small[role][rows.numpy()] = True
         write_columns(wanted.out, columns | {key: held(value) for key, value in small.items()})
     except DataError as error:
         raise UserError(str(error)) from None

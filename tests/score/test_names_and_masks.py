@@ -1,5 +1,6 @@
 """Names, labels and masks mean the same however they are stored, in ``bench score`` and ``bench data features``."""
 
+import json
 import tempfile
 import unicodedata
 import warnings
@@ -16,7 +17,7 @@ from bench.scoring.feature_files import import_features
 from bench.scoring.files import read_embeddings
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 LABELS = np.repeat(np.arange(6), 5)
 POINTS = (np.eye(6)[LABELS] + 0.6 * np.random.default_rng(0).normal(size=(30, 6))).astype(np.float32)
@@ -80,6 +81,28 @@ def test_what_two_splits_share_is_found_however_it_is_stored(seed, planted, numb
             assert "30 + 30 images" in _import(Path(folder), *worlds)[0]
 
 
+@pytest.mark.parametrize("form", ["bytes in Parquet", "JSON in safetensors", "str() of bytes"])
+def test_what_two_splits_share_is_found_in_other_files(tmp_path, form):
+    names = [f"é {i}.jpg" for i in range(30)]
+    files = {"train": tmp_path / "train.npz", "test": tmp_path / "test.npz"}
+    np.savez(files["train"], features=POINTS, labels=LABELS, ids=names)
+    said = "30 ids in both, such as é 0.jpg"
+    if form == "bytes in Parquet":
+        pytest.importorskip("pyarrow")
+        files["test"] = tmp_path / "test.parquet"
+        columns = {"features": POINTS.tolist(), "labels": LABELS + 6, "ids": [name.encode() for name in names]}
+        pd.DataFrame(columns).to_parquet(files["test"])
+    elif form == "JSON in safetensors":
+        files["test"] = tmp_path / "test.safetensors"
+        save_file({"features": POINTS, "labels": LABELS + 6}, files["test"], {"ids": json.dumps(names)})
+    else:
+        np.savez(files["test"], features=POINTS, labels=LABELS + 6, ids=[str(name.encode()) for name in names])
+        said = "ids are str() of bytes, such as b'"
+    with pytest.raises(BadInput) as caught:
+        import_features("mine", files, tmp_path / "data", lambda *_: None)
+    assert said in str(caught.value)
+
+
 @settings(max_examples=80, deadline=None)
 @given(
     st.lists(st.sampled_from([0, 1] * 60 + [-1, 2, float("nan"), 0.5]), min_size=30, max_size=30),
@@ -116,6 +139,7 @@ def test_masks_are_taken_or_refused_alike(values, dtype, key):
             assert np.array_equal(found, chosen[key])
 
 
+@pytest.mark.filterwarnings("ignore:labels are text")
 def test_label_minus_one_is_noted_with_the_line_that_leaves_it_out(tmp_path):
     line = "5 rows have the label -1, which counts as a class; if it means none, leave them out: "
     for labels, how in ((LABELS - 1, ">= 0"), ((LABELS - 1).astype(str), "!= '-1'")):
@@ -150,7 +174,19 @@ def test_label_minus_one_is_noted_with_the_line_that_leaves_it_out(tmp_path):
             {"labels": np.ma.array(LABELS, mask=LABELS == 3)},
             "labels is a masked array with 5 masked rows, first row 15",
         ),
-        ({"is_query": [True] * 29 + [None]}, "is_query must be booleans, not Python objects"),
+        (
+            {"is_query": [True] * 29 + [None]},
+            "is_query must be booleans, not Python objects, such as NoneType in row 29: np",
+        ),
+        (
+            {"labels": [*LABELS[:29], None]},
+            "labels are Python objects, such as NoneType in row 29, they must be integers",
+        ),
+        (
+            {"labels": np.where(LABELS == 2, np.nan, LABELS)},
+            "labels are float64 numbers, they must be integers: row 10",
+        ),
+        ({"labels": np.where(LABELS == 2, 2.5, LABELS)}, "they must be integers: row 10 has 2.5"),
     ],
 )
 @pytest.mark.filterwarnings("ignore")
