@@ -27,6 +27,9 @@ FLAT_NORM, UNIT_NORM = 1e-5, 1e-3
 """Raw embeddings whose norms differ by no more than the first share (float32), or are 1 up to the second (half
 precision), were normalised and then rounded: an order by their norms would be an order by rounding errors."""
 
+SMALLEST = 1e-150
+"""Squares of smaller numbers lose digits."""
+
 
 class GivenPoints(PointMass):
     """Embeddings without a spread as points, float64, which are made, and normalised if wanted, when they are read.
@@ -94,6 +97,15 @@ def _rows(images: EmbeddingSet, which: np.ndarray, what: str) -> str:
     return f"{int(which.sum())} rows {what}, first in row {int(images.embeddings.order[which].min())}"
 
 
+def _norms(rows: Tensor) -> Tensor:
+    """Norms ``[B]``, also of rows whose squares float64 does not represent."""
+    norm = norm_confidence(rows)
+    odd = ~(norm.isfinite() & (norm > SMALLEST))
+    scale = rows[odd].abs().amax(1).clamp_min(SMALLEST**2)
+    norm[odd] = scale * norm_confidence(rows[odd] / scale[:, None])
+    return norm
+
+
 def confidences_of(images: EmbeddingSet, distribution: Distribution) -> dict[str, Tensor]:
     """Confidences of the images by name, each ``[N]``.
 
@@ -110,10 +122,10 @@ def confidences_of(images: EmbeddingSet, distribution: Distribution) -> dict[str
         confidences["method"] = spread_confidence(distribution)
     norm, start = torch.empty(len(images), dtype=torch.float64), 0
     for block in images.embeddings.blocks():  # filled in place, as the divisors are
-        norm[start : (start := start + len(block))] = norm_confidence(torch.from_numpy(block))
+        norm[start : (start := start + len(block))] = _norms(torch.from_numpy(block))
     if not bool(norm.isfinite().all()):
         rows = _rows(images, ~norm.isfinite().numpy(), "whose norm is beyond float64")
-        raise BadInput(f"embeddings has {rows}; embeddings / np.abs(embeddings).max() has the same order")
+        raise BadInput(f"embeddings has {rows}; give embeddings / 1e300")
     flat = bool(norm.max() - norm.min() <= FLAT_NORM * norm.max() or (norm - 1.0).abs().max() <= UNIT_NORM)
     confidences["norm"] = torch.ones_like(norm) if flat else norm
     confidences["random"] = random_confidence(images.ids, seed_for("score", "random confidence"))

@@ -308,8 +308,8 @@ BAD = {
     "normalize of every row": (_npz(lambda a: {"normalize": a["labels"] > 1}), "one boolean"),
     "zero embedding": (_npz(lambda a: {"embeddings": _with(a["embeddings"], 4, 0)}), "rows of zeros, first in row 4"),
     "huge embedding": (
-        _npz(lambda a: {"embeddings": _with(a["embeddings"], 4, 1e200)}),
-        "float64, first in row 4; emb",
+        _npz(lambda a: {"embeddings": _with(a["embeddings"], 4, 1e308)}),
+        "float64, first in row 4; give",
     ),
     "mistyped key": (_renamed("confidence", "confidences"), "did you mean 'confidence'"),
     "singular key": (_renamed("labels", "label"), "did you mean 'labels'"),

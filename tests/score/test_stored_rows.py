@@ -9,7 +9,8 @@ import torch
 from bench.methods.distributions import PointMass
 from bench.methods.distributions.arrays import in_float64, rows_of
 from bench.scoring.embedding_set import EmbeddingSet, StoredRows
-from bench.scoring.view import distribution_of
+from bench.scoring.score import score_set, tidy
+from bench.scoring.view import confidences_of, distribution_of
 
 LABELS = np.arange(60) % 6
 
@@ -62,6 +63,21 @@ def test_points_are_those_of_a_float64_copy_to_the_last_bit(normalize):
     assert torch.equal(points.loc, whole)
     assert type(in_float64(points)) is PointMass
     assert torch.equal(in_float64(points).mean, whole)
+
+
+@pytest.mark.parametrize("scale", [1e200, 1e-200, 1e-300])
+def test_one_row_of_another_scale_has_its_norm_and_leaves_those_of_the_others(scale):
+    x = _given(np.float64)
+    x[7] *= 1e3 if scale > 1 else 1e-3
+    there = np.where(np.arange(60) == 7, scale, 1)
+    sets = [
+        EmbeddingSet.of({"embeddings": each, "labels": LABELS, "ids": np.arange(60)})
+        for each in (x, x * there[:, None])
+    ]
+    tables = [tidy(score_set(each, scorers="cosine", metrics="all")).drop(columns="unit") for each in sets]
+    assert tables[0].equals(tables[1])
+    norm = confidences_of(sets[1], distribution_of(sets[1]))["norm"].numpy()
+    assert norm == pytest.approx(np.linalg.norm(x, axis=1) * there, rel=1e-9, abs=0)
 
 
 def test_an_array_that_cannot_be_written_is_scored_and_left_as_it_is():
