@@ -84,10 +84,14 @@ def _checked(path: str, keys: Callable[[Sequence[str]], Sequence[str]]) -> Answe
     check_unpacked(needed, Path(path).stat().st_size)
     allow_memory(3 * needed)  # as pages, as a table and as arrays
     leaves = [metadata.schema.column(i) for i in range(metadata.num_columns)]
-    chunks = [metadata.row_group(i).column(j) for i in range(metadata.num_row_groups) for j in range(len(leaves))]
-    # Texts that are stored one after another cannot be read as a dictionary.
-    apart = {chunk.path_in_schema for chunk in chunks if "DELTA_LENGTH_BYTE_ARRAY" in chunk.encodings}
-    texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY" and leaf.path not in apart]
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    texts = [
+        leaf.path
+        for i, leaf in enumerate(leaves)
+        if leaf.physical_type == "BYTE_ARRAY"
+        # pyarrow does not make a dictionary of texts that are stored one after another.
+        and not any("DELTA_LENGTH_BYTE_ARRAY" in group.column(i).encodings for group in groups)
+    ]
     with pyarrow.parquet.ParquetFile(path, read_dictionary=texts) as file:
         table = file.read(columns=columns)
         table.validate(full=True)  # pyarrow itself does not look at indices and bytes of texts
@@ -144,8 +148,7 @@ def _column(column: Any, key: str, words: dict[str, list[str]]) -> np.ndarray:
         raise BadInput(f"{key} has {column.null_count} empty cells")
     flat, shape, kind, in_order = column, [len(column)], column.type, True
     while True:
-        tensor = isinstance(kind, BaseExtensionType) and hasattr(kind, "shape")
-        if tensor:
+        if isinstance(kind, BaseExtensionType) and hasattr(kind, "shape"):
             in_order = kind.permutation is None or sorted(kind.permutation) == [*kind.permutation]
             shape += kind.shape
             flat = flat.cast(kind.storage_type)
