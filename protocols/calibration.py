@@ -16,7 +16,7 @@ from torch import Tensor
 from .confidence import fit_on_validation, fitted_together
 from .declare import test
 from .embeddings import Embeddings
-from .retrieval_confidence import as_vectors
+from .retrieval_confidence import as_vectors, power_of_two
 from .rows import Row, kind_of, row
 
 Calibration = Callable[[Tensor], Tensor]
@@ -44,8 +44,10 @@ def fit_isotonic(confidence: Tensor, correct: Tensor) -> Calibration:
     x, y = _checked(confidence, correct)
     from sklearn.isotonic import IsotonicRegression  # late: a second to import
 
-    model = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(x, y)
-    return lambda values: torch.from_numpy(model.predict(as_vectors(values, values)[0]))
+    # scikit-learn takes confidences within 1e-15 for one, whatever their unit is.
+    unit = min(1.0, float(power_of_two(confidence.double())))
+    model = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(x / unit, y)
+    return lambda values: torch.from_numpy(model.predict(as_vectors(values, values)[0].clip(x.min(), x.max()) / unit))
 
 
 def fit_platt(confidence: Tensor, correct: Tensor) -> Calibration:

@@ -208,8 +208,9 @@ class LogisticFit:
         if not 0 < float(y.sum()) < len(y):  # nothing went wrong, or nothing right
             zeros = torch.zeros(len(confidences), dtype=torch.float64)
             return cls(zeros, torch.ones_like(zeros), zeros, found=False)
+        unit = power_of_two(x)  # squares of very small or large confidences leave the range of numbers
         mean = x.mean(0)
-        scale = x.std(0, correction=0)
+        scale = (x / unit).std(0, correction=0) * unit
         scale = torch.where(scale > 0, scale, 1.0)
         from sklearn.linear_model import LogisticRegression  # late: it takes a second to import
 
@@ -221,6 +222,11 @@ class LogisticFit:
     def __call__(self, confidences: Sequence[Tensor]) -> Tensor:
         """Combined confidence of queries, ``[Q]``: the weighted sum; 0 if there was nothing to fit."""
         return ((_side_by_side(confidences) - self.mean) / self.scale * self.weights).sum(1)
+
+
+def power_of_two(values: Tensor) -> Tensor:
+    """Powers of 2 near the largest sizes along the first axis: a division by them changes no digit."""
+    return (torch.frexp(values.abs().amax(0)).exponent - 1.0).double().exp2()
 
 
 def _side_by_side(confidences: Sequence[Tensor]) -> Tensor:

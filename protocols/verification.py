@@ -124,7 +124,7 @@ def best_threshold(scores: Tensor, same: Tensor) -> tuple[float, float]:
     # Entry i: everything from the i-th distinct score upwards is called the same.
     right = torch.cat([positive.flip(0).cumsum(0).flip(0), zero]) + torch.cat([zero, negative.cumsum(0)])
     best = int(right.argmax())
-    middles = (values[:-1] + values[1:]) / 2
+    middles = values[:-1] / 2 + values[1:] / 2
     # Between adjacent floats the middle rounds onto one of them; only the upper one separates the two.
     middles = torch.where(middles > values[:-1], middles, values[1:])
     ends = torch.tensor([math.inf], dtype=torch.float64)

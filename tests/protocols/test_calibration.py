@@ -62,6 +62,14 @@ def test_platts_parameters_maximise_his_likelihood(fractional, offset, scale):
     assert got.tolist() == pytest.approx(torch.sigmoid(slope * grid + intercept).tolist(), abs=1e-5)
 
 
+@pytest.mark.parametrize("fit", [fit_isotonic, fit_platt, lambda x, y: lambda z: LogisticFit.of([x], y)([z])])
+@pytest.mark.parametrize("unit", [1e-300, 1e-170, 1e-14, 1e170, 1e300])
+def test_the_unit_of_a_confidence_does_not_matter(fit, unit):
+    x, y = _queries(200)
+    fresh = torch.cat([x, torch.tensor([-100.0, 0.1, 100.0])])
+    assert fit(x * unit, y)(fresh * unit).tolist() == pytest.approx(fit(x, y)(fresh).tolist(), abs=1e-9)
+
+
 @pytest.mark.parametrize("fit", [fit_isotonic, fit_platt])
 def test_calibrated_probabilities_are_right_as_often_as_they_say(fit):
     x, y = _queries(4000)

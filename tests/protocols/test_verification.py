@@ -1,5 +1,7 @@
 """Verification against scikit-learn and plain loops; pairs by identity."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -126,9 +128,10 @@ def test_scores_that_are_not_finite_are_errors_not_dropped():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_adjacent_floats_are_separated(dtype):
-    low = torch.tensor(1.0, dtype=dtype)
-    scores = torch.stack([low, torch.nextafter(low, torch.tensor(2.0, dtype=dtype))])
+@pytest.mark.parametrize("size", ["tiny", 1.0, "max"])
+def test_adjacent_floats_are_separated(dtype, size):
+    low = torch.tensor(getattr(torch.finfo(dtype), str(size), 1.0) * 0.75, dtype=dtype)
+    scores = torch.stack([low, torch.nextafter(low, torch.tensor(math.inf, dtype=dtype))])
     same = torch.tensor([False, True])
     threshold, accuracy = best_threshold(scores, same)
     assert accuracy == accuracy_at(threshold, scores, same) == 1.0
