@@ -8,7 +8,6 @@ from functools import partial
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Distribution
 
@@ -17,6 +16,7 @@ from ..methods._model import norm_confidence
 from ..methods.distributions.normal import DiagonalNormal, IsotropicNormal, PointMass
 from ..methods.distributions.von_mises_fisher import VonMisesFisher
 from ..methods.learned_spread import spread_confidence
+from ..methods.scorers.inner_products import unit_mean
 from ..methods.scorers.spec import DistributionScorer
 from ..protocols.embeddings import Embeddings, Options, Quality
 from ..protocols.retrieval_confidence import random_confidence
@@ -148,11 +148,6 @@ def numbered_classes(labels: np.ndarray) -> np.ndarray:
     return first.argsort().argsort()[place]
 
 
-def _location(distribution: Distribution) -> Tensor:
-    location: Tensor = distribution.loc if hasattr(distribution, "loc") else distribution.mean
-    return location
-
-
 def view_of(
     images: EmbeddingSet,
     distribution: Distribution,
@@ -178,7 +173,7 @@ def view_of(
         confidences=confidences,
         queries=torch.from_numpy(images.is_query).nonzero().squeeze(1),
         gallery=torch.from_numpy(images.is_gallery).nonzero().squeeze(1),
-        directions=lambda: F.normalize(_location(distribution), dim=-1),
+        directions=lambda: unit_mean(distribution),
         quality=quality,
         seed=lambda purpose: seed_for("score", purpose),
         options=options if curves or primary_of(confidences) else replace(options, filter_fractions=()),

@@ -280,6 +280,15 @@ def test_unnormalised_embeddings_are_scored_as_they_are(arrays):
     assert _value(unit, "map_at_r", scorer="l2") == pytest.approx(_value(unit, "map_at_r"))
 
 
+def test_directions_do_not_depend_on_the_lengths_of_vectors(arrays):
+    x, labels = arrays["embeddings"], arrays["labels"]
+    lengths = np.where(np.arange(len(x)) % 2, 1e-20, 1e20)[:, None]
+    names = ("map_at_r", "uniformity", "spectral_decay", "density")
+    unit = bench.score(x, labels, metrics=names).table
+    raw = bench.score(x * lengths, labels, metrics=names, normalize=False).table
+    assert [_value(raw, name) for name in names] == pytest.approx([_value(unit, name) for name in names])
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
