@@ -6,6 +6,7 @@ in :class:`~bench.datasets.features.FeatureImages`.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tempfile
 import unicodedata
@@ -47,6 +48,7 @@ class Split:
     names: frozenset[str]
     ids: frozenset[str]
     groups: frozenset[str]
+    rows: Mapping[bytes, int]
 
 
 def import_features(name: str, files: Mapping[str, Path], root: Path, progress: Progress) -> list[str]:
@@ -89,6 +91,12 @@ def _remarks(splits: Mapping[str, Split]) -> Iterator[str]:
     for split, found in splits.items():
         if found.junk:
             yield f"{split}: {found.junk}"
+        if split != "train" and (both := found.rows.keys() & train.rows.keys()):
+            row = min(found.rows[each] for each in both)
+            yield (
+                f"{len(both)} rows of {split} are also in train, such as row {row} (from 0) as row"
+                f" {train.rows[next(each for each in both if found.rows[each] == row)]}: the same images?"
+            )
     lacking = [split for split in splits if not splits[split].entry["corruptions"]]
     if lacking:
         yield (
@@ -122,11 +130,21 @@ def _alike(names: Sequence[str]) -> frozenset[str]:
     return frozenset(unicodedata.normalize("NFC", name) for name in names)
 
 
+def _digests(rows: np.ndarray) -> Iterator[bytes]:
+    """Hashes of vectors ``[B, F]``, the same in float16 and float32."""
+    whole = rows.astype(np.float32)
+    exponent = np.frexp(np.abs(whole).max(1, keepdims=True))[1]
+    for vector in np.ldexp(whole, -exponent).astype(np.float16):
+        yield hashlib.blake2b(vector, digest_size=16).digest()
+
+
 class _Import:
     """Import of one file: its checks, and the file of its split."""
 
     def __init__(self, columns: dict[str, Column], split: str, folder: Path, progress: Progress) -> None:
         self.columns, self.split, self.folder, self.progress = columns, split, folder, progress
+        self.rows: dict[bytes, int] = {}
+        self.of_images = "features"
 
     def run(self) -> Split:
         columns = self.columns
@@ -163,6 +181,7 @@ class _Import:
         note = junk_note(junk, columns["labels"].dtype.kind not in "iu", self.split == "test") if junk else ""
         large = {"features": (count, *features.shape[1:])}
         large |= {"embeddings": (count, width)} if "embeddings" in columns and views > 1 else {}
+        self.of_images = [*large][-1]  # without augmentation, if the file has them so
         large |= {f"corrupted_{kind}": (count, width) for kind in kinds}
         for key, shape in large.items():
             if columns[key].shape != shape:
@@ -174,11 +193,12 @@ class _Import:
                 raise BadInput(f"{key} are {kind}; save them as float16 or float32, {key}.astype(np.float32)")
         path = self.folder / f"{self.split}.safetensors"
         digest, constant = self._write(path, small, [*large])
-        names = {"class_names": class_names} | ({"ids": ids} if ids else {})
-        (self.folder / f"{self.split}.json").write_text(json.dumps(names), encoding="utf-8")
+        listed = {"class_names": class_names} | ({"ids": ids} if ids else {})
+        (self.folder / f"{self.split}.json").write_text(json.dumps(listed), encoding="utf-8")
         entry = Entry(images=count, bytes=path.stat().st_size, sha256=digest, corruptions=severities)
         about = "".join(names_of("about", columns["about"].whole()))[:200] if "about" in columns else ""
-        return Split(entry, width, views, about, constant, note, *map(_alike, (class_names, ids, groups)))
+        names, known, apart = map(_alike, (class_names, ids, groups))
+        return Split(entry, width, views, about, constant, note, names, known, apart, self.rows)
 
     def _kinds(self) -> list[str]:
         """Corruptions that the file has images under; `corrupted` without a name is the centre crop."""
@@ -241,6 +261,7 @@ class _Import:
         """An array as float16 or float32, whose numbers must be finite; adds how many of its features are constant."""
         column = self.columns[key]
         dtype = np.dtype(np.float16 if column.dtype == np.float16 else np.float32)
+        of_images = key == self.of_images
 
         def blocks() -> Iterator[np.ndarray]:
             done, low, high = 0, np.float32(np.inf), np.float32(-np.inf)
@@ -252,6 +273,8 @@ class _Import:
                     row = done + int(bad.argmax())
                     raise BadInput(f"{key} of row {row} (from 0) are not finite as {dtype}; remove or repair such rows")
                 flat = made.reshape(-1, made.shape[-1])
+                for row, digest in enumerate(_digests(flat[:: len(flat) // len(made)]) if of_images else (), done):
+                    self.rows.setdefault(digest, row)
                 low, high = np.minimum(low, flat.min(0)), np.maximum(high, flat.max(0))
                 done += len(made)
                 self.progress(f"{self.split}: {key}", done, column.shape[0])

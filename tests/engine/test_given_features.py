@@ -248,6 +248,18 @@ def test_an_image_in_training_and_test_is_refused(home, refusal):
     assert "2 ids in both, such as 30.jpg, 31.jpg; an image is in one split only" in said
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_rows_of_test_that_are_also_in_training_are_said(home, capsys, dtype):
+    test = _arrays(first=8, seed=1)
+    files = _files(home, test=test)
+    assert main(["data", "features", "apart", *map(str, files)]) == 0
+    assert "also in train" not in capsys.readouterr().out
+    test["features"][[3, 5]] = _arrays()["features"][[2, 9]]
+    test["features"] = test["features"].astype(dtype)
+    assert main(["data", "features", "copied", *map(str, _files(home, test=test))]) == 0
+    assert "2 rows of test are also in train, such as row 3 (from 0) as row 2: the same" in capsys.readouterr().out
+
+
 def test_classes_of_one_image_each_leave_nothing_to_retrieve(home, refusal):
     run = ("run", "--method", "cosface", "--hparams", "default", "--dataset")
     alone = {**_arrays(), "labels": np.arange(32)}
