@@ -74,8 +74,8 @@ def embed(
         str | None,
         typer.Option(
             "--weights",
-            help="Weights of the backbone (.safetensors or .pth), `none`, or `download` for ImageNet's; those on this"
-            " machine if not given.",
+            help="Weights of the backbone (.safetensors or .pth; averaged ones, EMA or a teacher's, if it has both),"
+            " `none`, or `download` for ImageNet's; those on this machine if not given.",
             metavar="FILE",
         ),
     ] = None,
@@ -182,9 +182,12 @@ def embed_images(folder: Path, encoder: Callable[[], Encoder], out: Path) -> str
 
     try:
         listing, labelled = images_below(folder)
-        arrays = _embedded(listing, encoder())
+        network = encoder()
+        arrays = _embedded(listing, network)
     except DataError as error:
         raise UserError(str(error)) from None
+    if network.about:
+        sys.stderr.write(f"bench: note: embedded by {printable(network.about)}\n")
     if not labelled:
         del arrays["labels"], arrays["class_names"]
     write_embeddings(out, arrays)

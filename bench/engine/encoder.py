@@ -118,6 +118,6 @@ def bare_backbone(
     fit = "squash" if own.squash else "crop"
     view = View(image_size=size, resize=int(size / own.crop), fit=fit, interpolation=own.interpolation, upright=True)
     digest = sha256(save({key: value.cpu().contiguous() for key, value in network.state_dict().items()}))
-    held = "random weights" if path is None else f"weights sha256:{file_sha256(path)[:8]}"
+    held = f"{network.copy} weights sha256:{file_sha256(path)[:8]}" if path is not None else "random weights"
     about = f"{name}, {held}, {pooling or known[0]} pooling, {size} x {size} pixels, {own.interpolation} {fit}"
     return Encoder(view, run, None, about, digest)

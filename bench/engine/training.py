@@ -425,6 +425,7 @@ class Trainer:
             val_map_at_r=best["val_map_at_r"],
             val_confidence_auroc=confidence,
             note=progress.note,
+            weights_copy=getattr(self.model.backbone, "copy", ""),
             environment=environment(self.site, self._started, self.running),
         )
         self.site.store.write(record)

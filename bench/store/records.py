@@ -241,6 +241,8 @@ class TrainRecord(_Unit):
         val_confidence_auroc: AUROC of the default confidence on crops of the validation images at that epoch, if the
             specification asks for it; else None.
         note: Incident during the training, such as a damaged checkpoint; empty if there was none.
+        weights_copy: Which copy of the weights of a file the backbone started from, ``raw`` or ``averaged``, and the
+            prefix of its names; empty for random weights.
     """
 
     kind: ClassVar[Kind] = "train"
@@ -256,6 +258,7 @@ class TrainRecord(_Unit):
     val_map_at_r: float
     val_confidence_auroc: float | None = None
     note: str = ""
+    weights_copy: str = ""
     environment: Environment
 
     @property

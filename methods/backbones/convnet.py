@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from ..heads import pooled
-from .pretrained import read_checkpoint
+from .pretrained import fit_weights, read_checkpoint
 
 
 class ConvNet(nn.Module):
@@ -22,7 +22,7 @@ class ConvNet(nn.Module):
 
     def __init__(self, in_channels: int = 1, pooling: str = "avg_max") -> None:
         super().__init__()
-        self.pooling = pooling
+        self.pooling, self.copy = pooling, ""
         self.out_features = self.widths[-1]
         layers: list[nn.Module] = []
         channels = in_channels
@@ -46,4 +46,4 @@ def build(name: str, in_channels: int, freeze_norm: str, pooling: str | None, im
 
 def load_weights(network: ConvNet, path: Path) -> None:
     """Load the weights of the whole network from a file of safetensors or of ``torch.save``, in place."""
-    network.load_state_dict(read_checkpoint(path)[0])
+    network.copy = fit_weights(network, read_checkpoint(path)[0])

@@ -7,13 +7,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from . import timm_networks
-from .pretrained import Photographs, fit_weights
+from .pretrained import Photographs
 from .timm_networks import build as build
 from .timm_networks import download_weights as download_weights
 from .timm_networks import poolings as poolings
@@ -34,16 +32,13 @@ def cached_weights(name: str) -> Path | None:
 
 def load_weights(network: Photographs, path: Path) -> None:
     """Load a checkpoint of EfficientNet-Lite0 with the names of timm or of the package, in place."""
-    body: Any = network.body
-    if path.suffix != ".safetensors" and "_conv_stem.weight" in (state := torch.load(path, weights_only=True)):
-        fit_weights(body.model, _renamed(network, state))
-    else:
-        timm_networks.load_weights(network, path)
+    timm_networks.load_weights(network, path, _renamed)
 
 
-def _renamed(network: Photographs, state: dict[str, Tensor]) -> dict[str, Tensor]:
+def _renamed(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
     """The package's tensors by timm's names: without counters and classifier, both list the same ones in one order."""
-    model: Any = network.body.model
+    if "_conv_stem.weight" not in state:
+        return state
     ours = [name for name, value in model.state_dict().items() if value.is_floating_point()]
     theirs = [value for name, value in state.items() if value.is_floating_point() and not name.startswith("_fc.")]
     if len(ours) != len(theirs):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,25 @@ from ..heads import pooled
 from .registry import CHECKPOINTS
 
 NORMS = (nn.modules.batchnorm._BatchNorm,)
+
+AVERAGED = {"state_dict_ema", "model_ema", "ema_state_dict", "ema_model", "ema", "teacher"}
+"""Prefixes of the names of weights that are averages of those of many steps."""
+
+WRAPPERS = {"state_dict", "model_state_dict", "model", "net", "network", "backbone", "encoder", "base_encoder"} | {
+    *("encoder_q", "student", "module", "_orig_mod")
+}
+"""Prefixes of the names of a network inside another, or of a training."""
+
+_WRAPPED = re.compile(rf"(?:(?:{'|'.join(sorted(AVERAGED | WRAPPERS))})\.)+")
+
+COUNTERS = ("num_batches_tracked", "relative_position_index", "attn_mask", "total_ops", "total_params", "n_averaged")
+"""Ends of the names of buffers that no weights are in."""
+
+_BESIDE = re.compile(
+    r"(_?fc|heads?|\w+_head|heads?_dist|aux\w*|classif\w*|last_linear|mask_token|prototypes|projector|predictor)(\.|$)",
+    re.IGNORECASE,
+)
+"""Names of classifiers, of the heads of a pretraining, and of what it masked images by."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +118,9 @@ class Photographs(nn.Module):
         freeze_norm: Freezing of batch norm in training: ``no``; ``statistics``, the running statistics, as in Roth et
             al. 2020; ``all``, the affine parameters too, as in Probabilistic Embeddings Revisited (PER).
         pooling: ``avg_max``, average plus maximum as in PER, or ``avg``; a body that gives features has pooled itself.
+
+    Attributes:
+        copy: Copy of the weights that was loaded, as :func:`fit_weights` returns it; empty for random ones.
     """
 
     channels: Tensor
@@ -112,6 +136,7 @@ class Photographs(nn.Module):
         features: Any = body.num_features
         self.out_features = int(features)
         self.freeze_norm, self.pooling = freeze_norm, pooling
+        self.copy = ""
         self.register_buffer("channels", torch.zeros(3, dtype=torch.long))
         self.register_buffer("scale", torch.ones(3, 1, 1))
         self.register_buffer("shift", torch.zeros(3, 1, 1))
@@ -212,45 +237,128 @@ def download_weights(name: str) -> None:
 def load_weights(network: Photographs, path: Path) -> None:
     """Load the weights of a checkpoint into a network for photographs, with its input format if it states one."""
     state, input_format = read_checkpoint(path)
-    fit_weights(network.body, state)
+    network.copy = fit_weights(network.body, state)
     if input_format is not None:
         network.set_format(input_format)
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], InputFormat | None]:
-    """Read the tensors of a checkpoint by name, and its input format if it states one.
+    """Read the tensors of a checkpoint by dotted name, and its input format if it states one.
 
     It is a ``.safetensors`` file, whose metadata may have the input format as ``input``, or one of ``torch.save``;
     errors of many kinds say that it is neither.
     """
-    input_format = None
     if path.suffix == ".safetensors":
         from safetensors import safe_open
 
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
             state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        input_format = InputFormat.parse(metadata["input"]) if "input" in metadata else None
-    else:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        state = state.get("state_dict", state) if isinstance(state, dict) else {}
-    return state, input_format
+        return state, InputFormat.parse(metadata["input"]) if "input" in metadata else None
+    try:
+        with torch.serialization.safe_globals([Namespace]):  # the arguments of a training, which many files have
+            whole = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # of the unpickler too, which quotes escape codes of terminals
+        kind = re.search(r"GLOBAL (\S+)", str(error))
+        if kind is None:
+            raise
+        raise ValueError(
+            f"it has Python objects, {kind[1]}, that are not read; save its tensors: torch.save(model.state_dict(), F)"
+        ) from None
+    return dict(_tensors("", whole)), None
 
 
-def fit_weights(body: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Copy tensors into a network by name; those of a classifier are left out, all others must be there and fit."""
-    wanted = body.state_dict()
+def _tensors(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _tensors(f"{name}.{key}" if name else str(key), inner)
+
+
+def fit_weights(
+    body: nn.Module,
+    state: Mapping[str, Tensor],
+    convert: Callable[[dict[str, Tensor]], Mapping[str, Tensor]] | None = None,
+    strict: bool = True,
+) -> str:
+    """Copy the tensors of a checkpoint into a network by name, and return which copy of the weights they are.
+
+    If it has averaged weights (:data:`AVERAGED`) and raw ones, the averaged ones are taken, whatever the network; other
+    copies of the same weights are refused. The names may have the prefixes of :data:`WRAPPERS`.
+
+    Args:
+        body: The network.
+        state: Tensors by dotted name.
+        convert: Gives the network's names to those of others; errors of many kinds say that it cannot.
+        strict: Refuse tensors that the network does not have, apart from a classifier's.
+
+    Returns:
+        ``raw`` or ``averaged``, with the prefix of the names if they have one.
+
+    Raises:
+        ValueError: If tensors are missing, left over, of another shape, or there twice.
+    """
+    kept, averaged = _one_copy(state)
+    wanted, problems = body.state_dict(), list[tuple[int, str]]()
+    cuts = {"", *(name[: at.end()] for name in kept for at in re.finditer(r"\.", _prefix(name)))}
+    for prefix in sorted(cuts, key=len):
+        part = {name.removeprefix(prefix): value for name, value in kept.items() if name.startswith(prefix)}
+        own, strange = part, ""
+        try:
+            own = part if convert is None else dict(convert(dict(part)))
+        except Exception as error:  # whatever the names of another network make a conversion raise
+            strange = str(error) or type(error).__name__
+        fitted, left = _fitted(wanted, own)
+        extra = left if strict and 2 * len(fitted) > len(wanted) else []
+        missing = [key for key in wanted if key not in fitted and not key.endswith(COUNTERS)]
+        misfits = [key for key, value in fitted.items() if value.shape != wanted[key].shape]
+        said = [strange] if strange and not extra else []
+        said += [f"{len(missing)} of {len(wanted)} parameters missing, such as {missing[0]}"] if missing else []
+        said += [f"{misfits[0]} has another shape"] if misfits else []
+        if extra:
+            shown = ", ".join(extra[:3]) + (", .." if len(extra) > 3 else "")
+            said.append(f"{len(extra)} of its tensors are not of this network: {shown}")
+        if not said:
+            body.load_state_dict(fitted, strict=False)
+            return f"{'averaged' if averaged else 'raw'}{f' ({prefix[:-1]})' if prefix else ''}"
+        problems.append((len(missing), "; ".join(said)))
+    least, text = min(problems)
+    if least and kept:
+        text += f"; its names are like {next(iter(kept))}"
+    raise ValueError(text)
+
+
+def _prefix(name: str) -> str:
+    found = _WRAPPED.match(name)
+    return found.group() if found else ""
+
+
+def _one_copy(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], bool]:
+    """The tensors of one copy of the weights, and whether it is an averaged one."""
+    groups: dict[str, set[str]] = {}
+    for name in state:
+        prefix = _prefix(name)
+        groups.setdefault(prefix, set()).add(name.removeprefix(prefix))
+
+    def same(one: str, other: str) -> bool:
+        return 2 * len(groups[one] & groups[other]) > min(len(groups[one]), len(groups[other]))
+
+    averaged = [prefix for prefix in groups if not AVERAGED.isdisjoint(prefix.split("."))]
+    dropped = {raw for raw in groups if raw not in averaged and any(same(raw, each) for each in averaged)}
+    for one, other in combinations([prefix for prefix in groups if prefix not in dropped], 2):
+        if same(one, other):
+            name = min(groups[one] & groups[other])
+            raise ValueError(f"it has two copies of the weights, such as {one}{name} and {other}{name}; keep one")
+    return {name: value for name, value in state.items() if _prefix(name) not in dropped}, bool(averaged)
+
+
+def _fitted(wanted: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
+    """The tensors that a network has, in its shapes if only axes of length 1 differ; names of others."""
     fitted: dict[str, Tensor] = {}
-    for key, value in state.items():
-        name = key.removeprefix("module.").removeprefix("backbone.")
-        if name in wanted:
-            # The Caffe port stores vectors as matrices of one row.
-            alike = value.squeeze().shape == wanted[name].squeeze().shape
-            fitted[name] = value.reshape(wanted[name].shape) if alike else value
-    missing = [key for key in wanted if key not in fitted and not key.endswith("num_batches_tracked")]
-    misfits = [key for key, value in fitted.items() if value.shape != wanted[key].shape]
-    if missing or misfits:
-        parts = [f"{len(missing)} of {len(wanted)} parameters missing, such as {missing[0]}"] if missing else []
-        parts += [f"{misfits[0]} has another shape"] if misfits else []
-        raise ValueError("; ".join(parts))
-    body.load_state_dict(fitted, strict=False)
+    for name in filter(state.__contains__, wanted):
+        # The Caffe port stores vectors as matrices of one row.
+        alike = state[name].squeeze().shape == wanted[name].squeeze().shape
+        fitted[name] = state[name].reshape(wanted[name].shape) if alike else state[name]
+    left = [name for name in state if name not in wanted and not name.endswith(COUNTERS) and not _BESIDE.match(name)]
+    return fitted, left

@@ -8,8 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from inspect import signature
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -32,6 +34,9 @@ LARGEST_PROJECTION = 1300
 
 Config = Mapping[str, Any]
 """Description of weights in timm: input size, mean, std, resizing, number of outputs, addresses."""
+
+Conversion = Callable[..., Mapping[str, Tensor]]
+"""Function of the tensors of a checkpoint and of a network of timm that gives them its names and shapes."""
 
 
 def full_name(name: str, download: bool = False) -> str:
@@ -286,35 +291,47 @@ def download_weights(name: str) -> None:
     timm.create_model(name, pretrained=True)
 
 
-def load_weights(network: Photographs, path: Path) -> None:
+def load_weights(network: Photographs, path: Path, convert: Conversion | None = None) -> None:
     """Load a checkpoint of a network of timm in place: with timm's names, or with those of its authors.
 
-    timm's own conversion renames parameters and resamples position embeddings of another image size. Nothing but
-    tensors is read from the file.
+    timm's own conversion renames parameters and resamples position embeddings of another image size; ``convert`` stands
+    in for it. Nothing but tensors is read from the file.
     """
-    from timm.models import clean_state_dict, load_state_dict
-
     body: Any = network.body
     if path.suffix == ".npz":  # of JAX
         if not hasattr(body.model, "load_pretrained"):
             raise ValueError("timm reads no .npz file for this network: give one of .safetensors or .pth")
-        with np.load(path) as held:
-            for key in held:
-                if key.endswith("embedding/kernel"):
-                    _check_patches(body.model, {PATCHES: torch.from_numpy(held[key]).permute(3, 2, 0, 1)})
-        body.model.load_pretrained(str(path))
+        _load_npz(body.model, path)
+        network.copy = "raw"
         return
-    input_format = None
-    if path.suffix == ".safetensors":
-        held, input_format = read_checkpoint(path)
-        state = clean_state_dict(held)
-    else:
-        state = load_state_dict(str(path), weights_only=True)
+    state, input_format = read_checkpoint(path)
     _check_patches(body.model, state)
-    convert = _conversion(body.name)
-    fit_weights(body.model, state if convert is None else convert(dict(state), body.model))
+    theirs, strict = _conversion(body.name)
+    found = convert or theirs
+    alone = found is not None and len(signature(found).parameters) == 1  # some of timm's take the tensors alone
+    converted = found and (lambda part: found(part) if alone else found(part, body.model))
+    network.copy = fit_weights(body.model, state, converted, strict)
     if input_format is not None:
         network.set_format(input_format)
+
+
+def _load_npz(model: Any, path: Path) -> None:
+    """Load the arrays of a JAX checkpoint by timm, and refuse one with others than timm reads."""
+    with np.load(path) as held:
+        names = {name for name in held if not re.search(r"(^|/)(head|pre_logits|opt)(/|$)", name)}
+        for key in names:
+            if key.endswith("embedding/kernel"):
+                _check_patches(model, {PATCHES: torch.from_numpy(held[key]).permute(3, 2, 0, 1)})
+    read, get = set[str](), np.lib.npyio.NpzFile.__getitem__
+
+    def noted(file: Any, name: str) -> Any:
+        read.add(name)
+        return get(file, name)
+
+    with patch.object(np.lib.npyio.NpzFile, "__getitem__", noted):
+        model.load_pretrained(str(path))
+    if left := sorted(names - read):
+        raise ValueError(f"{len(left)} of its arrays are not of this network: {', '.join(left[:3])}")
 
 
 def _check_patches(model: nn.Module, state: Mapping[str, Any]) -> None:
@@ -329,8 +346,8 @@ def _check_patches(model: nn.Module, state: Mapping[str, Any]) -> None:
             raise ValueError(f"its patches are {told}, not {wanted} (channels x height x width)")
 
 
-def _conversion(name: str) -> Callable[[dict[str, Any], nn.Module], dict[str, Tensor]] | None:
-    """Conversion by timm of published checkpoints of a network; None if it has none.
+def _conversion(name: str) -> tuple[Conversion | None, bool]:
+    """Conversion by timm of published checkpoints of a network, None if it has none; and whether these fit exactly.
 
     timm hands it to its loader alone, so this stands in for the loader while a network without memory is made.
     """
@@ -339,8 +356,8 @@ def _conversion(name: str) -> Callable[[dict[str, Any], nn.Module], dict[str, Te
     found: list[Any] = []
     loader = _builder.load_pretrained
 
-    def found_by(model: nn.Module, *args: Any, filter_fn: Any = None, **options: Any) -> None:
-        found.append(filter_fn)
+    def found_by(model: nn.Module, *args: Any, filter_fn: Any = None, strict: bool = True, **options: Any) -> None:
+        found.append((filter_fn, strict))
 
     _builder.load_pretrained = found_by
     try:
@@ -348,4 +365,4 @@ def _conversion(name: str) -> Callable[[dict[str, Any], nn.Module], dict[str, Te
             _created(name, None, pretrained=True)
     finally:
         _builder.load_pretrained = loader
-    return found[0] if found else None
+    return found[0] if found else (None, True)

@@ -160,6 +160,9 @@ def test_jax(tmp_path):
         build_backbone("vit_tiny_patch16_224", 1, tmp_path / "vit.npz")
     with pytest.raises(NoWeights, match=r"of '.*': timm reads no \.npz file for this network"):
         build_backbone("test_resnet", 3, tmp_path / "vit.npz")
+    np.savez(tmp_path / "deeper.npz", **named, **{"Transformer/encoderblock_12/LayerNorm_0/scale": np.ones(192)})
+    with pytest.raises(NoWeights, match="1 of its arrays are not of this network: Transformer/encoderblock_12/Layer"):
+        build_backbone("vit_tiny_patch16_224", 3, tmp_path / "deeper.npz")
     del named["Transformer/encoderblock_3/LayerNorm_0/scale"]
     np.savez(tmp_path / "less.npz", **named)
     with pytest.raises(NoWeights, match="encoderblock_3/LayerNorm_0/scale"):

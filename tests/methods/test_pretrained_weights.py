@@ -129,3 +129,114 @@ def test_weights_that_cannot_be_downloaded_are_one_line(no_caches, monkeypatch):
     monkeypatch.setattr("timm.create_model", lambda *args, **options: None)
     with pytest.raises(ValueError, match="no ImageNet weights of 'resnet50' were left here"):
         find_weights("resnet50", "download")
+
+
+def _plain(name, **options):
+    """A network of timm with a classifier, every tensor random, and its names."""
+    import timm
+
+    model = timm.create_model(name, **options)
+    return {key: torch.rand_like(value) if value.dim() else value for key, value in model.state_dict().items()}
+
+
+def _under(prefix, state, add=0.0):
+    return {prefix + key: value + add for key, value in state.items()}
+
+
+NAMES = ("test_resnet.r160_in1k", "squeezenet1_0", "convnet", LITE)
+
+
+def _state(name):
+    torch.manual_seed(0)
+    body = build_backbone(name, 3, image_size=64)
+    body = getattr(getattr(body, "body", body), "model", getattr(body, "body", body))
+    state = {key: torch.rand(value.shape).to(value.dtype) for key, value in body.state_dict().items()}
+    return state | {"classifier.1.weight": torch.rand(3, 4), "fc.bias": torch.rand(3)}
+
+
+FILES = {
+    "": ("raw", lambda s: s),
+    "module": ("raw (module)", lambda s: _under("module.", s)),
+    "nested": ("raw (net._orig_mod.module.backbone)", lambda s: _under("net._orig_mod.module.backbone.", s)),
+    "lightning": ("raw (state_dict.model)", lambda s: {"state_dict": _under("model.", s) | {"loss.w": torch.ones(1)}}),
+    "moco": ("raw (state_dict.module.encoder_q)", lambda s: {"state_dict": _under("module.encoder_q.", s)
+        | _under("module.encoder_k.", s, 1) | {"module.queue": torch.ones(2, 2)}, "epoch": 3}),
+    "timm": ("averaged (state_dict_ema)", lambda s: {"state_dict": _under("", s, 1), "state_dict_ema": s}),
+    "deit": ("averaged (model_ema)", lambda s: {"model": _under("", s, 1), "model_ema": s, "optimizer": {"m": s}}),
+    "dino": ("averaged (teacher.backbone)", lambda s: {
+        "student": _under("module.backbone.", s, 1) | _under("module.head.", s, 1),
+        "teacher": _under("backbone.", s) | _under("head.", s)}),
+}  # fmt: skip
+"""Files of weights: which copy of them must be taken, and the content."""
+
+
+@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("name", NAMES)
+def test_one_rule_says_which_weights_of_a_file_every_network_takes(tmp_path, name, kind):
+    state, (copy, content) = _state(name), FILES[kind]
+    torch.save(content(state), tmp_path / "w.pth")
+    network = build_backbone(name, 3, tmp_path / "w.pth", image_size=64)
+    found = {key.removeprefix("body.").removeprefix("model."): value for key, value in network.state_dict().items()}
+    for key in state.keys() & found.keys():
+        assert torch.equal(found[key], state[key]) or key.endswith("num_batches_tracked")
+    assert len(state.keys() & found.keys()) == len(state) - 2
+    assert network.copy == copy
+
+
+LEFT = {
+    "two copies": ("two copies of the weights", lambda s: {**s, **_under("module.", s, 1)}),
+    "two wrapped copies": ("two copies", lambda s: _under("backbone.", s) | _under("module.backbone.", s, 1)),
+    "a deeper network": ("2 of its tensors are not of this network: layer9.0.w, layer9.1.w", lambda s: {
+        **s, "layer9.0.w": torch.ones(1), "layer9.1.w": torch.ones(1)}),
+    "adapters": ("1 of its tensors are not of", lambda s: _under("model.", {**s, "lora_A": torch.ones(1)})),
+    "unknown names": (r"parameters missing, such as .*; its names are like body\.", lambda s: _under("body.", s)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LEFT)
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_left_over_is_refused_by_number_and_name(tmp_path, name, kind):
+    said, content = LEFT[kind]
+    torch.save(content(_state(name)), tmp_path / "w.pth")
+    with pytest.raises(ValueError, match=f"does not contain weights of .*{said}"):
+        build_backbone(name, 3, tmp_path / "w.pth", image_size=64)
+
+
+@pytest.mark.parametrize(
+    ("asked", "given", "options", "said"),
+    [
+        ("resnet18", "resnet34", {}, "layer1.2"),
+        ("test_vit", "test_vit", {"depth": 12}, "blocks"),
+        ("test_vit", "test_vit", {"reg_tokens": 2, "img_size": 160}, "reg_token"),
+        ("deit_tiny_patch16_224", "deit_tiny_distilled_patch16_224", {}, "dist_token"),
+    ],
+)
+def test_a_network_inside_another_is_refused(tmp_path, asked, given, options, said):
+    torch.save(_plain(given, **options), tmp_path / "w.pth")
+    with pytest.raises(ValueError, match=rf"\d+ of its tensors are not of this network: {said}"):
+        build_backbone(asked, 3, tmp_path / "w.pth", image_size=160)
+
+
+@pytest.mark.parametrize(("name", "ours"), [
+    ("resnet18", "resnet18"), ("resnet50", "resnet50.tv_in1k"), ("densenet121", "densenet121"), ("vgg11", "vgg11"),
+    ("googlenet", "googlenet"), ("squeezenet1_0", "squeezenet1_0"), ("regnet_y_400mf", "regnety_004"),
+    ("inception_v3", "inception_v3")])  # fmt: skip
+def test_names_of_torchvision_load(tmp_path, name, ours):
+    import torchvision
+
+    torch.manual_seed(0)
+    options = {"aux_logits": True, "init_weights": False} if name in ("googlenet", "inception_v3") else {}
+    torch.save(getattr(torchvision.models, name)(weights=None, **options).state_dict(), tmp_path / "w.pth")
+    assert build_backbone(ours, 3, tmp_path / "w.pth").copy == "raw"
+
+
+def test_python_objects_in_a_file_are_named(tmp_path):
+    from argparse import Namespace
+
+    torch.save({"state_dict": _state("squeezenet1_0"), "args": Namespace(lr=1)}, tmp_path / "w.pth")
+    assert build_backbone("squeezenet1_0", 3, tmp_path / "w.pth").copy == "raw (state_dict)"
+    torch.save(torch.nn.Linear(2, 2), tmp_path / "w.pth")
+    for name in ("squeezenet1_0", "test_resnet"):
+        with pytest.raises(ValueError, match=r"Python objects, .*Linear, .*save its tensors: torch\.save") as error:
+            build_backbone(name, 3, tmp_path / "w.pth")
+        assert "\x1b" not in str(error.value)
