@@ -32,6 +32,7 @@ class Site(BaseModel):
         weights: Backbone weights to start from: a file, ``none``, ``download`` for ImageNet's, downloaded if they are
             not on this machine, or None for those that are.
         device: ``cpu`` or ``cuda``; ``auto`` for ``cuda`` if the machine of the worker has a GPU.
+        strict: Whether damaged images of a folder are refused, rather than a few of them left out.
         threads: Threads that decode and crop photographs in one process.
         outlines: Whether photographs that are not here are planned with by the numbers of their complete release.
         hidden_for: Longest time, seconds, for which the file system may hide files that another machine has written.
@@ -46,6 +47,7 @@ class Site(BaseModel):
     weights: str | None = None
     device: str = "cpu"
     allow_partial: bool = False
+    strict: bool = False
     threads: int = 1
     outlines: bool = False
     hidden_for: float = 0.0
@@ -140,7 +142,9 @@ class Site(BaseModel):
         return self.opened[key]
 
     def _photographs(self, cls: type[Dataset], root: Path | None, view: Parameters) -> Dataset:
-        from .datasets.files import MissingRelease
+        from .datasets.damage import FILE
+        from .datasets.files import DataError, MissingRelease
+        from .datasets.folder import Folder
         from .datasets.releases import PhotoDataset
         from .datasets.view import View
 
@@ -154,7 +158,11 @@ class Site(BaseModel):
                 f"data set {cls.name!r}: the view of its recipe has {', '.join(view)}; settings of a view: {known}"
             ) from None
         try:
-            return cls(root, view=how, allow_partial=self.allow_partial, threads=self.threads)
+            data = cls(root, view=how, allow_partial=self.allow_partial, threads=self.threads)
+            skipped = Path(self.results) / FILE
+            if isinstance(data, Folder) and skipped.exists() and data.leave_out(skipped) and self.strict:
+                raise DataError(f"run.strict: {next(data.of_files())}")
+            return data
         except MissingRelease as error:
             if not self.outlines or not cls.counts[0]:
                 raise

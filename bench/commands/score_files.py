@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from ..scoring.score import Scored
 
 
+_Embedding = tuple[str | None, Path | None, bool]
+"""How a folder is embedded: network, folder of the list of damaged images, and whether these are refused."""
+
+
 class ScoredFile(TypedDict):
     """File of embeddings that was scored: its name in the tables and its numbers."""
 
@@ -49,16 +53,21 @@ def score_files(
     out: Path | None,
     quiet: bool,
     device: str = "cpu",
+    backbone: str | None = None,
+    strict: bool = False,
 ) -> ScoredFiles:
     """Score files of embeddings, compare the first with each of the others, and print and write the results.
 
     A folder of photographs per class is embedded first. ``normalize`` None does what each file says, and normalises if
-    it says nothing. ``by`` is the unit that the bootstrap of the comparison resamples.
+    it says nothing. ``by`` is the unit that the bootstrap of the comparison resamples, ``backbone`` the network of a
+    folder, of which ``strict`` refuses damaged images.
     """
     if out is not None and out.exists() and not out.is_dir():
         raise BadInput(f"--out {out} is a file; name a folder")
     names = _labels(files)
-    sets = _read_all(files, device)
+    if backbone is not None and not any(path.is_dir() for path in files):
+        raise BadInput("--backbone embeds a folder of photographs, and none is given")
+    sets = _read_all(files, device, (backbone, out, strict))
 
     # A bad file is refused at once: torch takes seconds to load.
     import pandas as pd
@@ -111,11 +120,11 @@ def _named(path: Path) -> Iterator[None]:
         raise BadInput(f"{path}: {error}") from None
 
 
-def _read_all(files: Sequence[Path], device: str) -> list[tuple[EmbeddingSet, bool]]:
+def _read_all(files: Sequence[Path], device: str, embedding: _Embedding) -> list[tuple[EmbeddingSet, bool]]:
     """Sets of all files in the order of the first one, each with whether it wants to be normalised."""
     sets: list[tuple[EmbeddingSet, bool]] = []
     for path in files:
-        images, normalized = _read(path, device)
+        images, normalized = _read(path, device, embedding)
         if sets and images.named != sets[0][0].named:
             lacking = files[0] if images.named else path
             sys.stderr.write(f"bench: note: {lacking} has no ids: the rows of the files are matched by position\n")
@@ -124,13 +133,13 @@ def _read_all(files: Sequence[Path], device: str) -> list[tuple[EmbeddingSet, bo
     return sets
 
 
-def _read(path: Path, device: str) -> tuple[EmbeddingSet, bool]:
+def _read(path: Path, device: str, embedding: _Embedding) -> tuple[EmbeddingSet, bool]:
     if path.is_dir():
         # Networks take seconds to load, and files of embeddings need none.
         from ..resources import pick_device
         from .embed import embed_untrained
 
-        images, normalized, notes = set_of(path, embed_untrained(path, pick_device(device)), [])
+        images, normalized, notes = set_of(path, embed_untrained(path, pick_device(device), *embedding), [])
     else:
         images, normalized, notes = read_set(path)
     for note in notes:

@@ -144,6 +144,7 @@ class Run(Section):
         device: ``auto``, ``cpu`` or ``cuda``.
         gpus_per_worker: Share of a GPU for each worker; a whole one if None.
         stall: Minutes without progress after which a training or test is ended; no limit if None.
+        strict: Whether damaged images of a folder are refused, rather than a few of them left out.
         launcher: ``local``, or ``ray`` for the nodes of a Ray cluster.
         address: Head of the cluster, ``HOST:PORT`` or ``auto``.
     """
@@ -152,6 +153,7 @@ class Run(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     gpus_per_worker: float | None = Field(None, ge=0.01, le=1)
     stall: float | None = Field(None, ge=0.01)
+    strict: bool = False
     launcher: Literal["local", "ray"] = "local"
     address: str | None = None
 

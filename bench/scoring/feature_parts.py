@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -14,18 +15,19 @@ import torch
 from torch import Tensor
 
 from ..datasets.corruptions.registry import CORRUPTIONS
+from ..datasets.damage import FILE, DamagedImages, check_few, left_out, skipped_table
 from ..datasets.files import DataError
-from ..datasets.folder import Folder, images_below
+from ..datasets.folder import Folder, images_below, twins
 from ..datasets.photo_images import PhotoImages, Progress
 from ..datasets.releases import Listing, PhotoDataset
 from ..engine.corrupted_images import CorruptedImages
 from ..engine.encoder import Encoder, Load
-from ..errors import UserError, require_known
+from ..errors import UserError, printable, require_known
 from ..protocols.recipes._base import recipe_of
 from ..resources import cores
 from ..seeds import content_id
 from ..site import Site
-from ..store.files import atomic_file
+from ..store.files import atomic_file, write_atomic
 from .columns import Column, held, write_columns
 
 ROLES = ("query", "gallery")
@@ -44,6 +46,7 @@ class Wanted:
     views: int
     kinds: tuple[str, ...]
     out: Path
+    strict: bool = False
 
 
 def embed_features(wanted: Wanted, encoder: Encoder, site: Site, progress: Progress) -> str:
@@ -52,13 +55,13 @@ def embed_features(wanted: Wanted, encoder: Encoder, site: Site, progress: Progr
     name = wanted.dataset or Folder.name
     augmentation = site.datasets.dataset(name).augmentation_type(**recipe_of(site.datasets.dataset(name)).augmentation)
     try:
-        images = _photographs(wanted, encoder, site)
+        images = _photographs(wanted, encoder, site, progress)
         ranges = {kind: (CORRUPTIONS[kind].low, CORRUPTIONS[kind].high) for kind in wanted.kinds}
         corrupted = {kind: CorruptedImages.of(images, name, kind, ends) for kind, ends in ranges.items()}
         content = [images.manifest_sha256(), encoder.digest, asdict(encoder.view), asdict(augmentation), name]
         folder = wanted.out.with_name(f".{wanted.out.name}.{content_id(content)}")
         folder.mkdir(parents=True, exist_ok=True)
-        images.prepare("evaluation", progress)
+        images.prepare("evaluation", progress)  # of a data set
         if wanted.views:
             images.prepare("training", progress)
         parts = Parts(encoder, folder, len(images), progress)
@@ -88,13 +91,13 @@ def embed_features(wanted: Wanted, encoder: Encoder, site: Site, progress: Progr
     )
 
 
-def _photographs(wanted: Wanted, encoder: Encoder, site: Site) -> PhotoImages:
+def _photographs(wanted: Wanted, encoder: Encoder, site: Site, progress: Progress) -> PhotoImages:
     """Photographs to embed, read as the encoder needs them."""
     if wanted.images is not None:
         listing, labelled = images_below(wanted.images)
         if not labelled:
             raise UserError(f"{wanted.images} has no class folders: features to train on need labels")
-        return photographs_of(listing, encoder)
+        return usable(listing, encoder, progress, wanted.out.with_name(f"{wanted.out.stem}.{FILE}"), wanted.strict)
     assert wanted.dataset is not None
     cls = site.datasets.dataset(wanted.dataset)
     if not issubclass(cls, PhotoDataset):
@@ -148,6 +151,40 @@ def side_by_side(columns: Sequence[Column]) -> Column:
         return (np.stack(parts, 1) for parts in zip(*(column.blocks() for column in columns)))
 
     return Column((count, len(columns), width), columns[0].dtype, blocks)
+
+
+def usable(
+    listing: Listing, encoder: Encoder, progress: Progress, file: Path | None = None, strict: bool = False
+) -> PhotoImages:
+    """Photographs of a folder as the encoder needs them, decoded, without a few damaged ones unless that is refused.
+
+    Notes on stderr say what is left out; ``file`` is written with a list of damaged images, if there are any.
+
+    Raises:
+        DamagedImages: If images are damaged and it is strict.
+        DataError: If more of them are damaged than may be left out.
+    """
+    for note in (*listing.notes, *twins(listing)):
+        sys.stderr.write(f"bench: note: {printable(note)}\n")
+    images = photographs_of(listing, encoder)
+    try:
+        images.prepare("evaluation", progress)
+        return images
+    except DamagedImages as error:
+        damaged, count = error.damaged, len(images)
+        if strict:
+            raise
+        check_few(len(damaged), count, str(error))
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(file, skipped_table(listing.folder, damaged))
+    names = [name for name, path in zip(images.ids, images.paths) if path in damaged]
+    said = left_out(names, count, file or "--out DIR")
+    sys.stderr.write(f"bench: note: {printable(said)}; --strict refuses them\n")
+    kept = [path not in damaged for path in images.paths]
+    images = photographs_of(listing.keep(kept), encoder)
+    images.prepare("evaluation", progress)
+    return images
 
 
 def photographs_of(listing: Listing, encoder: Encoder) -> PhotoImages:

@@ -1,14 +1,21 @@
 """A folder of photographs as people have them: any format, turned by EXIF, nested, and what cannot be used is named."""
 
+import os
+import re
+import shutil
+import struct
+import zlib
+
 import numpy as np
 import pytest
 import torch
 from bench.datasets import DataError
+from bench.datasets.damage import DamagedImages, skipped_table
 from bench.datasets.decode import decode
-from bench.datasets.folder import Folder, images_below
+from bench.datasets.folder import Folder, images_below, twins
 from bench.datasets.scans import Scans
 from bench.datasets.view import View
-from PIL import ExifTags, Image, ImageOps
+from PIL import ExifTags, Image, ImageOps, features
 
 RAMP = np.linspace(0, 65535, 32 * 20).astype(np.uint16).reshape(20, 32)
 
@@ -75,10 +82,67 @@ def test_sixteen_bits_are_scaled_to_eight(tmp_path, name):
     assert (found == found[0]).all()
 
 
+def _tiff(grey, bits, photometric, sample, end, deflate):
+    """A TIFF of one strip, written by hand: rows of 1 to 32 bits a pixel, packed as the format says."""
+    if bits % 8:
+        rows = ("".join(f"{value:0{bits}b}" for value in row) for row in grey.tolist())
+        padded = (row + "0" * (-len(row) % 8) for row in rows)
+        data = b"".join(int(row, 2).to_bytes(len(row) // 8, "big") for row in padded)
+    else:
+        data = grey.astype(f"{end}{'ui'[sample - 1]}{bits // 8}").tobytes()
+    data = zlib.compress(data) if deflate else data
+    data += bytes(len(data) % 2)
+    height, width = grey.shape
+    short = {
+        256: width,
+        257: height,
+        258: bits,
+        259: 8 if deflate else 1,
+        262: photometric,
+        277: 1,
+        278: height,
+        339: sample,
+    }
+    entries = [struct.pack(f"{end}HHIHH", tag, 3, 1, value, 0) for tag, value in short.items()]
+    entries += [struct.pack(f"{end}HHII", tag, 4, 1, value) for tag, value in ((273, 8), (279, len(data)))]
+    entries.sort(key=lambda entry: struct.unpack(f"{end}H", entry[:2]))
+    head = (b"II" if end == "<" else b"MM") + struct.pack(f"{end}HI", 42, 8 + len(data)) + data
+    return head + struct.pack(f"{end}H", len(entries)) + b"".join(entries) + bytes(4)
+
+
+@pytest.mark.parametrize("deflate", [False, True])
+@pytest.mark.parametrize("end", "<>")
+@pytest.mark.parametrize("photometric", [0, 1])
+@pytest.mark.parametrize("bits", [1, 2, 4, 8, 10, 12, 14, 16])
+def test_grey_tiffs_of_any_depth_are_scaled_or_refused(tmp_path, bits, photometric, end, deflate):
+    """White is zero where the photometric interpretation is 0; what Pillow cannot read is refused, never dark."""
+    grey = (RAMP.astype(np.int64) * (2**bits - 1) + 32767) // 65535
+    (tmp_path / "x.tif").write_bytes(_tiff(grey, bits, photometric, 1, end, deflate))
+    expected = grey / (2**bits - 1) * 255
+    if (
+        bits in (10, 14)
+        or (end == ">" and (bits == 12 or (bits, photometric) == (16, 0)))
+        or (bits, photometric) == (12, 0)
+    ):
+        with pytest.raises(DataError, match="a TIFF of a rare kind, such as 10 or 14 bits; convert it to 8 or 16"):
+            decode(tmp_path / "x.tif")
+        return
+    found = decode(tmp_path / "x.tif").numpy()
+    assert np.abs(found - (expected if photometric else 255 - expected)).max() <= 0.5
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize("end", "<>")
+def test_pixels_with_a_sign_are_refused(tmp_path, bits, end):
+    (tmp_path / "x.tif").write_bytes(_tiff(RAMP.astype(np.int64) // 2**9 - 64, bits, 1, 2, end, False))
+    with pytest.raises(DataError, match="pixels with a sign are not supported; convert it to 8 or 16 bits without one"):
+        decode(tmp_path / "x.tif")
+
+
 @pytest.mark.parametrize("pixels", [np.float32, np.int32])
 def test_more_than_sixteen_bits_are_refused_as_their_range_is_unknown(tmp_path, pixels):
     Image.fromarray(RAMP.astype(pixels)).save(tmp_path / "x.tif")
-    with pytest.raises(DataError, match=r"more than 16 bits\) are not supported; convert it to 8 or 16"):
+    with pytest.raises(DataError, match=r"(more than 16 bits\)|with a sign) are not supported; convert it to 8 or 16"):
         decode(tmp_path / "x.tif")
 
 
@@ -106,15 +170,18 @@ def test_a_class_is_a_folder_with_all_that_is_below_it(releases, make_photo):
         assert len(listing.ids) == 25
 
 
-@pytest.mark.parametrize("name", ["Train", "val"])
+@pytest.mark.parametrize("name", ["Train", "val", "query", "gallery", "bounding_box_test"])
 def test_splits_are_not_taken_for_classes(releases, make_photo, name):
     root = releases.folder()
     make_photo(root / name / "class 1" / "0.png")
-    for read in (Folder, images_below):
-        with pytest.raises(DataError, match=f"{name} would be taken for classes; put the class folders into one"):
-            read(root)
-    make_photo(root / name / "0.png")  # a class of trains
-    assert len(Folder(root).listing.names) == 9
+    for _ in range(2):
+        for read in (Folder, images_below):
+            with pytest.raises(
+                DataError,
+                match=f"{name}( would be taken for classes; put .* rename what is a class|; with queries it needs)",
+            ):
+                read(root)
+        make_photo(root / name / "0.png")  # with images of its own it is as likely a split
 
 
 def test_two_splits_of_nested_classes_are_refused_with_what_to_give(tmp_path, make_photo):
@@ -166,8 +233,9 @@ def test_without_class_folders_the_arrangement_is_explained(tmp_path, make_photo
     ("side", "mode", "scans"), [(105, "1", True), (128, "L", True), (129, "L", False), (64, "RGB", False)]
 )
 def test_small_grey_images_are_said_to_need_the_recipe_of_scans(tmp_path, side, mode, scans):
-    pixels = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
+    rng = np.random.default_rng(0)
     for number in range(20):
+        pixels = rng.integers(0, 256, (side, side, 3), dtype=np.uint8)
         path = tmp_path / f"c{number}" / "x.png"
         path.parent.mkdir()
         Image.fromarray(pixels).convert(mode).save(path)
@@ -175,3 +243,140 @@ def test_small_grey_images_are_said_to_need_the_recipe_of_scans(tmp_path, side, 
     assert len(said) == scans
     assert all(f"{side} x {side} pixels: `--dataset scans --data-root {tmp_path}`" in line for line in said)
     assert [*Scans(tmp_path).remarks()] == []
+
+
+STRAY = {
+    "@eaDir/0.png": "folder of storage boxes or systems left out, such as @eaDir",
+    "c1/@eaDir/0.png/THUMB.png": "such as @eaDir",
+    "c1/#recycle/0.png": "such as #recycle",
+    "$RECYCLE.BIN/0.png": "such as $RECYCLE.BIN",
+    "__MACOSX/c1/0.png": "such as __MACOSX",
+    "lost+found/0.png": "such as lost+found",
+    "c1/Thumbs.db": "",
+    "c1/.thumbnails/0.png": "",
+    "c1/0.png_original": "file not taken for images, such as c1/0.png_original",
+    "c1/0.png~": "such as c1/0.png~",
+    "c1/film.THM": "such as c1/film.THM",
+    "c1/notes.txt": "such as c1/notes.txt",
+    "c9/.x": "class folder without an image left out, such as c9",
+}
+
+
+@pytest.fixture
+def classes(tmp_path, make_photo):
+    """Four classes of three different images."""
+    rng = np.random.default_rng(0)
+    for c in range(4):
+        for i in range(3):
+            path = tmp_path / "photos" / f"c{c}" / f"{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(rng.integers(0, 256, (24, 20, 3), dtype=np.uint8)).save(path)
+    return tmp_path / "photos"
+
+
+@pytest.mark.parametrize("stray", STRAY)
+def test_what_systems_and_editors_leave_in_a_folder_is_no_image(classes, stray):
+    whole = Folder(classes).listing.ids
+    path = classes / stray
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"some text" if path.suffix in (".txt", "") else (classes / "c2" / "1.png").read_bytes())
+    for listing in (Folder(classes).listing, images_below(classes)[0]):
+        assert listing.ids == whole
+        assert len(listing.notes) == bool(STRAY[stray])
+        assert all(note.startswith(f"{classes}: 1 ") and STRAY[stray] in note for note in listing.notes)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_images_are_known_by_their_content_whatever_their_names(tmp_path, seed):
+    """Random folders of images and other files under random suffixes, against Pillow itself."""
+    rng = np.random.default_rng(seed)
+    formats = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "AVIF")[: 6 if features.check("avif") else 5]
+    suffixes = ("", ".jfif", ".jpe", ".jpg_medium", ".crdownload", ".avif", ".data", ".JPG", ".jpeg.1", ".html")
+    expected = set()
+    for c in range(4):
+        (tmp_path / f"c{c}").mkdir()
+        for i in range(8):
+            name = f"c{c}/{i}{suffixes[rng.integers(len(suffixes))]}"
+            if i < 2 or rng.random() < 0.6:
+                picture = Image.fromarray(rng.integers(0, 256, (12, 16, 3), dtype=np.uint8))
+                picture.save(tmp_path / name, format=formats[rng.integers(len(formats))])
+                expected.add(name)
+            elif name.endswith(".JPG"):
+                continue  # a name that says so is believed, and decoding refuses the file
+            else:
+                start = (b"<html>", b"%PDF-1.4", b"BMW is a car of a make", b"", b"RIFFxxxxAVI ", b"\0\0\0\x20ftypisom")
+                (tmp_path / name).write_bytes(start[rng.integers(6)] + bytes(40))
+    listing = Folder(tmp_path).listing
+    assert set(listing.ids) == expected
+    others = sum(len(files) for _, _, files in os.walk(tmp_path)) - len(expected)
+    assert len(listing.notes) == bool(others)
+    assert all(note.startswith(f"{tmp_path}: {others} file") for note in listing.notes)
+    for name in expected:
+        assert decode(tmp_path / name).shape == (3, 12, 16)
+
+
+@pytest.mark.parametrize(("one", "other", "said"), [
+    ("c0/0.png", "c1/x.png", "1 image is in two classes.* first c0/0.png and c1/x.png"),
+    ("c0/0.png", "c0/x.png", ""),
+    ("query/c0/0.png", "gallery/c0/x.png", "1 image is in query and gallery.* first query/c0/0.png and gallery/c0/x"),
+    ("query/c0/0.png", "query/c0/x.png", ""),
+])  # fmt: skip
+def test_a_file_in_two_classes_or_in_query_and_gallery_is_said(classes, one, other, said):
+    if one.startswith("query"):
+        for part in ("query", "gallery", "train"):
+            (classes / part).mkdir()
+            for name in ("c0", "c1") if part != "train" else ("c2", "c3"):
+                shutil.copytree(classes / name, classes / part / name)
+                for path in (classes / part / name).iterdir():
+                    Image.effect_noise((30, 30), 50).save(path)
+        for name in ("c0", "c1", "c2", "c3"):
+            shutil.rmtree(classes / name)
+    shutil.copy(classes / one, classes / other)
+    lines = [line for line in Folder(classes).remarks() if "byte by byte" in line]
+    assert [*twins(Folder(classes).listing)] == lines
+    assert len(lines) == bool(said)
+    assert all(re.search(said, line) for line in lines)
+
+
+def test_twins_are_those_of_a_comparison_of_all_pairs(tmp_path):
+    rng = np.random.default_rng(0)
+    for c in range(5):
+        for i in range(12):
+            path = tmp_path / f"c{c}" / f"{i}.jpg"
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(bytes(rng.integers(0, 2, rng.integers(3, 5)).tolist()) + bytes(4096 * (i % 2)))
+    listing = images_below(tmp_path)[0]
+    content = [(tmp_path / name).read_bytes() for name in listing.ids]
+    groups = {raw for raw in content if len({k for k, r in zip(listing.classes, content) if r == raw}) > 1}
+    (line,) = twins(listing)
+    assert f": {len(groups)} images are in two classes" in line
+
+
+def _manifests(data):
+    own = data.train_val()
+    return tuple(part.manifest_sha256() for part in (own.train, own.val, data.test()))
+
+
+def test_damaged_images_that_a_list_names_make_another_data_set(classes, tmp_path):
+    whole = _manifests(Folder(classes))
+    (classes / "c1" / "0.png").write_bytes(b"no image")
+    before = Folder(classes)
+    with pytest.raises(DamagedImages, match=r"1 of 12 images cannot be used: .*c1/0\.png") as error:
+        before.prepare()
+    file = tmp_path / "skipped.csv"
+    file.write_bytes(skipped_table(classes, error.value.damaged))
+    data = Folder(classes)
+    assert data.leave_out(file)
+    assert (data.partial, len(data.listing.ids)) == ("11 of 12 images, 4 of 4 classes", 11)
+    assert next(data.remarks()).startswith(f"1 of 12 images is damaged and left out, such as c1/0.png: {file} lists")
+    assert len({whole, _manifests(before), _manifests(data)}) == 3
+    data.prepare()
+    Image.new("RGB", (9, 9)).save(classes / "c1" / "0.png")  # repaired
+    assert not Folder(classes).leave_out(file)
+    more = {classes / f"c{c}" / "1.png": "x" for c in range(4)}
+    file.write_bytes(skipped_table(classes, more))
+    with pytest.raises(DataError, match=r"4 of 12 images are .*; only 3 of 12 may be left out \(5 images or 1 %"):
+        Folder(classes).leave_out(file)
+    file.write_text("of another kind")
+    with pytest.raises(DataError, match="not a list of damaged images; remove it"):
+        Folder(classes).leave_out(file)

@@ -214,7 +214,7 @@ def test_verify_and_dry_run_name_a_pipe_among_the_images(releases, capsys, kind)
     assert "pipe.png: a pipe, device or socket, not a file; remove it" in capsys.readouterr().out
     for purpose in ("evaluation", "training"):
         Folder(root).test().estimated_cache_bytes(purpose)
-    with pytest.raises(DataError, match=r"1 of 13 images cannot be used: .*pipe.png"):
+    with pytest.raises(DataError, match=r"1 of 25 images cannot be used: .*pipe.png"):
         Folder(root).prepare()
 
 

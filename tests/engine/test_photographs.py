@@ -66,11 +66,42 @@ def test_damage_stops_a_run_before_any_training(inside, monkeypatch, tmp_path):
     monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
     root = _photos(tmp_path / "photos", {"": range(12)})
     (root / "c7" / "0.png").write_bytes(b"no image")
-    done = inside("run", "--method", "cosface", "--dataset", "folder", "--data-root", root, *SMALL, check=False)
+    arguments = ("run", "--method", "cosface", "--dataset", "folder", "--data-root", root, *SMALL)
+    done = inside(*arguments, "--set", "run.strict=true", check=False)
     assert done.returncode == 2
-    assert "1 of 24 images cannot be used" in done.stderr
+    assert "1 of 48 images cannot be used" in done.stderr
     assert "c7/0.png" in done.stderr
     assert not list(tmp_path.glob("results/runs/**/checkpoint.pt"))
+    for c in range(12):
+        (root / f"c{c}" / "1.png").write_bytes(b"no image")
+    done = inside(*arguments, check=False)
+    assert (done.returncode, "only 5 of 48 may be left out" in done.stderr) == (2, True)
+    assert not (tmp_path / "results" / "runs" / "skipped.csv").exists()
+
+
+@pytest.mark.slow
+def test_a_run_leaves_out_a_few_damaged_images_as_another_data_set(photo_cli, tmp_path):
+    root = _photos(tmp_path / "photos", {"": range(12)})
+    arguments = ("run", "--method", "cosface", "--dataset", "folder", "--data-root", root, *SMALL)
+    photo_cli(*arguments)
+    whole = (root / "c7" / "0.png").read_bytes()
+    for name in ("c7/0.png", "c1/2.png"):
+        (root / name).write_bytes(b"no image")
+    said = "2 of 48 images are damaged and left out, such as c1/2.png: "
+    for counts in ("1 trainings done, 0 already done", "0 trainings done, 1 already done"):
+        done = photo_cli(*arguments)
+        assert said in done.stderr
+        assert counts in done.stderr
+    assert pd.read_csv(tmp_path / "results/runs/skipped.csv")["path"].tolist() == ["c1/2.png", "c7/0.png"]
+    frame = pd.read_csv(tmp_path / "results/runs/metrics.csv", keep_default_na=False)
+    assert {"partial release: 46 of 48 images, 12 of 12 classes" in pinned for pinned in frame["pinned"]} == {
+        False,
+        True,
+    }
+    strict = photo_cli(*arguments, "--set", "run.strict=true", check=False)
+    assert (strict.returncode, said in strict.stderr) == (2, True)
+    (root / "c7" / "0.png").write_bytes(whole)  # repaired: a third data set
+    assert "1 of 48 images is damaged and left out, such as c1/2.png" in photo_cli(*arguments).stderr
 
 
 @pytest.mark.slow

@@ -221,15 +221,30 @@ def test_queries_and_gallery_have_folders_of_their_own(photos, bench, tmp_path):
     assert bench("score", "x.npz")[0] == 0
 
 
-def test_damaged_images_are_named_together_and_nothing_is_written(photos, bench, tmp_path):
+def test_damaged_images_are_left_out_and_listed_or_refused(photos, bench, tmp_path):
     _, folder = untrained_unit(tmp_path, "cosface")
     (photos / "a" / "1.png").write_bytes(b"no image")
     (photos / "c" / "2.png").write_bytes((photos / "c" / "1.png").read_bytes()[:200])
-    code, out, err = bench(
-        "embed", "--run", _start(folder), "--results", "runs", "--images", "photos", "--out", "x.npz"
+    arguments = ("embed", "--run", _start(folder), "--results", "runs", "--images", "photos", "--out", "x.npz")
+    code, out, err = bench(*arguments)
+    assert (code, out.startswith("7 images in x.npz")) == (0, True)
+    assert err == (
+        "bench: note: 2 of 9 images are damaged and left out, such as a/1.png: x.skipped.csv lists all; --strict"
+        " refuses them\n"
     )
+    kept = read_embeddings(tmp_path / "x.npz")[0]
+    assert kept["ids"].tolist() == ["a/0.png", "a/2.png", "b/0.png", "b/1.png", "b/2.png", "c/0.png", "c/1.png"]
+    assert pd.read_csv(tmp_path / "x.skipped.csv")["path"].tolist() == ["a/1.png", "c/2.png"]
+    shutil.rmtree(photos / "b")
+    shutil.copytree(photos / "a", photos / "b")
+    (tmp_path / "x.npz").unlink()
+    code, out, err = bench(*arguments)  # 3 of 9
+    assert (code, "only 2 of 9 may be left out (5 images or 1 %, whichever is more" in err) == (2, True)
+    (photos / "b" / "1.png").unlink()
+    code, out, err = bench(*arguments, "--strict")
     assert (code, out) == (2, "")
-    assert "2 of 9 images cannot be used" in err
+    err = err.splitlines(keepends=True)[-1]
+    assert "2 of 8 images cannot be used" in err
     assert "a/1.png" in err
     assert "c/2.png" in err
     assert err.count("\n") == 1
@@ -322,8 +337,8 @@ def test_a_folder_of_photographs_is_scored_by_one_command(photos, bench, untrain
     assert "photos: 9 images of 3 classes" in out
     assert "MAP@R" in out
     assert err == (
-        "bench: note: photos: embedded by tf_efficientnet_lite0 (ImageNet), not trained on these images; `bench embed`"
-        " takes other networks\n"
+        "bench: note: photos: embedded by tf_efficientnet_lite0 (ImageNet), not trained on these images;"
+        " --backbone takes other networks\n"
     )
     monkeypatch.chdir(photos)
     code, out, _ = bench("score", ".", "--json")
@@ -368,7 +383,7 @@ def test_a_folder_that_cannot_be_ranked_is_one_line(photos, bench, untrained, tm
     line = err.splitlines()[-1]
     assert said in line
     assert all(each.startswith("bench: ") for each in err.splitlines())
-    assert len(err.splitlines()) == 1 + (name == "singles")  # the note on the network
+    assert len(err.splitlines()) == 1 + 2 * (name == "singles")  # the notes on the network and on the same image twice
 
 
 def test_a_folder_is_not_scored_without_the_weights(photos, bench, monkeypatch, tmp_path):
