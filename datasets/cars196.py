@@ -46,8 +46,8 @@ class Cars196(PhotoDataset):
 
     @classmethod
     def recognises(cls, folder: Path) -> bool:
-        """Check if a folder contains annotations of Cars196: ``cars_annos.mat`` or ``devkit/cars_train_annos.mat``."""
-        return (folder / MERGED).exists() or (folder / "devkit" / TRAIN).exists()
+        """Check if a folder contains ``cars_annos.mat`` or, in itself or in ``devkit``, ``cars_train_annos.mat``."""
+        return any((folder / file).exists() for file in (MERGED, f"devkit/{TRAIN}", TRAIN))
 
     def list_images(self, folder: Path) -> Listing:
         """Read image paths and classes from the annotation files (``.mat``); no image is assigned to a split.
@@ -56,16 +56,21 @@ class Cars196(PhotoDataset):
             DataError: If a file is not such an annotation file, has no labels, or the files of train and test are
                 swapped.
         """
-        listing = Listing(folder)
+        beside = (folder / "cars_train").is_dir() or not (folder.parent / "cars_train").is_dir()
+        listing = Listing(folder if beside or (folder / MERGED).exists() else folder.parent)
         if (folder / MERGED).exists():
             for row in _annotations(folder / MERGED):
                 _add(listing, _text(row, "relative_im_path"), row)
             return listing
         sizes = {}
         for part, file in (("cars_train", TRAIN), ("cars_test", TEST)):
-            path = next((p for p in (folder / "devkit" / file, folder / file) if p.exists()), None)
+            path = next(
+                (p for p in (folder / "devkit" / file, folder / file, listing.folder / file) if p.exists()), None
+            )
             if path is None:
-                continue  # the counts say what is missing
+                near = next(folder.rglob(f"{Path(file).stem}*.mat"), None)
+                listing.notes.append(f"{file} is not there{f' (there is {near}: rename it)' if near else ''}")
+                continue
             rows = _annotations(path)
             sizes[part] = len(rows)
             for row in rows:

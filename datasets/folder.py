@@ -16,7 +16,7 @@ from .dataset import register_dataset
 from .decode import begins_as_image, decode
 from .files import DataError, check_regular
 from .photo_images import PhotoImages, Progress
-from .releases import IMAGE_SUFFIXES, Listing, PhotoDataset
+from .releases import IMAGE_SUFFIXES, Listing, PhotoDataset, of_system
 from .soft_labels import FILE, read_soft_labels
 from .verification import Verification
 from .view import View
@@ -32,11 +32,6 @@ _SPLITS = ("train", "training", "test", "val", "valid", "validation", "query", "
 
 So do those of re-identification, ``bounding_box_train`` and ``bounding_box_test``.
 """
-
-_OF_SYSTEMS = {"@eadir", "@tmp", "@recycle", "@__thumb", "#recycle", "#snapshot", "$recycle.bin", "recycler"} | {
-    *("__macosx", "lost+found", "system volume information", "thumbs.db", "desktop.ini", "ehthumbs.db")
-}
-"""Names of folders and files of storage boxes and systems, which hold thumbnails, bins and copies of the images."""
 
 _COPIES = ("~", ".bak", ".orig", "_original", ".thm", ".tmp")
 """Ends of the names of copies that editors and cameras make of an image."""
@@ -227,7 +222,7 @@ def _add_classes(listing: Listing, parts: dict[str, str]) -> None:
             empty += [] if images else [f"{prefix}{name}"]
             for image in images:
                 listing.add(image, name, name, part)
-        hidden += [each.name for each in os.scandir(folder / prefix) if each.is_dir() and _of_system(each.name)]
+        hidden += [each.name for each in os.scandir(folder / prefix) if each.is_dir() and of_system(each.name)]
     if not listing.ids:
         kinds = ", ".join(IMAGE_SUFFIXES)
         raise DataError(f"class folder {folder / empty[0]} contains no image ({kinds}); fill it or remove it")
@@ -296,12 +291,8 @@ def _check_for_splits(listing: Listing, folder: Path) -> None:
 
 
 def _class_folders(folder: Path) -> list[str]:
-    entries = (entry for entry in os.scandir(folder) if not entry.name.startswith(".") and not _of_system(entry.name))
+    entries = (entry for entry in os.scandir(folder) if not entry.name.startswith(".") and not of_system(entry.name))
     return sorted(entry.name for entry in entries if entry.is_dir())
-
-
-def _of_system(name: str) -> bool:
-    return name.lower() in _OF_SYSTEMS
 
 
 def _images_of(top: Path, folder: str, strange: list[str], hidden: list[str]) -> list[str]:
@@ -312,13 +303,13 @@ def _images_of(top: Path, folder: str, strange: list[str], hidden: list[str]) ->
 
     found = []
     for where, below, files in os.walk(top / folder, onerror=refuse):
-        hidden += filter(_of_system, below)
-        below[:] = [name for name in below if not name.startswith(".") and not _of_system(name)]
+        hidden += filter(of_system, below)
+        below[:] = [name for name in below if not name.startswith(".") and not of_system(name)]
         inside = Path(where).relative_to(top)
         for name in files:
             if _is_image(os.path.join(where, name)):
                 found.append((inside / name).as_posix())
-            elif not name.startswith(".") and not _of_system(name):
+            elif not name.startswith(".") and not of_system(name):
                 strange.append((inside / name).as_posix())
     return sorted(found)
 
@@ -326,6 +317,6 @@ def _images_of(top: Path, folder: str, strange: list[str], hidden: list[str]) ->
 def _is_image(path: str) -> bool:
     """Check if a file is an image by its name or, of a name that says nothing, by its first bytes."""
     name = os.path.basename(path).lower()
-    if name.startswith(".") or name.endswith(_COPIES) or _of_system(name):  # ``._`` of macOS only describes one
+    if name.startswith(".") or name.endswith(_COPIES) or of_system(name):  # ``._`` of macOS only describes one
         return False
     return name.endswith(IMAGE_SUFFIXES) or begins_as_image(path)

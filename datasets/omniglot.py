@@ -13,7 +13,7 @@ from .dataset import register_dataset
 from .downloads import Archive
 from .files import DataError
 from .photo_images import PhotoImages
-from .releases import Listing, PhotoDataset
+from .releases import Listing, PhotoDataset, of_system
 
 PARTS = {"images_background": "dev", "images_evaluation": "test"}
 """Folders of the release, and what the characters of their alphabets are for."""
@@ -77,10 +77,14 @@ class Omniglot(PhotoDataset):
         """List the drawings by alphabet and character; background alphabets are for development."""
         listing = Listing(folder)
         for name, part in PARTS.items():
-            for path in sorted((folder / name).glob("*/*/*.png")):
-                if not path.name.startswith("."):
+            for path in sorted((folder / name).glob("*/*/*.[pP][nN][gG]")):
+                if not any(part.startswith(".") or of_system(part) for part in path.parts[-3:]):
                     character = f"{path.parts[-3]}/{path.parts[-2]}"
                     listing.add(f"{name}/{character}/{path.name}", character, character, part)
+        if not listing.ids:
+            near = next(folder.rglob("*.[pP][nN][gG]"), None)
+            there = f"; there is {near}: move its folders" if near else ""
+            raise DataError(f"{folder}: no image at {name}/ALPHABET/character01/*.png{there}")
         return listing
 
 
@@ -132,5 +136,5 @@ class TurnedImages(PhotoImages):
         return self._turned(super().training(index, augmentation, generator, out), index.tolist())
 
     def _turned(self, images: Tensor, places: Sequence[int]) -> Tensor:
-        quarters = (QUARTERS[self.ids[i].rpartition(".png")[2]] for i in places)
+        quarters = (QUARTERS[self.ids[i].lower().rpartition(".png")[2]] for i in places)
         return torch.stack([image.rot90(quarter, (1, 2)) for image, quarter in zip(images, quarters)])

@@ -37,6 +37,11 @@ IMAGE_SUFFIXES = (
     *(".ppm", ".pgm", ".pbm", ".pnm", ".heic", ".heif"),
 )
 _DEPTH = 4
+
+_OF_SYSTEMS = {"@eadir", "@tmp", "@recycle", "@__thumb", "#recycle", "#snapshot", "$recycle.bin", "recycler"} | {
+    *("__macosx", "lost+found", "system volume information", "thumbs.db", "desktop.ini", "ehthumbs.db")
+}
+"""Names of folders and files of storage boxes and systems, which hold thumbnails, bins and copies of the images."""
 _NO_TEXT = re.compile("[\ud800-\udfff]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -132,9 +137,9 @@ def read_lines(path: Path) -> list[list[str]]:
     try:
         if path.stat().st_size > LARGEST_LIST:
             raise DataError(f"{path}: larger than {LARGEST_LIST // 10**6} MB; not a list of images")
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a text file"
+        reason = error.strerror if isinstance(error, OSError) else "not a text file in UTF-8"
         raise DataError(f"{path}: {reason}") from None
     longest = max(map(len, lines), default=0)
     if longest > LONGEST:
@@ -142,12 +147,27 @@ def read_lines(path: Path) -> list[list[str]]:
     return [words for line in lines if (words := line.split())]
 
 
+def of_system(name: str) -> bool:
+    """Check by its name if a file or folder is one that a storage box or system keeps among those of its user."""
+    return name.lower() in _OF_SYSTEMS
+
+
+def _elsewhere(name: str, root: Path) -> str:
+    """Sentence with the likeliest place below a folder of a missing file, in small or capital letters; or none."""
+    *folders, wanted = re.split(r"[/\\]", name.lower())
+    found = [Path(where, file) for where, _, files in os.walk(root) for file in sorted(files) if file.lower() == wanted]
+    if not found:
+        return ""
+    near = max(found, key=lambda path: len({*folders} & {*str(path).lower().split(os.sep)}))
+    return f" (there is {near}: move or rename its folder, or correct the list)"
+
+
 def folders_below(root: Path, depth: int = _DEPTH) -> Iterator[Path]:
     """List a folder and the folders below it, nearest first, each level in the order of names.
 
     Below the first folder, folders with more than 100 subfolders are listed themselves, but not entered. Hidden ones,
-    such as those of an unfinished import, are left out, and so are those that cannot be read. Links are followed, but
-    no folder is listed twice.
+    such as those of an unfinished import, and those of systems are left out, and so are those that cannot be read.
+    Links are followed, but no folder is listed twice.
     """
     level, seen = [root], set[str]()
     for _ in range(depth + 1):
@@ -157,7 +177,9 @@ def folders_below(root: Path, depth: int = _DEPTH) -> Iterator[Path]:
                 continue
             seen.add(real)
             try:
-                entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
+                entries = [
+                    each for each in os.scandir(folder) if not each.name.startswith(".") and not of_system(each.name)
+                ]
                 inside = sorted(Path(entry.path) for entry in entries if entry.is_dir())
             except OSError as error:
                 if folder == root:
@@ -231,7 +253,16 @@ class PhotoDataset(Dataset):
             )
         if not root.is_dir():
             raise MissingRelease(f"--data-root {root}: no such folder; {self.advice(root)}")
-        folder = next((f for f in folders_below(root) if self.recognises(f)), None)
+        folder, wrong = None, list[DataError]()
+        for each in folders_below(root):
+            try:
+                if self.recognises(each):
+                    folder = each
+                    break
+            except DataError as error:  # the release may be next to it
+                wrong.append(error)
+        if folder is None and wrong:
+            raise wrong[0]
         if folder is None:
             raise MissingRelease(f"no {self.official} under {root} ({self.needs} not found); {self.advice(root)}")
         self.listing = self.list_images(folder)
@@ -309,21 +340,28 @@ class PhotoDataset(Dataset):
         present = listing.keep(exists) if absent else listing
         images, classes = self.counts if self.counts[0] else (len(listing.ids), len(listing.names))
         have = (len(present.ids), len(present.names))
+
+        def missing() -> str:
+            if not absent:
+                return ""
+            there = _elsewhere(absent[0], self.root or listing.folder)
+            return f", {len(absent)} listed ones are not there, such as {absent[0]}{there}"
+
         if len(present.names) < 4:
             instead = self.without_training()
             raise DataError(
-                f"{self.official} at {listing.folder}: {have[0]} images of {have[1]} classes; training, validation and"
-                f" test classes need at least 4{f'; {instead}' if instead else ''}"
+                f"{self.official} at {listing.folder}: {have[0]} images of {have[1]} classes{missing()}; training,"
+                f" validation and test classes need at least 4{f'; {instead}' if instead else ''}"
             )
         if have == (images, classes) and not absent:
             return present
-        missing = f", {len(absent)} listed ones are not there, such as {absent[0]}" if absent else ""
         what = f"{have[0]} of {images} images, {have[1]} of {classes} classes"
         if have[0] > images or have[1] > classes:
             raise DataError(f"{self.official} has {images} images of {classes} classes, {listing.folder} lists {what}")
         if not allow_partial:
+            notes = "".join(f", {note}" for note in listing.notes)
             raise DataError(
-                f"{self.official} at {listing.folder} is incomplete: {what}{missing};"
+                f"{self.official} at {listing.folder} is incomplete: {what}{missing()}{notes};"
                 f" complete it ({self.source}), or use --allow-partial"
             )
         self.partial = what

@@ -403,11 +403,16 @@ def import_release(
         except DataError as error:
             raise UserError(str(error)) from None
         # Checked before it is in place: a wrong download must not look like a data set afterwards.
-        dataset = _release(name, inside, allow_partial, plugins)
+        given = ", ".join(map(str, sources))
         try:
-            dataset.train_val(), dataset.test()
-        except ValueError as error:
-            raise UserError(f"{', '.join(map(str, sources))}: {error}") from None
+            dataset = _release(name, inside, allow_partial, plugins)
+            try:
+                dataset.train_val(), dataset.test()
+            except ValueError as error:
+                raise UserError(f"{given}: {error}") from None
+        except UserError as error:  # the folder of the check is gone afterwards
+            said = str(error).replace(f"--data-root {inside}", f"--data-root {root}")
+            raise UserError(said.replace(f"{inside}", given)) from None
         images, classes, partial = len(dataset.listing.ids), len(dataset.listing.names), dataset.partial
         inside.rename(target)
     note = f"; incomplete: {partial}" if partial else ""

@@ -129,6 +129,34 @@ def test_every_form_is_imported(form, archives, release, tmp_path, capsys):
         assert f"test      {DRAWERS * CLASSES[1]} images     {CLASSES[1]} classes" in capsys.readouterr().out
 
 
+def test_what_lies_beside_or_among_the_characters_is_no_part_of_the_release(release):
+    whole = Omniglot(release).listing.ids
+    for part, beside in (("images_background", "__MACOSX"), ("images_evaluation", "a backup")):
+        shutil.copytree(release / part, release.parent / "all" / beside / part)
+    for name in ("@eaDir", ".ipynb_checkpoints"):
+        shutil.copytree(release / "images_background/Greek/character01", release / "images_background/Greek" / name)
+    shutil.move(release, release.parent / "all" / "omniglot")
+    assert Omniglot(release.parent / "all").listing.ids == whole
+    for path in sorted((release.parent / "all" / "omniglot").rglob("*.png")):
+        path.rename(path.with_suffix(".PNG"))
+    data = OmniglotRotated(release.parent / "all")
+    assert [name.replace(".PNG", ".png") for name in data.listing.ids] == whole
+    assert data.train_val().train.pixels_of(torch.arange(3)).shape[0] == 3
+    shutil.rmtree(release.parent / "all" / "omniglot")
+    with pytest.raises(DataError, match="a backup has images_evaluation alone"):
+        Omniglot(release.parent / "all")
+
+
+def test_folders_in_folders_of_their_name_are_named(release):
+    for part in ("images_background", "images_evaluation"):
+        shutil.move(release / part, release.parent / "x")
+        shutil.move(release.parent / "x", release / part / part)
+    with pytest.raises(
+        DataError, match=r"no image at images_\w+/ALPHABET/.*; there is .*images_\w+/images_\w+/.*png: move"
+    ):
+        Omniglot(release)
+
+
 def test_what_is_not_whole_is_refused_in_one_line(archives, release, tmp_path, refusal):
     root = tmp_path / "data"
 
