@@ -1,10 +1,12 @@
 """Weights that come as a package or are downloaded when asked for."""
 
+import random
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from bench.methods.backbones.pretrained import AVERAGED, WRAPPERS, fit_weights
 from bench.methods.backbones.registry import build_backbone, find_weights
 
 LITE = "tf_efficientnet_lite0"
@@ -240,3 +242,40 @@ def test_python_objects_in_a_file_are_named(tmp_path):
         with pytest.raises(ValueError, match=r"Python objects, .*Linear, .*save its tensors: torch\.save") as error:
             build_backbone(name, 3, tmp_path / "w.pth")
         assert "\x1b" not in str(error.value)
+
+
+class Small(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem, self.blocks = torch.nn.Linear(2, 3), torch.nn.ModuleList(torch.nn.Linear(3, 3) for _ in range(4))
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_random_files_give_one_of_their_copies_whole_or_are_refused(seed):
+    """Copies that differ in every tensor, under random prefixes and among other tensors."""
+    rng = random.Random(seed)
+    words = sorted((AVERAGED | WRAPPERS) - {"teacher"})
+    prefixes = {".".join([*rng.choices(words, k=rng.randrange(4)), ""]).lstrip(".") for _ in range(rng.randint(1, 3))}
+    body = Small()
+    copies = {prefix: {key: torch.full_like(value, i) for key, value in body.state_dict().items()}
+              for i, prefix in enumerate(sorted(prefixes))}  # fmt: skip
+    deeper = rng.random() < 0.3
+    state = {f"{prefix}{key}": value for prefix, copy in copies.items() for key, value in copy.items()}
+    if rng.random() < 0.5:
+        state |= {"optimizer.m": torch.ones(2)} if "" not in prefixes else {"fc.weight": torch.ones(2)}
+    if deeper:
+        state |= {f"{prefix}blocks.4.weight": torch.ones(3, 3) for prefix in prefixes}
+    names = [*state]
+    rng.shuffle(names)
+    averaged = [prefix for prefix in prefixes if AVERAGED & {*prefix.split(".")}]
+    wanted = averaged if averaged else [*prefixes]
+    if len(wanted) > 1 or deeper:
+        with pytest.raises(
+            ValueError, match="it has two copies" if len(wanted) > 1 else "not of this network: blocks.4"
+        ):
+            fit_weights(body, {name: state[name] for name in names})
+        return
+    said = fit_weights(body, {name: state[name] for name in names})
+    assert said == ("averaged" if averaged else "raw") + (f" ({wanted[0][:-1]})" if wanted[0] else "")
+    for key, value in body.state_dict().items():
+        assert torch.equal(value, copies[wanted[0]][key])

