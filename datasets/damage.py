@@ -13,10 +13,10 @@ from .files import DataError, check_regular
 FILE = "skipped.csv"
 """Name of the list in a results folder. Its columns are ``path`` (relative to the folder), ``sha256``, ``reason``."""
 
-ALLOWED = "5 images or 1 %, whichever is more, of up to a quarter"
-"""Share of damaged images that may be left out: they move no result by more than its interval says.
+ALLOWED = "5 images or 1 %, whichever is more, but no more than a quarter"
+"""Share of damaged images that may be left out.
 
-More is a copy that broke off, and a result on it would be one of other data.
+A few are in most folders of photographs; more are a copy that broke off, and a result would be one of other data.
 """
 
 

@@ -96,8 +96,8 @@ Strict = Annotated[
     bool,
     typer.Option(
         "--strict",
-        help="Refuse damaged photographs; without it, 5 images or 1 %, whichever is more, of up to a quarter are left"
-        " out and listed in skipped.csv: too few to move a result.",
+        help="Refuse damaged photographs. Without it, up to 5 or 1 % of them, whichever is more (but no more than a"
+        " quarter), are left out and listed in skipped.csv; more are a copy that broke off.",
     ),
 ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -312,8 +312,9 @@ def run_experiment(
     *,
     dry_run: bool,
     save: Path | None = None,
+    told: Collection[str] = (),
 ) -> int:
-    """Carry out an experiment, or print its plan.
+    """Carry out an experiment, or print its plan; ``told`` are lines that the user has been told already.
 
     Returns:
         Exit code: 0 if all is done, 1 if something failed, 130 if it was interrupted.
@@ -332,8 +333,10 @@ def run_experiment(
         built, site, lacking = plan_without(plan, site)
     else:
         built = plan(site)
-    for line in (*(f"left out: {line}" for line in built.left_out), *built.differences, *built.notes):
-        say(console, line)
+    lines = [*(f"left out: {line}" for line in built.left_out), *built.differences, *built.notes]
+    for line in lines:
+        if line not in told:
+            say(console, line)
     if save is not None:
         write_atomic(save, experiment.to_toml().encode())
     launch = launch.resolved()
@@ -349,7 +352,7 @@ def run_experiment(
         outcome = carry_out((built.plans,), site, results, launch, on_existing, console, write_tables, (experiment,))
     except ImagesLeftOut:  # the plan is of other data now
         site.opened.clear()
-        return run_experiment(experiment, site, results, launch, on_existing, dry_run=False)
+        return run_experiment(experiment, site, results, launch, on_existing, dry_run=False, told=lines)
     if outcome is None:
         return 130
     return 1 if outcome.failures else 0
