@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
+from unicodedata import normalize
 
 from .damage import check_few, left_out, read_skipped
 from .dataset import register_dataset
@@ -220,8 +221,9 @@ def _add_classes(listing: Listing, parts: dict[str, str]) -> None:
             if len(classes) == 1 and not prefix and images and all(image.count("/") > 1 for image in images):
                 raise DataError(f"{folder} has one class folder, with folders below it; give {folder / name}")
             empty += [] if images else [f"{prefix}{name}"]
+            spelled = normalize("NFC", name)  # file systems differ in how they spell an accent
             for image in images:
-                listing.add(image, name, name, part)
+                listing.add(image, spelled, spelled, part)
         hidden += [each.name for each in os.scandir(folder / prefix) if each.is_dir() and of_system(each.name)]
     if not listing.ids:
         kinds = ", ".join(IMAGE_SUFFIXES)

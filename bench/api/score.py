@@ -16,7 +16,7 @@ from torch import Tensor
 from ..report.per_query import JUDGED, query_frame
 from ..report.scored import scored_text, worth
 from ..scoring.embedding_set import EmbeddingSet
-from ..scoring.files import read_set
+from ..scoring.files import read_set, set_of
 from ..scoring.score import Scored, score_set, tidy
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ def score(
 
     Args:
         embeddings: Embeddings of N images, ``[N, D]``; or the path of a file of ``bench score``, which may contain all
-            other arrays, too.
+            other arrays, too; or of a folder of photographs, a folder per class, which are embedded by a network that
+            was not trained on them.
         labels: Their classes, ``[N]`` integers or texts; texts are numbered in alphabetical order.
         confidence: ``[N]``, any scale, higher = more confident. The table calls it ``given``.
         variance: Variance per dimension of a normal, in the space that is scored (that of the unit embeddings, if
@@ -95,8 +96,14 @@ def score(
     given = {key: value for key, value in given.items() if value is not None}
     name = "embeddings"
     if isinstance(embeddings, str | PathLike):
-        name = Path(embeddings).stem
-        images, by_file, notes = read_set(Path(embeddings), given)
+        place = Path(embeddings)
+        name = place.stem
+        if place.is_dir():
+            from ..commands.embed import embed_untrained  # networks take seconds to load
+
+            images, by_file, notes = set_of(place, {**embed_untrained(place, "cpu"), **given}, [])
+        else:
+            images, by_file, notes = read_set(place, given)
     else:
         images, by_file = EmbeddingSet.of({"embeddings": embeddings, **given}), True
         notes = images.notes

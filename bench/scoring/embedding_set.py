@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Self
+from unicodedata import normalize
 
 import numpy as np
 
@@ -357,7 +358,8 @@ def labels_of(values: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
     """Labels as numbers, and the names of the classes if they are text."""
     kind = values.dtype.kind
     if values.size and _is_text(values):
-        names = names_of("labels", values)
+        # File systems and editors differ in how they spell an accent.
+        names = [normalize("NFC", name) for name in names_of("labels", values)]
         number = {name: place for place, name in enumerate(sorted({*names}))}
         return np.array([number[name] for name in names], dtype=np.int64).reshape(values.shape), tuple(number)
     if kind == "f":

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import struct
+import unicodedata
 import zlib
 
 import numpy as np
@@ -182,6 +183,20 @@ def test_splits_are_not_taken_for_classes(releases, make_photo, name):
             ):
                 read(root)
         make_photo(root / name / "0.png")  # with images of its own it is as likely a split
+
+
+def test_accents_that_are_spelled_apart_name_one_class(tmp_path, make_photo):
+    for part, form in (("train", "NFC"), ("query", "NFD"), ("gallery", "NFC")):
+        for name in ("café", "naïve", "é", "ü"):
+            shared = unicodedata.normalize(form, f"{name} {part == 'train'}")
+            for i in range(2):
+                make_photo(tmp_path / part / shared / f"{part}{i}.png")
+    assert len(Folder(tmp_path).test().class_names) == 4
+    (tmp_path / "query" / unicodedata.normalize("NFD", "café False")).rename(
+        tmp_path / "query" / unicodedata.normalize("NFD", "café True")
+    )
+    with pytest.raises(DataError, match="in both halves, such as"):
+        Folder(tmp_path).test()
 
 
 def test_two_splits_of_nested_classes_are_refused_with_what_to_give(tmp_path, make_photo):

@@ -3,12 +3,16 @@
 import json
 import shutil
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from bench import score
+from bench.commands import embed as commands_embed
+from bench.commands.embed import embed_untrained
 from bench.datasets.view import View
 from bench.engine.encoder import Encoder
 from bench.engine.trained import open_network, unit_folder
@@ -399,6 +403,9 @@ def test_a_folder_is_scored_by_any_network_that_is_here(photos, bench, monkeypat
     assert bench("embed", "--backbone", "test_resnet", "--images", "photos", "--out", "x.npz")[0] == 0
     same = bench("score", "x.npz", "--json")[1]
     assert json.loads(same)["rows"][0]["value"] == json.loads(out)["rows"][0]["value"]
+    with monkeypatch.context() as patch:
+        patch.setattr(commands_embed, "embed_untrained", partial(embed_untrained, backbone="test_resnet"))
+        assert score("photos").table["value"].iloc[0] == json.loads(out)["rows"][0]["value"]
     for arguments, said in (
         (("photos", "--backbone", "resnet5O"), "did you mean 'resnet50'"),
         (("photos", "--backbone", "test_resnet", "--strict"), "1 of 9 images cannot be used"),

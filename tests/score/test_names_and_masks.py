@@ -48,6 +48,11 @@ def test_labels_score_equally_however_they_are_stored(form, kind):
     assert [unicodedata.normalize("NFC", name) for name in classes] == [kind.format(label) for label in range(6)]
 
 
+def test_labels_whose_accents_are_spelled_apart_are_one_class():
+    apart = np.array([unicodedata.normalize(("NFC", "NFD")[i % 2], f"café {label}") for i, label in enumerate(LABELS)])
+    pd.testing.assert_frame_equal(_table(apart), _table(LABELS), check_exact=True)
+
+
 def _import(folder, train, test):
     files = {"train": folder / "train.npz", "test": folder / "test.npz"}
     for path, arrays in zip(files.values(), (train, test)):
