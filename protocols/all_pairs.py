@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .ranking import TIE_TOLERANCE, Scorer, bound_of, require_finite
+from .ranking import Scorer, bound_of, require_finite, tolerance_of
 
 LIMIT = 20_000
 """Largest number of images whose pairs are all scored: it takes about as long as one more ranking."""
@@ -163,7 +163,6 @@ def _first_rejected(best: _Negatives, weights: Tensor, allowed: int) -> float:
 def _positives_above(scorer: Scorer, labels: Tensor, parts: tuple[Tensor, ...], cuts: Tensor, classes: int) -> Tensor:
     """Number of positive pairs of each class above each score, int64 ``[W, C]``; a tie is not above."""
     bound = bound_of(scorer)
-    every = torch.cat(parts)
     ascending, place = torch.unique(cuts, return_inverse=True)
     counts = torch.zeros(classes * (len(ascending) + 1), dtype=torch.long)
     for left, right, once in _tiles(scorer, parts):
@@ -171,9 +170,11 @@ def _positives_above(scorer: Scorer, labels: Tensor, parts: tuple[Tensor, ...], 
         if one[-1] < other[0]:
             continue
         scores = _scores(scorer, left, right)
-        scale = scores.abs().amax(1) if bound is None else bound.scale(left, every)
         i, j = (once & (one[:, None] == other[None, :])).nonzero(as_tuple=True)
-        reached = torch.searchsorted(ascending, scores[i, j] - TIE_TOLERANCE * scale[i])
+        found = scores[i, j, None]
+        typical = None if bound is not None else scores.abs().median(1).values[i]
+        least = found - tolerance_of(bound, left[i], found, right[j, None], typical)
+        reached = torch.searchsorted(ascending, least.squeeze(1))
         counts += torch.bincount(one[i] * (len(ascending) + 1) + reached, minlength=len(counts))
     above: Tensor = counts.view(classes, -1).flip(1).cumsum(1).flip(1)[:, 1:]
     return above.mT[place]

@@ -17,14 +17,15 @@ from torch import Tensor
 from .query_metrics import Places, expected_metrics, mean_of_counted, per_query
 from .ranking import (
     BLOCK_PLACES,
-    TIE_TOLERANCE,
     Ranking,
     Reranked,
     Scorer,
+    bound_of,
     filter_depth,
     rank,
     require_finite,
     tie_groups,
+    tolerance_of,
 )
 
 BLOCK_PAIRS = 1 << 15
@@ -142,7 +143,9 @@ class NearModes:
         score = self.scores[rows].masked_fill(~(valid & (group <= last)), -math.inf)
         score, order = score.sort(dim=1, descending=True, stable=True)
         chosen = score > -math.inf
-        tolerance = TIE_TOLERANCE * score.masked_fill(~chosen, 0.0).abs().amax(1)
+        typical = score.masked_fill(~chosen, math.nan).abs().nanmedian(1).values.nan_to_num(0.0)
+        items = stored.clamp_min(0).gather(1, order)
+        tolerance = tolerance_of(bound_of(self.scorer), near.queries[rows], score, items, typical)
         relevant = near.relevant[rows].gather(1, order) & chosen
         none = torch.zeros(len(rows), dtype=torch.long)
         need = max(1, int(positives.max()), *self.ks)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -233,9 +234,25 @@ def agreeing(labels: Tensor, *, apart: bool = False) -> int:
 
 
 TIE_TOLERANCE = 1e-13
-"""Two neighbouring scores are tied if they differ by less than this share of the row's scale: the bound on the terms of
-a score that a scorer with a bound gives, else the largest score of the row. A matrix product in float64 may round equal
-embeddings to scores some 1e-16 of that apart, depending on where they are stored."""
+"""Two neighbouring scores are tied if they differ by less than this share of the scale of one of them: the size of its
+terms that a scorer with a bound gives, else the score itself or the median of its row, whichever is larger. A matrix
+product in float64 may round equal embeddings to scores some 1e-16 of that apart, depending on where they are stored.
+No other item of the gallery sets the scale: one that is far from all others must not make these tied."""
+
+
+def tolerance_of(
+    bound: Bound | None, rows: Tensor, scores: Tensor, items: Tensor | None, typical: Tensor | None = None
+) -> Tensor:
+    """Tolerance of each score ``[B, M]`` of queries ``[B]`` with items ``[B, M]``: 0 where there is no item.
+
+    Without a bound, ``typical`` is the median size of the scores of each query ``[B]``.
+    """
+    if bound is not None:
+        scale = bound.scale(rows, scores, items)
+    else:
+        scale = scores.abs() if typical is None else torch.maximum(scores.abs(), typical[:, None])
+    return (TIE_TOLERANCE * scale).masked_fill(scores == -math.inf, 0.0)
+
 
 BLOCK_BYTES = 44 << 20
 """Bound on the memory of one block of scores and what is made of it."""
@@ -346,14 +363,15 @@ def rank(
     bound = bound_of(scorer)
     table = _Table.empty(labels, queries, gallery, min(depth, len(gallery)), answers)
     waiting = torch.ones(len(queries), dtype=torch.bool)
-    tolerance = None if bound is None else TIE_TOLERANCE * bound.scale(queries, gallery)
-    if bound is not None and tolerance is not None and usable(bound, queries, gallery, tolerance, depth):
-        for batch in search(bound, queries, gallery, tolerance, depth=depth, block_bytes=block_bytes):
-            table.put(batch.place, batch.items, batch.scores, tolerance[batch.place])
+    tolerance = partial(tolerance_of, bound)
+    if bound is not None and usable(bound, queries, gallery, depth):
+        for batch in search(bound, queries, gallery, tolerance, scorer.pairs, depth=depth, block_bytes=block_bytes):
+            of_places = tolerance(queries[batch.place], batch.scores, batch.items.clamp_min(0))
+            table.put(batch.place, batch.items, batch.scores, of_places)
             waiting[batch.place] = False
     per_block = max(1, block_bytes // (40 * len(gallery)))
     for place in waiting.nonzero().squeeze(1).split(per_block) if bool(waiting.any()) else ():
-        _rank_block(scorer, table, place, queries[place], gallery, None if tolerance is None else tolerance[place])
+        _rank_block(scorer, bound, table, place, queries[place], gallery)
     return table.ranking()
 
 
@@ -434,36 +452,38 @@ class _Table:
 
 
 def _rank_block(
-    scorer: Scorer, table: _Table, place: Tensor, queries: Tensor, gallery: Tensor, tolerance: Tensor | None
+    scorer: Scorer, bound: Bound | None, table: _Table, place: Tensor, queries: Tensor, gallery: Tensor
 ) -> None:
     """Rank some queries by their scores with the whole gallery."""
     scores = scorer.matrix(queries, gallery).double()
     require_finite(scorer, scores)
-    if tolerance is None:
-        tolerance = TIE_TOLERANCE * scores.abs().amax(1).cpu()
+    typical = None if bound is not None else scores.abs().median(1).values.cpu()
     scores = scores.masked_fill((queries[:, None] == gallery[None, :]).to(scores.device), -math.inf)
     kept = table.neighbours.shape[1]
     top, order = (values.cpu() for values in scores.topk(min(kept + 1, len(gallery)), dim=1))
-    cut = torch.zeros(len(queries), dtype=torch.bool)
+    items, cut = gallery[order], torch.zeros(len(queries), dtype=torch.bool)
+    tolerance = tolerance_of(bound, queries, top, items, typical)
     if top.shape[1] > kept:
-        cut = (top[:, kept - 1] - top[:, kept] <= tolerance) & torch.isfinite(top[:, kept])
+        cut = (top[:, kept - 1] - top[:, kept] <= tolerance[:, kept - 1 :].amax(1)) & torch.isfinite(top[:, kept])
         # The group is cut by the depth: only a full sort of these rows says how far it reaches.
         if bool(cut.any()):
             full, every = (values.cpu() for values in scores[cut.to(scores.device)].sort(dim=1, descending=True))
-            table.put(place[cut], gallery[every], full, tolerance[cut])
+            of_cut = None if typical is None else typical[cut]
+            every = gallery[every]
+            table.put(place[cut], every, full, tolerance_of(bound, queries[cut], full, every, of_cut))
     if not bool(cut.all()):
-        table.put(place[~cut], gallery[order[~cut]], top[~cut], tolerance[~cut])
+        table.put(place[~cut], items[~cut], top[~cut], tolerance[~cut])
 
 
 def tie_groups(descending: Tensor, tolerance: Tensor) -> Tensor:
     """Number of the group of tied scores at each place, ``[Q, K]``, counted from 0 along rows of descending scores.
 
-    Two neighbours are tied within the tolerance ``[Q]``; places without an item (minus infinity) share a group of their
-    own.
+    Two neighbours are tied within the larger of their tolerances ``[Q, K]``; places without an item (minus infinity)
+    share a group of their own.
     """
     gap = descending[:, :-1] - descending[:, 1:]
     # -inf - (-inf) is nan, and no comparison with nan is true: places beyond the gallery share a group of their own.
-    new = gap > tolerance[:, None]
+    new = gap > torch.maximum(tolerance[:, :-1], tolerance[:, 1:])
     return torch.cat([torch.zeros_like(new[:, :1], dtype=torch.long), new.long().cumsum(1)], dim=1)
 
 

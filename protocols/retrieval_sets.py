@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from .declare import test
 from .embeddings import Embeddings
-from .ranking import BLOCK_BYTES, TIE_TOLERANCE, Ranking, Scorer, bound_of, require_finite
+from .ranking import BLOCK_BYTES, Ranking, Scorer, bound_of, require_finite, tolerance_of
 from .retrieval_confidence import uniform_by_identity
 from .rows import Row, row
 from .verification import class_halves
@@ -78,15 +78,16 @@ def first_positive_ranks(
         # A sum takes a twentieth of the time, and is not finite if a score is not.
         if not torch.isfinite(scores.sum()):
             require_finite(scorer, scores)
-        scale = scores.abs().amax(1) if bound is None else bound.scale(block, searched)
         own = [torch.tensor(members[label], dtype=torch.long) for label in labels[block].tolist()]
         columns = pad_sequence(own, batch_first=True, padding_value=-1)  # the class of each query, itself among it
         if columns.shape[1] == 0:
             continue
         inside = scores.gather(1, columns.clamp(min=0)).masked_fill(columns < 0, -math.inf)
         positive = (columns >= 0) & (searched[columns] != block[:, None])
-        best = inside.masked_fill(~positive, -math.inf).amax(1)
-        least = (best - TIE_TOLERANCE * scale)[:, None]
+        best, column = inside.masked_fill(~positive, -math.inf).max(1, keepdim=True)
+        nearest = searched[columns.clamp(min=0).gather(1, column)]
+        typical = None if bound is not None else scores.abs().median(1).values
+        least = best - tolerance_of(bound, block, best, nearest, typical)
         before = (scores >= least).sum(1) - (inside >= least).sum(1)
         ranks[place] = (before + 1).double().masked_fill(~positive.any(1), math.nan)
     return ranks

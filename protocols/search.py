@@ -12,7 +12,7 @@ nothing either the row is handed back.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,8 +34,8 @@ _LANES = 64
 _SAMPLE = 1 << 12
 """Images, more or less, whose mean is the centre of a gallery."""
 
-_PAIR_BYTES = 24 << 20
-"""Bound on the memory of the pairs that are scored in float64 at a time."""
+_PAIRS_AT_ONCE = 1 << 13
+"""Pairs that are scored in float64 at a time."""
 
 _LEAST_ROWS = 64
 """Queries of a block if it may grow: products of fewer rows with 500,000 columns take twice the time per row."""
@@ -71,11 +71,19 @@ class Bound(Protocol):
         n]``; they are the same tensor if groups are single images.
         """
 
-    def scale(self, rows: Tensor, gallery: Tensor) -> Tensor:
-        """Bound on the absolute value of the terms that make up any score of a query, ``[B]``, one value per query.
+    def scale(self, rows: Tensor, scores: Tensor, items: Tensor | None = None) -> Tensor:
+        """Size of the terms that make up the scores ``[B, M]`` of queries with gallery images ``[B, M]``, by pair.
 
-        The tolerance within which two scores count as tied is proportional to it, as rounding errors are.
+        The tolerance within which two scores count as tied is proportional to it, as rounding errors are. Without
+        ``items`` it is the largest for any image that may have such a score.
         """
+
+
+Tolerance = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+"""Function from queries ``[B]``, scores ``[B, M]`` and items, as in :meth:`Bound.scale`, to tolerances ``[B, M]``."""
+
+Pairs = Callable[[Tensor, Tensor], Tensor]
+"""Function from queries and gallery images, ``[P]`` each, to the scores of the pairs, float64 ``[P]``."""
 
 
 @dataclass
@@ -227,7 +235,7 @@ def group_size(count: int, depth: int) -> int:
     return 1 << max(2, min(6, round(math.log2(count / (4 * depth)) / 2)))
 
 
-def usable(bound: Bound, queries: Tensor, gallery: Tensor, tolerance: Tensor, depth: int) -> bool:
+def usable(bound: Bound, queries: Tensor, gallery: Tensor, depth: int) -> bool:
     """Check if :func:`search`, which bounds the scores of groups of gallery images, is exact and saves time.
 
     It saves time for 128 queries or more and a gallery of at least 64 (depth + 8) images. It is exact if PyTorch
@@ -235,7 +243,7 @@ def usable(bound: Bound, queries: Tensor, gallery: Tensor, tolerance: Tensor, de
     """
     if len(queries) < 128 or len(gallery) < 64 * (depth + 8) or torch.get_float32_matmul_precision() != "highest":
         return False
-    finite = bool(torch.isfinite(tolerance).all())
+    finite = bool(torch.isfinite(bound.scale(queries, torch.zeros(len(queries), 1, dtype=torch.float64))).all())
     return finite and (bound.per_image is None or bool(torch.isfinite(bound.per_image[gallery]).all()))
 
 
@@ -243,7 +251,8 @@ def search(
     bound: Bound,
     queries: Tensor,
     gallery: Tensor,
-    tolerance: Tensor,
+    tolerance: Tolerance,
+    pairs: Pairs,
     *,
     depth: int,
     block_bytes: int,
@@ -251,9 +260,9 @@ def search(
     """Find the exact nearest neighbours of queries, without scoring most of the gallery.
 
     Upper bounds of the scores of groups of gallery images prove that most images cannot be among the neighbours.
-    Queries ``[Q]`` for which this cannot be proven are left out of the result; none is its own neighbour. Scores of a
-    query that differ by no more than its tolerance ``[Q]`` are tied. If the memory ``block_bytes`` does not suffice for
-    64 queries, up to four times as much is used.
+    Queries ``[Q]`` for which this cannot be proven are left out of the result; none is its own neighbour. Neighbouring
+    scores that differ by no more than the larger of their tolerances are tied; ``pairs`` scores what float32 does not
+    tell apart. If the memory ``block_bytes`` does not suffice for 64 queries, up to four times as much is used.
     """
     left = torch.arange(len(queries))
     rounded = rounding_pays(len(queries))
@@ -273,7 +282,7 @@ def search(
         again = []
         for place in left.split(rows_per_block):
             proven = torch.zeros(len(place), dtype=torch.bool)
-            for part in _block(bound, prepared, queries[place], tolerance[place], depth, wide, buffer):
+            for part in _block(bound, prepared, queries[place], tolerance, pairs, depth, wide, buffer):
                 proven[part.place] = True
                 yield Found(place[part.place], part.items, part.scores)
             again.append(place[~proven])
@@ -285,7 +294,8 @@ def _block(
     bound: Bound,
     g: Gallery,
     rows: Tensor,
-    tolerance: Tensor,
+    tolerance: Tolerance,
+    pairs: Pairs,
     depth: int,
     wide: int,
     buffer: Tensor,
@@ -339,26 +349,32 @@ def _block(
     order = high.argsort(dim=1, descending=True)
     high, low, items = high.gather(1, order), low.gather(1, order), items.gather(1, order)
     above = torch.maximum(high[:, 1 : depth + 1], cut[:, None])
-    proven = (low[:, :depth] - above > tolerance[:, None]).all(1)
+    allowed = _allowed(tolerance, rows, low[:, : depth + 1], items[:, : depth + 1], cut)
+    proven = (low[:, :depth] - above > allowed[:, :depth]).all(1)
     parts = []
     if bool(proven.any()):
         parts.append(Found(proven.nonzero().squeeze(1), items[proven, : depth + 1], high[proven, : depth + 1]))
     if not bool(proven.all()):
         at = (~proven).nonzero().squeeze(1)
-        parts.append(
-            _exact(bound, rows[at], items[at], low[at], high[at], tolerance[at], cut[at], depth=depth, place=at)
-        )
+        parts.append(_exact(rows[at], items[at], low[at], high[at], cut[at], tolerance, pairs, depth=depth, place=at))
     return parts
 
 
+def _allowed(tolerance: Tolerance, rows: Tensor, scores: Tensor, items: Tensor, cut: Tensor) -> Tensor:
+    """How far each score may lie above the next one, or above the cut, and still be tied with it, ``[B, M]``."""
+    own = tolerance(rows, scores, items.clamp_min(0))
+    following = torch.cat([own[:, 1:], tolerance(rows, cut[:, None], None)], dim=1)
+    return torch.maximum(torch.maximum(own, following), following[:, -1:])
+
+
 def _exact(
-    bound: Bound,
     rows: Tensor,
     items: Tensor,
     low: Tensor,
     high: Tensor,
-    tolerance: Tensor,
     cut: Tensor,
+    tolerance: Tolerance,
+    pairs: Pairs,
     *,
     depth: int,
     place: Tensor,
@@ -368,23 +384,18 @@ def _exact(
     Candidates ``[B, M]`` come by descending upper bound ``high``.
     """
     below = torch.cat([high[:, 1:], torch.full_like(cut[:, None], -math.inf)], dim=1)
-    apart = low.cummin(1).values - torch.maximum(below, cut[:, None]) > tolerance[:, None]
+    apart = low.cummin(1).values - torch.maximum(below, cut[:, None]) > _allowed(tolerance, rows, low, items, cut)
     # Only what is not apart from its neighbours, up to the first gap at `depth` or behind it, changes the ranking.
     matters = apart[:, depth - 1 :].long().cumsum(1) - apart[:, depth - 1 :].long() == 0
     matters = torch.cat([torch.ones_like(apart[:, : depth - 1]), matters], dim=1)
     alone = apart & torch.cat([torch.ones_like(apart[:, :1]), apart[:, :-1]], dim=1)
     row, column = (matters & ~alone & (items >= 0)).nonzero(as_tuple=True)
     scores, least = high.clone(), low.clone()
-    left = bound.left(rows)
-    pairs = max(1, _PAIR_BYTES // (24 * left.shape[1]))
-    for part in torch.arange(len(row)).split(pairs) if len(row) else ():
-        r, item = row[part], items[row[part], column[part]]
-        inner = (left[r] * bound.right(item)).sum(1, keepdim=True)
-        exact = bound.value(inner, rows[r], item[:, None]).squeeze(1)
-        scores[r, column[part]] = exact
-        least[r, column[part]] = exact
+    for part in torch.arange(len(row)).split(_PAIRS_AT_ONCE) if len(row) else ():
+        at = row[part], column[part]
+        scores[at] = least[at] = pairs(rows[at[0]], items[at])
     scores, order = scores.sort(dim=1, descending=True)
     items, least = items.gather(1, order), least.gather(1, order)
     below = torch.maximum(torch.cat([scores[:, 1:], torch.full_like(cut[:, None], -math.inf)], dim=1), cut[:, None])
-    ends = (least.cummin(1).values - below > tolerance[:, None])[:, depth - 1 :].any(1)
+    ends = (least.cummin(1).values - below > _allowed(tolerance, rows, least, items, cut))[:, depth - 1 :].any(1)
     return Found(place[ends], items[ends], scores[ends])

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ..errors import BadInput, UnknownName
-from ..methods.distributions.arrays import rows_of
+from ..methods.distributions.arrays import from_arrays, rows_of, to_arrays
 from ..methods.distributions.normal import PointMass
 from ..methods.distributions.von_mises_fisher import VonMisesFisher
 from ..methods.scorers.registry import SCORERS, pairwise_score
@@ -149,21 +149,26 @@ def check_scorers(scorers: Sequence[str], distribution: Distribution) -> None:
         if name not in SCORERS:
             raise BadInput(str(UnknownName("scorer", name, SCORERS)))
     two = rows_of(distribution, torch.tensor([0, 1]))
-    fitting = []
-    for name in SCORERS:
-        try:
-            pairwise_score(name, two, two)
-            fitting.append(name)
-        except ValueError:
-            continue
+    # Any two numbers will do: what those of the set give is for the rankings to say.
+    kind, arrays = to_arrays(two)
+    ones = from_arrays(kind, {name: torch.ones_like(value) for name, value in arrays.items()})
     for name in scorers:
-        if name not in fitting:
+        if not _fits(name, ones):
+            fitting = [other for other in SCORERS if _fits(other, ones)]
             names = {
                 PointMass: "that are points (no variance, no concentration)",
                 VonMisesFisher: "with a concentration",
             }
             what = names.get(type(two), "with a variance per image or dimension")
             raise BadInput(f"scorer {name!r} is not defined for embeddings {what}; these are: {', '.join(fitting)}")
+
+
+def _fits(scorer: str, distribution: Distribution) -> bool:
+    try:
+        pairwise_score(scorer, distribution, distribution)
+    except ValueError:
+        return False
+    return True
 
 
 def tidy(scored: Scored, name: str = "") -> pd.DataFrame:

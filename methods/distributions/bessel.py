@@ -28,6 +28,10 @@ from torch.autograd.function import once_differentiable
 _LEAST_ORDER = {torch.float64: 30.0, torch.float32: 12.0}
 _LOST = {torch.float64: 1 / 8, torch.float32: 2.0}
 """A term of the expansion below this many roundings is left out."""
+_LARGEST = 1e150
+"""Squares of larger concentrations are no numbers."""
+LARGE = 1e4
+"""Concentration from which terms are used that do not cancel; below, the cancelling ones lose up to four digits."""
 _CHUNK, _GPU_CHUNK = 1 << 15, 1 << 22
 """Elements worked on at a time: the intermediates of one chunk stay in the processor's cache; a GPU has few and large
 kernels. Values do not depend on it."""
@@ -232,6 +236,69 @@ class _MeanResultantLength(torch.autograd.Function):
         return grads[0] * _mean_derivative(k, ctx.dim), None
 
 
+class _Peak(torch.autograd.Function):
+    """k -> k - L(k), with gradient 1 - A(k)."""
+
+    @staticmethod
+    def forward(ctx: Any, k: Tensor, dim: int) -> Tensor:
+        peak, shortfall = _evaluate_large(k, dim)
+        ctx.dim = dim
+        ctx.save_for_backward(k, shortfall)
+        return peak
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        k, shortfall = ctx.saved_tensors
+        if torch.is_grad_enabled():  # a second derivative is wanted
+            shortfall = vmf_shortfall(k, ctx.dim)
+        return grads[0] * shortfall, None
+
+
+class _Shortfall(torch.autograd.Function):
+    """k -> 1 - A(k), with gradient -A'(k)."""
+
+    @staticmethod
+    def forward(ctx: Any, k: Tensor, dim: int) -> Tensor:
+        ctx.dim = dim
+        ctx.save_for_backward(k)
+        return _evaluate_large(k, dim)[1]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (k,) = ctx.saved_tensors
+        return -grads[0] * _mean_derivative(k, ctx.dim), None
+
+
+def _evaluate_large(k: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """K - L(k) and 1 - A(k) in float64, then in the dtype of ``k``: no term as large as k is left to cancel."""
+    work = k.detach().double()
+    flat = work.reshape(-1)
+    peak, shortfall = torch.empty_like(flat), torch.empty_like(flat)
+    e = _expansion(dim, flat.dtype)
+    n = e.order
+    for part in _chunks(flat):
+        chunk = flat[part].clamp(max=_LARGEST)
+        squared = chunk.square()
+        radius = (squared + n * n).sqrt()
+        gap = squared / (radius + n)
+        quotient, derivative = _polynomials(dim, n / radius)
+        series = quotient * gap / radius / -e.at_one
+        slope = derivative / (series + 1.0) * (n / radius) / e.at_one + 0.5
+        # radius - k is n^2 / (radius + k)
+        log = n - n * n / (radius + chunk) + n * torch.log1p(gap / (2 * n)) + 0.5 * torch.log1p(gap / n)
+        log -= series.log1p()
+        short = (n + n * n / (radius + chunk)) / (radius + n) + chunk / radius * slope / radius
+        for step in range(e.steps):
+            twice = 2.0 * (n - step)
+            shift = chunk * (1.0 - short)
+            log -= torch.log1p(shift / twice)
+            short = (twice - chunk * short) / (twice + shift)
+        peak[part] = log + (dim - 1) / 2 * (flat[part] / chunk.clamp_min(1.0)).clamp_min(1.0).log()
+        shortfall[part] = short
+    return peak.reshape(k.shape).to(k.dtype), shortfall.reshape(k.shape).to(k.dtype)
+
+
 def _check_dim(dim: int) -> int:
     if int(dim) != dim or dim < 2:
         raise ValueError(f"dim must be an integer of at least 2, not {dim}")
@@ -282,6 +349,25 @@ def vmf_mean_resultant_length(concentration: Tensor, dim: int) -> Tensor:
         0.313035285
     """
     result: Tensor = _MeanResultantLength.apply(concentration, _check_dim(dim))
+    return result
+
+
+def vmf_log_peak(concentration: Tensor, dim: int) -> Tensor:
+    """Log density of the von Mises-Fisher at its mode, above that of the uniform one: k + log C(k) - log C(0) >= 0.
+
+    It grows like log k, while k and log C(k) cancel: computed without them, and so is its gradient, the
+    :func:`vmf_shortfall`. For concentrations k >= 0 of any shape and dtype, and ``dim`` of at least 2.
+    """
+    result: Tensor = _Peak.apply(concentration, _check_dim(dim))
+    return result
+
+
+def vmf_shortfall(concentration: Tensor, dim: int) -> Tensor:
+    """One minus the mean resultant length of a von Mises-Fisher distribution, 1 - A(k), with all its digits.
+
+    For concentrations k >= 0 of any shape and dtype, and ``dim`` of at least 2; differentiable once.
+    """
+    result: Tensor = _Shortfall.apply(concentration, _check_dim(dim))
     return result
 
 

@@ -12,7 +12,15 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints, register_kl
 
 from .arrays import array_form, broadcast_shapes
-from .bessel import vmf_log_normalizer, vmf_log_normalizer_ratio, vmf_log_uniform, vmf_mean_resultant_length
+from .bessel import (
+    LARGE,
+    vmf_log_normalizer,
+    vmf_log_normalizer_ratio,
+    vmf_log_peak,
+    vmf_log_uniform,
+    vmf_mean_resultant_length,
+    vmf_shortfall,
+)
 
 PATHWISE_FROM_DIM = 64
 """From here on the pathwise gradient of a draw is used by default: its slope of E[cos] is too small by up to 0.8 / D.
@@ -94,14 +102,19 @@ class VonMisesFisher(Distribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log densities of unit vectors ``value [*, D]`` with respect to the surface measure of the sphere."""
+        k = self.concentration
         cosine = (value * self.loc).sum(-1)
-        return self.concentration * cosine + vmf_log_normalizer(self.concentration, self.dim)
+        # k cos and log C both grow like k. For unit vectors |z - mu|^2 / 2 is 1 - cos.
+        away = 0.5 * (value - self.loc).square().sum(-1)
+        at_mode = vmf_log_peak(k, self.dim) + vmf_log_uniform(self.dim)
+        return torch.where(k > LARGE, at_mode - k * away, k * cosine + vmf_log_normalizer(k, self.dim))
 
     def kl_to_uniform(self) -> Tensor:
         """KL divergence ``[*B]``, KL(vMF || uniform on the sphere) = k A(k) + log C(k) - log C(0) >= 0."""
-        # k A and log C both grow like k while their sum grows like log k: float64 keeps it in float32 models.
+        # k A and log C both grow like k while their sum grows like log k.
         k = self.concentration.double()
         kl = k * vmf_mean_resultant_length(k, self.dim) + vmf_log_normalizer_ratio(k, self.dim)
+        kl = torch.where(k > LARGE, vmf_log_peak(k, self.dim) - k * vmf_shortfall(k, self.dim), kl)
         return kl.clamp_min(0.0).to(self.concentration.dtype)
 
     def entropy(self) -> Tensor:
@@ -310,7 +323,8 @@ def _kl_vmf(p: VonMisesFisher, q: VonMisesFisher) -> Tensor:
     away = 0.5 * (p.loc.double() - q.loc.double()).square().sum(-1)
     a = vmf_mean_resultant_length(kp, p.dim)
     normalisers = vmf_log_normalizer_ratio(kp, p.dim) - vmf_log_normalizer_ratio(kq, p.dim)
-    kl = (kp - kq) * a + kq * a * away + normalisers
+    sharp = vmf_log_peak(kp, p.dim) - vmf_log_peak(kq, p.dim) - (kp - kq) * vmf_shortfall(kp, p.dim)
+    kl = kq * a * away + torch.where(torch.maximum(kp, kq) > LARGE, sharp, (kp - kq) * a + normalisers)
     return kl.clamp_min(0.0).to(p.loc.dtype)
 
 

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Distribution
 
+from ..distributions.bessel import LARGE, vmf_shortfall
 from ..distributions.normal import DiagonalNormal, IsotropicNormal, PointMass
 from ..distributions.von_mises_fisher import VonMisesFisher
 from .inner_products import DistanceBound, InnerBound, inner_of_means, unit_mean
@@ -95,7 +96,8 @@ def expected_l2(a: Distribution, b: Distribution, layout: Layout) -> Tensor:
 def total_variance(d: Distribution) -> Tensor:
     """Trace of the covariance of N distributions, ``[N]``."""
     if isinstance(d, VonMisesFisher):
-        return 1.0 - d.mean_resultant_length.square()
+        length, k = d.mean_resultant_length, d.concentration
+        return torch.where(k > LARGE, vmf_shortfall(k, d.dim) * (1.0 + length), 1.0 - length.square())
     if isinstance(d, IsotropicNormal):
         return d.dim * d.variance
     if isinstance(d, (DiagonalNormal, PointMass)):
@@ -132,5 +134,7 @@ SPECS = (
         prepare_once=True,
         bound=InnerBound,
     ),
-    ScorerSpec("expected_l2", "-E ||z1 - z2||^2, in closed form", expected_l2, bound=_expected_l2_bound),
+    ScorerSpec(
+        "expected_l2", "-E ||z1 - z2||^2, in closed form", expected_l2, bound=_expected_l2_bound, invariant=True
+    ),
 )

@@ -104,9 +104,9 @@ class InnerBound:
         """Upper bounds of scores: the inner products themselves."""
         return inner
 
-    def scale(self, rows: Tensor, gallery: Tensor) -> Tensor:
-        """Bound ``[B]`` on the size of a query's scores: its norm times the largest norm of the gallery."""
-        return self._norms[rows] * self._norms[gallery].max()
+    def scale(self, rows: Tensor, scores: Tensor, items: Tensor | None = None) -> Tensor:
+        """Largest size ``[B, M]`` of a score of query and item: the product of their norms."""
+        return self._norms[rows, None] * (self._norms.max() if items is None else self._norms[items])
 
 
 class DistanceBound:
@@ -142,15 +142,20 @@ class DistanceBound:
         """Upper bounds of scores at the inner products ``[B, n]``: the scores themselves."""
         return self.value(inner, rows, low)
 
-    def scale(self, rows: Tensor, gallery: Tensor) -> Tensor:
-        """Bound ``[B]`` on the size of a query's scores: largest squared distance by the norms, plus terms s."""
-        apart = (self._norms[rows] + self._norms[gallery].max()).square()
-        return apart + self._terms[rows] + self._terms[gallery].max()
+    def scale(self, rows: Tensor, scores: Tensor, items: Tensor | None = None) -> Tensor:
+        """Size ``[B, M]`` of the terms of scores: the scores, and what the rounding of the vectors moves them by."""
+        return scores.abs() + self._rounded(rows, (-scores - self._terms[rows, None]).clamp_min(0.0))
+
+    def _rounded(self, rows: Tensor, squared: Tensor) -> Tensor:
+        """Change of a squared distance as vectors change by 1e-15 of their lengths, in units of 1e-13."""
+        apart = squared.sqrt()
+        length = 2.0 * self._norms[rows, None] + apart  # of both vectors, at most
+        return 0.02 * length * apart + 1e-17 * length.square()
 
 
 SPECS = (
     ScorerSpec("cosine", "cos(E[z1], E[z2])", inner_of_means, _unit_point, bound=InnerBound),
-    ScorerSpec("l2", "-||E[z1] - E[z2]||^2", _l2, bound=DistanceBound),
+    ScorerSpec("l2", "-||E[z1] - E[z2]||^2", _l2, bound=DistanceBound, invariant=True),
     ScorerSpec(
         "raw_l2",
         "-||z1 - z2||^2 of raw embeddings with their norms: points, or k mu of a von Mises-Fisher whose concentration"
@@ -158,6 +163,7 @@ SPECS = (
         _l2,
         _raw_point,
         bound=DistanceBound,
+        invariant=True,
     ),
 )
 

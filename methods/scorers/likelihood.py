@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..distributions.bessel import vmf_log_normalizer_ratio, vmf_log_uniform
+from ..distributions.bessel import LARGE, vmf_log_normalizer_ratio, vmf_log_peak, vmf_log_uniform
 from ..distributions.normal import DiagonalNormal, IsotropicNormal
 from ..distributions.von_mises_fisher import VonMisesFisher
 from .inner_products import DistanceBound, statistic
@@ -46,7 +46,29 @@ def _von_mises_fisher(a: VonMisesFisher, b: VonMisesFisher, layout: Layout) -> T
     ga, gb = layout.outer(
         vmf_log_normalizer_ratio(a.concentration, a.dim), vmf_log_normalizer_ratio(b.concentration, b.dim)
     )
-    return ga + gb - vmf_log_normalizer_ratio(joint, a.dim) + vmf_log_uniform(a.dim)
+    score = ga + gb - vmf_log_normalizer_ratio(joint, a.dim) + vmf_log_uniform(a.dim)
+    if ka.requires_grad or kb.requires_grad or not _any_large(ka, kb):  # a loss must not wait for a GPU to tell
+        return score
+    away = 0.5 * layout.squared_distance(a.loc, b.loc)  # 1 - cos
+    peaks = layout.outer(vmf_log_peak(a.concentration, a.dim), vmf_log_peak(b.concentration, b.dim))
+    return torch.where(torch.maximum(ka, kb) > LARGE, _concentrated(away, ka, kb, *peaks, a.dim), score)
+
+
+def _any_large(*concentrations: Tensor) -> bool:
+    return any(k.numel() > 0 and float(k.max()) > LARGE for k in concentrations)
+
+
+def _concentrated(away: Tensor, ka: Tensor, kb: Tensor, peak_a: Tensor, peak_b: Tensor, dim: int) -> Tensor:
+    """The score of two vMFs of which one may be narrow, from 1 - cos: no terms as large as k are left to cancel.
+
+    With P(k) = k + log C(k) - log C(0) and K = |k_a mu_a + k_b mu_b| it is K - k_a - k_b + P(k_a) + P(k_b) - P(K) + log
+    C(0), and K - k_a - k_b = -2 k_a k_b (1 - cos) / (K + k_a + k_b).
+    """
+    away, ka, kb = away.double(), ka.double(), kb.double()  # squares of k leave the range of float32
+    total = ka + kb
+    joint = ((ka - kb).square() + 2.0 * ka * kb * (2.0 - away).clamp(0.0, 2.0)).sqrt()
+    lost = 2.0 * ka * kb * away / (joint + total)
+    return (peak_a + peak_b - vmf_log_peak(joint, dim) - lost + vmf_log_uniform(dim)).to(peak_a.dtype)
 
 
 def _diagonal(a: DiagonalNormal, b: DiagonalNormal, layout: Layout) -> Tensor:
@@ -124,19 +146,17 @@ class NormalBound(DistanceBound):
         best = torch.minimum(torch.maximum(squared / self._dim, own + low), own + high)
         return self._score(squared, best)
 
-    def scale(self, rows: Tensor, gallery: Tensor) -> Tensor:
-        """Bound ``[B]`` on the absolute size of the terms in a query's scores, each at its largest over the gallery.
+    def scale(self, rows: Tensor, scores: Tensor, items: Tensor | None = None) -> Tensor:
+        """Size ``[B, M]`` of the terms of scores, with what the rounding of the means moves them by.
 
-        It is 1/2 [d^2 / v + D (|log v| + log 2 pi)] with d the distance of the means and v the sum of the two
-        variances.
+        With v the sum of the two variances and d the distance of the means, d^2 / v is at most twice the score and D
+        (|log v| + log 2 pi) together.
         """
-        ends, place = self.per_image[gallery].topk(min(2, len(gallery)), largest=False)
-        # A query's own variance does not count twice: it is not its own neighbour.
-        own = (gallery[place[0]] == rows) & (len(ends) > 1)
-        smallest = self.per_image[rows] + torch.where(own, ends[-1], ends[0])
-        largest = self.per_image[rows] + self.per_image[gallery].max()
-        logs = torch.maximum(smallest.log().abs(), largest.log().abs()) + LOG_2PI
-        return 0.5 * (super().scale(rows, gallery) / smallest + self._dim * logs)
+        own = self.per_image[rows, None]
+        ends = [own + x for x in (self.per_image.aminmax() if items is None else (self.per_image[items],))]
+        logs = self._dim * (torch.stack([v.log().abs() for v in ends]).amax(0) + LOG_2PI)
+        moved = self._rounded(rows, (2.0 * scores.abs() + logs) * ends[0])
+        return 2.0 * scores.abs() + logs + moved / ends[0]
 
 
 class VonMisesFisherBound:
@@ -156,6 +176,8 @@ class VonMisesFisherBound:
         self.per_image: Tensor = statistic(rows_at, count, lambda d: d.concentration)
         self._dim = rows_at(torch.zeros(1, dtype=torch.long)).event_shape[0]
         self._log = -vmf_log_normalizer_ratio(self.per_image, self._dim)
+        self._any_large = _any_large(self.per_image)
+        self._peak = vmf_log_peak(self.per_image, self._dim) if self._any_large else torch.zeros_like(self._log)
         # The joint concentration is at most the sum of two; beyond the last knot the last chord goes on.
         self._step = float(2.0 * self.per_image.max()) / (self.KNOTS - 2) + 1e-300
         knots = torch.arange(self.KNOTS, dtype=self.per_image.dtype, device=self.per_image.device) * self._step
@@ -192,7 +214,12 @@ class VonMisesFisherBound:
         own, other = self.per_image[rows, None], self.per_image[items]
         joint = self._joint(inner, own, other).sqrt_()
         log = -vmf_log_normalizer_ratio(joint, self._dim)
-        return log - self._log[rows, None] - self._log[items] + vmf_log_uniform(self._dim)
+        score = log - self._log[rows, None] - self._log[items] + vmf_log_uniform(self._dim)
+        if not self._any_large:
+            return score
+        away, peaks = (1.0 - inner).clamp(0.0, 2.0), (self._peak[rows, None], self._peak[items])
+        narrow = torch.maximum(own, other) > LARGE
+        return torch.where(narrow, _concentrated(away, own, other, *peaks, self._dim), score)
 
     def upper(self, inner: Tensor, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
         """Upper bounds ``[B, n]``: the larger score at the ends of [low, high], plus the most that one exceeds it."""
@@ -203,13 +230,15 @@ class VonMisesFisherBound:
             bound = torch.maximum(bound, other).add_((high - low).square_().div_(8.0 * self._dim))
         return bound.sub_(self._log[rows, None]).add_(self._sag + vmf_log_uniform(self._dim))
 
-    def scale(self, rows: Tensor, gallery: Tensor) -> Tensor:
-        """Upper bound ``[B]`` on the absolute size of the terms in a query's scores, from which rounding errors follow.
+    def scale(self, rows: Tensor, scores: Tensor, items: Tensor | None = None) -> Tensor:
+        """Size ``[B, M]`` of the terms of scores, from which rounding errors follow.
 
-        It is twice the largest sum of the concentrations of query and gallery item, plus |log C(0)|, with C the
-        normaliser of the vMF.
+        It is twice the sum of the concentrations, the score and |log C(0)|, with C the normaliser of the vMF;
+        concentrations whose terms do not cancel count by what is left of them, which grows like their logarithm.
         """
-        return 2.0 * (self.per_image[rows] + self.per_image[gallery].max()) + abs(vmf_log_uniform(self._dim))
+        size = torch.where(self.per_image > LARGE, 2.0 * self._peak, 0.0) + 2.0 * self.per_image.clamp_max(LARGE)
+        others = size.max() if items is None else size[items]
+        return scores.abs() + size[rows, None] + others + abs(vmf_log_uniform(self._dim))
 
 
 def likelihood_bound(rows_at: Rows, count: int) -> NormalBound | VonMisesFisherBound | None:
@@ -230,5 +259,6 @@ SPECS = (
         "log of the density overlap, log integral p1(z) p2(z) dz (PFE, Eq. 3); normals and von Mises-Fisher",
         mutual_likelihood,
         bound=likelihood_bound,
+        invariant=True,
     ),
 )

@@ -192,6 +192,7 @@ SPECS = (
         "HIB's match probability E sigmoid(-scale ||z1 - z2|| + bias) by quadrature, trained scale and bias",
         match_probability,
         options=("scale", "bias"),
+        invariant=True,
     ),
     ScorerSpec(
         "sampled_match",

@@ -14,8 +14,14 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ..distributions.arrays import in_float64, on_device, rows_of
+from ..distributions.arrays import from_arrays, in_float64, on_device, rows_of, to_arrays
+from ..distributions.normal import DiagonalNormal, IsotropicNormal, PointMass
 from .registry import get_scorer
+
+_CANCELLED = 1 / 32
+"""Share of two squared lengths below which a squared distance is computed anew: 32 roundings are below 1e-13 of it."""
+
+_ELEMENTS = 1 << 18
 
 
 class Matrix:
@@ -36,9 +42,20 @@ class Matrix:
 
     @staticmethod
     def squared_distance(x: Tensor, y: Tensor) -> Tensor:
-        """Squared Euclidean distances ``[Na, Nb]`` of all pairs of ``x [Na, D]`` and ``y [Nb, D]``, at least zero."""
+        """Squared Euclidean distances ``[Na, Nb]`` of all pairs of ``x [Na, D]`` and ``y [Nb, D]``, at least zero.
+
+        In float64 and without a gradient, as for rankings, each has the relative accuracy of a sum of squared
+        differences, however long other vectors are.
+        """
         squares = x.square().sum(-1)[:, None] + y.square().sum(-1)[None, :]
-        return (squares - 2.0 * (x @ y.mT)).clamp_min(0.0)
+        squared = (squares - 2.0 * (x @ y.mT)).clamp_min(0.0)
+        if squared.dtype == torch.float64 and not squared.requires_grad:
+            # Where little is left of the squares, so are few of their digits: these pairs are computed anew.
+            row, column = (squared < _CANCELLED * squares).nonzero(as_tuple=True)
+            for part in torch.arange(len(row), device=row.device).split(max(1, _ELEMENTS // x.shape[-1])):
+                i, j = row[part], column[part]
+                squared[i, j] = Pairs.squared_distance(x[i], y[j])
+        return squared
 
 
 class Pairs:
@@ -98,8 +115,11 @@ class Bound(Protocol):
         ``low`` and ``high`` are the smallest and largest ``per_image`` of each group, ``[n]`` or ``[B, n]``.
         """
 
-    def scale(self, rows: Tensor, gallery: Tensor) -> Tensor:
-        """Upper bound ``[B]`` on the absolute size of the terms of a query's scores; rounding errors scale with it."""
+    def scale(self, rows: Tensor, scores: Tensor, items: Tensor | None = None) -> Tensor:
+        """Size ``[B, M]`` of the terms of the scores ``[B, M]`` of queries with items ``[B, M]``, by pair.
+
+        Rounding errors scale with it. Without items it is the largest for any image with such a score.
+        """
 
 
 def as_is(distribution: Distribution, seed: int = 0) -> Distribution:
@@ -129,6 +149,7 @@ class ScorerSpec:
             images to their prepared distributions. The bound, a :class:`.Bound`, writes the score as a function of one
             inner product and one number per image and gives upper bounds of it, so that a search skips most of a
             gallery; None if the score is no such function.
+        invariant: Whether the score stays the same if all means are moved by one vector.
         version: Number to raise when the scorer gives other values than before; it is part of the ids of results.
     """
 
@@ -139,6 +160,7 @@ class ScorerSpec:
     options: tuple[str, ...] = ()
     prepare_once: bool = False
     bound: Callable[[Rows, int], Bound | None] = no_bound
+    invariant: bool = False
     version: int = 1
 
     def matrix(self, a: Distribution, b: Distribution, **options: float) -> Tensor:
@@ -148,6 +170,34 @@ class ScorerSpec:
     def pairs(self, a: Distribution, b: Distribution, **options: float) -> Tensor:
         """Scores ``[N]`` of the aligned pairs of two batches that were passed through ``prepare``."""
         return self.score(a, b, Pairs, **options)
+
+
+_OFFSET = 16.0
+_SAMPLE = 1 << 10
+
+
+def spread_rows(count: int) -> Tensor:
+    """Positions of about a thousand of ``count`` images, at equal distances."""
+    return torch.arange(0, count, -(-count // _SAMPLE))
+
+
+def centre_of(distribution: Distribution) -> Tensor | None:
+    """Point ``[D]`` to move to the origin if the means lie far from it and near each other, else None.
+
+    It is the median, which a few images far away do not move, rounded so that differences from it are exact for
+    embeddings in float32.
+    """
+    if not isinstance(distribution, (PointMass, IsotropicNormal, DiagonalNormal)):
+        return None
+    centre = distribution.loc.median(0).values.float().double()
+    spread = (distribution.loc - centre).norm(dim=1).median()
+    return centre if centre.norm() > _OFFSET * spread else None
+
+
+def moved(distribution: Distribution, centre: Tensor) -> Distribution:
+    """Points or normals with their means moved by ``-centre``."""
+    kind, arrays = to_arrays(distribution)
+    return from_arrays(kind, {**arrays, "loc": arrays["loc"] - centre})
 
 
 class DistributionScorer:
@@ -177,11 +227,16 @@ class DistributionScorer:
             distribution = self._spec.prepare(in_float64(distribution))
         self._distribution = distribution
         self._gallery: tuple[Tensor, Distribution] | None = None
+        self._bound: Bound | None = None
+        self._centre: Tensor | None = None
+        if self._spec.invariant:
+            self._centre = centre_of(self._rows(spread_rows(distribution.batch_shape[0])))
 
     def _rows(self, index: Tensor) -> Distribution:
         """Some embeddings, prepared in float64; all of them at once would take twice the memory of what was given."""
         rows = in_float64(rows_of(self._distribution, index))
-        return rows if self._spec.prepare_once else self._spec.prepare(rows)
+        rows = rows if self._spec.prepare_once else self._spec.prepare(rows)
+        return rows if self._centre is None else moved(rows, self._centre)
 
     def matrix(self, queries: Tensor, gallery: Tensor) -> Tensor:
         """Scores ``[Q, G]`` between rows ``queries [Q]`` and ``gallery [G]`` of the batch, on the scorer's device."""
@@ -196,5 +251,7 @@ class DistributionScorer:
         return torch.cat([self._spec.pairs(self._rows(a), self._rows(b), **self._options) for a, b in blocks])
 
     def bound(self) -> Bound | None:
-        """Make the bound of the score for an exact search (:class:`.Bound`); None if the score has none."""
-        return self._spec.bound(self._rows, self._distribution.batch_shape[0])
+        """Bound of the score for an exact search (:class:`.Bound`); None if the score has none."""
+        if self._bound is None:
+            self._bound = self._spec.bound(self._rows, self._distribution.batch_shape[0])
+        return self._bound

@@ -2,6 +2,7 @@
 
 import math
 from fractions import Fraction
+from functools import partial
 from itertools import pairwise, permutations, product
 
 import pytest
@@ -71,8 +72,8 @@ def _found(scorer, labels, depth=DEPTH, **options):
     """How many queries the search proves."""
     rows = torch.arange(len(labels))
     form = scorer.bound()
-    tolerance = ranking.TIE_TOLERANCE * form.scale(rows, rows)
-    parts = search.search(form, rows, rows, tolerance, depth=depth, block_bytes=1 << 22, **options)
+    tolerance = partial(ranking.tolerance_of, form)
+    parts = search.search(form, rows, rows, tolerance, scorer.pairs, depth=depth, block_bytes=1 << 22, **options)
     return sum(len(part.place) for part in parts)
 
 
@@ -169,9 +170,11 @@ def test_forms_give_the_scores_and_bounds_that_hold(name):
     inner = form.left(rows) @ form.right(items).mT
     every = items.expand(60, 200)
     matrix = scorer.matrix(rows, items)
-    scale = form.scale(rows, torch.arange(N))[:, None]
+    by_pair = form.scale(rows, matrix, every)
+    assert (matrix.abs() <= by_pair * (1 + 1e-15)).all()
+    assert (by_pair <= form.scale(rows, matrix) * (1 + 1e-15)).all()
+    scale = by_pair.amax()  # a value from an inner product has the errors of long vectors
     assert ((form.value(inner, rows, every) - matrix).abs() <= 1e-14 * scale).all()
-    assert (matrix.abs() <= scale).all()
     assert (form.value(inner + 1e-3, rows, every) - form.value(inner, rows, every) >= -1e-15 * scale).all()
     side = torch.zeros(200, dtype=torch.float64) if form.per_image is None else form.per_image[items]
     order = side.argsort()
@@ -179,10 +182,10 @@ def test_forms_give_the_scores_and_bounds_that_hold(name):
         for group in order.split(size):
             low, high = side[group[:1]], side[group[-1:]]
             best = form.upper(inner[:, group].amax(1, keepdim=True), rows, low, low if size == 1 else high)
-            assert (best.squeeze(1) - matrix[:, group].amax(1) >= -1e-14 * scale.squeeze(1)).all()
+            assert (best.squeeze(1) - matrix[:, group].amax(1) >= -1e-14 * scale).all()
             if size == 1:
                 slack = (best.squeeze(1) - matrix[:, group].amax(1)).max()
-                assert slack <= 1e-5 * scale.max()
+                assert slack <= 1e-5 * scale
 
 
 @pytest.mark.parametrize(
@@ -331,7 +334,8 @@ def test_rounded_factors_err_by_no_more_than_their_bound(kind, monkeypatch):
 
     monkeypatch.setattr(search, "_product", spy)
     monkeypatch.setattr(search, "rounding_pays", lambda queries: True)
-    list(search.search(form, rows, rows, torch.zeros(N, dtype=torch.float64), depth=DEPTH, block_bytes=1 << 30))
+    tolerance = partial(ranking.tolerance_of, form)
+    list(search.search(form, rows, rows, tolerance, scorer.pairs, depth=DEPTH, block_bytes=1 << 30))
     gallery = search.Gallery(form, rows, search.group_size(N, DEPTH + 4 + DEPTH // 8), rounded=True)
     exact, found = (torch.cat(tiles, 1)[:, gallery.items >= 0] for tiles in zip(*seen[: gallery.tiles]))
     assert found.dtype == torch.bfloat16
