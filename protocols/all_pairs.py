@@ -118,7 +118,7 @@ def _tiles(scorer: Scorer, parts: tuple[Tensor, ...]) -> Iterator[tuple[Tensor, 
 
 def _scores(scorer: Scorer, left: Tensor, right: Tensor) -> Tensor:
     scores = scorer.matrix(left, right).double().cpu()
-    require_finite(scorer, scores)
+    require_finite(scorer, scores, left, right)
     return scores
 
 

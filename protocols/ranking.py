@@ -9,7 +9,7 @@ query, so that it is known when a query arrives; tied neighbours count by the ex
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -32,11 +32,23 @@ class Scorer(Protocol):
         """Scores of pairs of images, ``[P]`` each, float64 ``[P]``."""
 
 
-def require_finite(scorer: Scorer, scores: Tensor) -> None:
-    """Raise ValueError if a scorer gave scores that are not finite."""
+class NotFiniteError(ValueError):
+    """A scorer gave scores that are not finite; ``image`` is the row of the image with most of them, if known."""
+
+    def __init__(self, message: str, image: int | None) -> None:
+        super().__init__(message)
+        self.image = image
+
+
+def require_finite(scorer: Scorer, scores: Tensor, *images: Tensor) -> None:
+    """Raise NotFiniteError if a scorer gave scores that are not finite; ``images`` are the rows of each dimension."""
     if not torch.isfinite(scores).all():
-        count = int((~torch.isfinite(scores)).sum())
-        raise ValueError(f"scorer {scorer.name!r} gave {count} scores that are not finite")
+        bad = ~torch.isfinite(scores).cpu()
+        counts = torch.zeros(1 + max(int(rows.max()) for rows in images) if images else 0)
+        for dim, rows in enumerate(images):
+            counts.index_add_(0, rows, bad.sum(1 - dim) / bad.shape[1 - dim])
+        image = int(counts.argmax()) if images else None
+        raise NotFiniteError(f"scorer {scorer.name!r} gave {int(bad.sum())} scores that are not finite", image)
 
 
 def bound_of(scorer: Scorer) -> Bound | None:
@@ -254,6 +266,12 @@ def tolerance_of(
     return (TIE_TOLERANCE * scale).masked_fill(scores == -math.inf, 0.0)
 
 
+Difference = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Function from queries, items and other items, ``[P]`` each, to the score of the one minus that of the other, with all
+digits, and the size of its terms, ``[P]`` each."""
+
+_TRIPLES = 1 << 12
+
 BLOCK_BYTES = 44 << 20
 """Bound on the memory of one block of scores and what is made of it."""
 
@@ -361,7 +379,8 @@ def rank(
     if answers and depth < (need := answer_depth(labels[gallery], answers)):
         raise ValueError(f"answers of {answers} neighbours need a depth of at least {need}, not {depth}")
     bound = bound_of(scorer)
-    table = _Table.empty(labels, queries, gallery, min(depth, len(gallery)), answers)
+    difference: Difference | None = getattr(bound, "difference", None)
+    table = _Table.empty(labels, queries, gallery, min(depth, len(gallery)), answers, difference)
     waiting = torch.ones(len(queries), dtype=torch.bool)
     tolerance = partial(tolerance_of, bound)
     if bound is not None and usable(bound, queries, gallery, depth):
@@ -373,6 +392,30 @@ def rank(
     for place in waiting.nonzero().squeeze(1).split(per_block) if bool(waiting.any()) else ():
         _rank_block(scorer, bound, table, place, queries[place], gallery)
     return table.ranking()
+
+
+def _told_apart(
+    difference: Difference, queries: Tensor, items: Tensor, group: Tensor, valid: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Items and tie groups ``[B, M]`` after members of each group were compared with its first one.
+
+    The difference of two scores has digits where the scores themselves have none left, as for a query that is far from
+    all images.
+    """
+    first = torch.searchsorted(group, group)
+    row, column = (valid & (first != torch.arange(group.shape[1]))).nonzero(as_tuple=True)
+    above = torch.zeros(group.shape, dtype=torch.float64)
+    tolerance = torch.zeros_like(above)
+    for part in torch.arange(len(row)).split(_TRIPLES):
+        at = row[part], column[part]
+        above[at], scale = difference(queries[at[0]], items[at], items[at[0], first[at]])
+        tolerance[at] = TIE_TOLERANCE * scale
+    order = above.argsort(dim=1, descending=True, stable=True)
+    order = order.gather(1, group.gather(1, order).argsort(dim=1, stable=True))
+    above, tolerance, found = above.gather(1, order), tolerance.gather(1, order), group.gather(1, order)
+    apart = above[:, :-1] - above[:, 1:] > torch.maximum(tolerance[:, :-1], tolerance[:, 1:])
+    new = (found[:, 1:] != found[:, :-1]) | apart
+    return items.gather(1, order), torch.cat([torch.zeros_like(found[:, :1]), new.long().cumsum(1)], dim=1)
 
 
 @dataclass
@@ -389,9 +432,12 @@ class _Table:
     beyond_relevant: Tensor
     positives: Tensor
     answers: Answers | None
+    difference: Difference | None
 
     @classmethod
-    def empty(cls, labels: Tensor, queries: Tensor, gallery: Tensor, depth: int, answers: int) -> _Table:
+    def empty(
+        cls, labels: Tensor, queries: Tensor, gallery: Tensor, depth: int, answers: int, difference: Difference | None
+    ) -> _Table:
         label = torch.unique(labels, return_inverse=True)[1]
         searched = torch.zeros(len(labels), dtype=torch.bool)
         searched[gallery] = True
@@ -408,6 +454,7 @@ class _Table:
             torch.zeros(len(queries), dtype=torch.int32),
             positives - searched[queries].long(),
             Answers.empty(len(queries), answers) if answers else None,
+            difference,
         )
 
     def put(self, place: Tensor, items: Tensor, scores: Tensor, tolerance: Tensor) -> None:
@@ -421,8 +468,12 @@ class _Table:
         valid = scores > -math.inf
         tied = (group[:, 1:] == group[:, :-1]).any(1).nonzero().squeeze(1)
         if len(tied):
-            key = group[tied] * len(self.labels) + items[tied]
             items = items.clone()
+            if self.difference is not None:
+                items[tied], group[tied] = _told_apart(
+                    self.difference, self.queries[place[tied]], items[tied], group[tied], valid[tied]
+                )
+            key = group[tied] * len(self.labels) + items[tied]
             items[tied] = items[tied].gather(1, key.argsort(dim=1))
         found = self.labels[items]
         relevant = (found == self.labels[self.queries[place], None]) & valid
@@ -456,7 +507,7 @@ def _rank_block(
 ) -> None:
     """Rank some queries by their scores with the whole gallery."""
     scores = scorer.matrix(queries, gallery).double()
-    require_finite(scorer, scores)
+    require_finite(scorer, scores, queries, gallery)
     typical = None if bound is not None else scores.abs().median(1).values.cpu()
     scores = scores.masked_fill((queries[:, None] == gallery[None, :]).to(scores.device), -math.inf)
     kept = table.neighbours.shape[1]

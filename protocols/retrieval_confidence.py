@@ -52,8 +52,9 @@ def oracle_confidence(values: Tensor) -> Tensor:
 _PAIRS = 1 << 11
 """Pairs that are scored at a time: 4 MiB of vectors of 128 dimensions."""
 
-_DIGITS = 40
-"""Binary digits of the largest score that are kept: scores that differ by rounding alone (tied ones) become equal."""
+_DIGITS, _SPARE = 40, 8
+"""Binary digits of the largest score that are kept: scores that differ by rounding alone (tied ones) become equal. It
+is the largest of all queries, unless that of a query is more than ``_SPARE`` digits below it."""
 
 
 def retrieval_confidences(scorer: Scorer, ranking: Ranking) -> dict[str, Tensor]:
@@ -102,7 +103,7 @@ def retrieval_confidences(scorer: Scorer, ranking: Ranking) -> dict[str, Tensor]
         "agreement": answers.agreement,
         "spread": (top - least).clamp_min(0.0),
     }
-    return {name: values.float().double() for name, values in found.items()}
+    return {name: _rounded(values) for name, values in found.items()}
 
 
 def _scores(scorer: Scorer, queries: Tensor, items: Tensor) -> Tensor:
@@ -114,8 +115,15 @@ def _scores(scorer: Scorer, queries: Tensor, items: Tensor) -> Tensor:
         pairs = scorer.pairs(queries[here].repeat(len(items)), items[:, here].flatten())
         scores[:, here] = pairs.double().cpu().view(len(items), -1)
     require_finite(scorer, scores)
-    step = 2.0 ** (math.frexp(float(scores.abs().max()))[1] - _DIGITS)
+    digits = torch.frexp(scores.abs().amax(0)).exponent
+    step = 2.0 ** (torch.minimum(digits.max(), digits + _SPARE) - _DIGITS).double()
     return (scores / step).round() * step
+
+
+def _rounded(values: Tensor) -> Tensor:
+    """Values as float32 holds them, unless they leave its range."""
+    single = values.float().double()
+    return torch.where(single.isfinite(), single, values)
 
 
 HALVES = 32

@@ -78,7 +78,7 @@ def class_rates(
     counts = torch.zeros(2 * len(classes) * places, dtype=torch.long)
     for block in rows.split(max(1, block_bytes // (40 * max(1, len(rows))))):
         scores = scorer.matrix(block, rows).double().cpu()
-        require_finite(scorer, scores)
+        require_finite(scorer, scores, block, rows)
         # Most pairs are of different classes, and few of these are accepted at all.
         left, right = (scores >= lowest).nonzero(as_tuple=True)
         left, right = (ends[block[left] != rows[right]] for ends in (left, right))

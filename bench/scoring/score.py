@@ -18,6 +18,7 @@ from ..methods.scorers.registry import SCORERS, pairwise_score
 from ..protocols.declare import run_battery
 from ..protocols.known_tests import load_tests
 from ..protocols.metrics import Metric, find_metric, known_metrics, metric_requests
+from ..protocols.ranking import NotFiniteError
 from ..protocols.rows import MARGIN, Row
 from ..protocols.statistics import paired_bootstrap
 from ..seeds import seed_for
@@ -78,6 +79,9 @@ def score_set(
         if not ranked:  # free confidences are not worth a ranking that nobody asked for
             groups.discard("risk")
         rows = [row for row in run_battery(view, load_tests(groups)) if is_wanted(row["metric"], wanted)]
+    except NotFiniteError as error:
+        row = "" if error.image is None else f", most of them with row {ordered.embeddings.order[error.image]} (from 0)"
+        raise BadInput(f"{error}{row}; scale that row or drop it, or use another scorer") from None
     except ValueError as error:
         raise BadInput(str(error)) from None
     values = {name: view.query_values(name) if ranked else {} for name in names}

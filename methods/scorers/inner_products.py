@@ -27,7 +27,11 @@ def _mode(d: Distribution) -> Tensor:
 
 def unit_mean(d: Distribution) -> Tensor:
     """Direction of the mean of N distributions, ``[N, D]``. A zero vector stays zero."""
-    return F.normalize(_mode(d), dim=-1, eps=1e-30)
+    mode = _mode(d)
+    largest = mode.detach().abs().amax(-1, keepdim=True)
+    # Squares of very small or very large coordinates leave the range of numbers.
+    extreme = ((largest < 1e-15) & (largest > 0)) | (largest > 1e15)
+    return F.normalize(mode / torch.where(extreme, largest, torch.ones_like(largest)), dim=-1, eps=1e-30)
 
 
 def modes_of(d: Distribution) -> PointMass:
@@ -76,6 +80,17 @@ def statistic(rows_at: Rows, count: int, of: Callable[[Any], Tensor]) -> Tensor:
     return found
 
 
+def nearness(queries: Tensor, items: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+    """How much less the squared distance of a query to an item is than that to another, all ``[P, D]``, and its scale.
+
+    |q - o|^2 - |q - i|^2 = <i - o, 2q - i - o> has digits left where both squared distances are large and nearly equal.
+    The scale counts the sum of the products in full and the rounding of the vectors, 1e-15 of their lengths, as 1 %.
+    """
+    step, towards = items - others, 2.0 * queries - items - others
+    lengths = step.norm(dim=1) + 0.01 * (items.norm(dim=1) + others.norm(dim=1))
+    return (step * towards).sum(1), lengths * towards.norm(dim=1)
+
+
 class InnerBound:
     """Bound, for exact search, of the score that is the inner product of the means; the score is its own bound.
 
@@ -107,6 +122,15 @@ class InnerBound:
     def scale(self, rows: Tensor, scores: Tensor, items: Tensor | None = None) -> Tensor:
         """Largest size ``[B, M]`` of a score of query and item: the product of their norms."""
         return self._norms[rows, None] * (self._norms.max() if items is None else self._norms[items])
+
+
+class CosineBound(InnerBound):
+    """Bound of the inner product of unit vectors, which is one minus half of the squared distance."""
+
+    def difference(self, rows: Tensor, items: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+        """Score of items minus that of other items, and the size of its terms, for queries ``rows``, ``[P]`` each."""
+        nearer, size = nearness(*(self._rows_at(index).mean for index in (rows, items, others)))
+        return 0.5 * nearer, 0.5 * size
 
 
 class DistanceBound:
@@ -146,6 +170,11 @@ class DistanceBound:
         """Size ``[B, M]`` of the terms of scores: the scores, and what the rounding of the vectors moves them by."""
         return scores.abs() + self._rounded(rows, (-scores - self._terms[rows, None]).clamp_min(0.0))
 
+    def difference(self, rows: Tensor, items: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+        """Score of items minus that of other items, and the size of its terms, for queries ``rows``, ``[P]`` each."""
+        nearer, size = nearness(*(self._rows_at(index).mean for index in (rows, items, others)))
+        return nearer + self._terms[others] - self._terms[items], size + self._terms[items] + self._terms[others]
+
     def _rounded(self, rows: Tensor, squared: Tensor) -> Tensor:
         """Change of a squared distance as vectors change by 1e-15 of their lengths, in units of 1e-13."""
         apart = squared.sqrt()
@@ -154,7 +183,7 @@ class DistanceBound:
 
 
 SPECS = (
-    ScorerSpec("cosine", "cos(E[z1], E[z2])", inner_of_means, _unit_point, bound=InnerBound),
+    ScorerSpec("cosine", "cos(E[z1], E[z2])", inner_of_means, _unit_point, bound=CosineBound),
     ScorerSpec("l2", "-||E[z1] - E[z2]||^2", _l2, bound=DistanceBound, invariant=True),
     ScorerSpec(
         "raw_l2",

@@ -158,6 +158,30 @@ class NormalBound(DistanceBound):
         moved = self._rounded(rows, (2.0 * scores.abs() + logs) * ends[0])
         return 2.0 * scores.abs() + logs + moved / ends[0]
 
+    def difference(self, rows: Tensor, items: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+        """Score of items minus that of other items, and the size of its terms, for queries ``rows``, ``[P]`` each."""
+        query, item, other = (self._rows_at(index) for index in (rows, items, others))
+        return _difference(query, item, other)
+
+
+def _difference(
+    query: IsotropicNormal | DiagonalNormal,
+    item: IsotropicNormal | DiagonalNormal,
+    other: IsotropicNormal | DiagonalNormal,
+) -> tuple[Tensor, Tensor]:
+    """Difference of two mutual likelihoods of a query, term by term, so that what both share does not cancel.
+
+    With squared distances c of the other and a of the item, and sums of variances w and v, it is 1/2 [(c - a) / v - c
+    (w - v) / (v w) - log(v / w)], summed over dimensions.
+    """
+    spread, v, w = (d._variance_vector() for d in (query, item, other))
+    change, v, w = v - w, spread + v, spread + w
+    step, towards = item.loc - other.loc, 2.0 * query.loc - item.loc - other.loc
+    terms = step * towards / v, (query.loc - other.loc).square() / w * (change / v), -torch.log1p(change / w)
+    rounded = 0.01 * ((item.loc.abs() + other.loc.abs()) * towards.abs() / v).sum(1)
+    size = rounded + sum(term.abs().expand(step.shape).sum(1) for term in terms)
+    return 0.5 * sum(term.expand(step.shape).sum(1) for term in terms), 0.5 * size
+
 
 class VonMisesFisherBound:
     """Bound, for exact search, of the mutual likelihood of two vMFs.
