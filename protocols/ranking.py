@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from .search import Bound, search, usable
+from .search import Terms, search, usable
 
 
 class Scorer(Protocol):
@@ -51,10 +51,10 @@ def require_finite(scorer: Scorer, scores: Tensor, *images: Tensor) -> None:
         raise NotFiniteError(f"scorer {scorer.name!r} gave {int(bad.sum())} scores that are not finite", image)
 
 
-def bound_of(scorer: Scorer) -> Bound | None:
-    """Bound on the scores of a scorer, which saves most of them; None for a scorer that has none."""
+def bound_of(scorer: Scorer) -> Terms | None:
+    """Bound on the scores of a scorer, which saves most of them, or the sizes of their terms; None without either."""
     find = getattr(scorer, "bound", None)
-    bound: Bound | None = None if find is None else find()
+    bound: Terms | None = None if find is None else find()
     return bound
 
 
@@ -99,6 +99,16 @@ class MeanScorer:
         return torch.stack([scorer.pairs(left, right).double() for scorer in self._scorers]).mean(0)
 
 
+def _order(scorer: Scorer, queries: Tensor, gallery: Tensor) -> Tensor:
+    """Minus the number of the tie group of each gallery item, float64 ``[Q, G]``."""
+    scores = scorer.matrix(queries, gallery).double().cpu()
+    require_finite(scorer, scores, queries, gallery)
+    descending, order = scores.sort(dim=1, descending=True)
+    typical = scores.abs().median(1).values
+    group = tie_groups(descending, tolerance_of(bound_of(scorer), queries, descending, gallery[order], typical))
+    return -torch.zeros_like(scores).scatter(1, order, group.double())
+
+
 class Reranked:
     """Scorer made of two: ``first`` chooses candidates, its nearest images, the other orders them.
 
@@ -112,14 +122,10 @@ class Reranked:
         self._scorer, self._first, self._candidates = scorer, first, candidates
 
     def matrix(self, queries: Tensor, gallery: Tensor) -> Tensor:
-        """Scores ``[Q, G]`` of which only the order in a row counts: 0 or more for candidates, else negative."""
-        first = self._first.matrix(queries, gallery).double()
+        """Scores ``[Q, G]`` of which only the order in a row counts: more than 0 for candidates, else not."""
+        first, score = (_order(scorer, queries, gallery) for scorer in (self._first, self._scorer))
         last = first.topk(min(self._candidates, len(gallery)), dim=1).values[:, -1:]
-        chosen = first >= last
-        score = self._scorer.matrix(queries, gallery).double()
-        low = score.masked_fill(~chosen, math.inf).amin(1, keepdim=True)
-        high = first.masked_fill(chosen, -math.inf).amax(1, keepdim=True)
-        return torch.where(chosen, score - low, first - high - 1.0)
+        return torch.where(first >= last, score + len(gallery), first)
 
     def pairs(self, left: Tensor, right: Tensor) -> Tensor:
         """Scores of pairs of images, ``[P]``, by the scorer that orders candidates; no pair is excluded."""
@@ -253,7 +259,7 @@ No other item of the gallery sets the scale: one that is far from all others mus
 
 
 def tolerance_of(
-    bound: Bound | None, rows: Tensor, scores: Tensor, items: Tensor | None, typical: Tensor | None = None
+    bound: Terms | None, rows: Tensor, scores: Tensor, items: Tensor | None, typical: Tensor | None = None
 ) -> Tensor:
     """Tolerance of each score ``[B, M]`` of queries ``[B]`` with items ``[B, M]``: 0 where there is no item.
 
@@ -270,7 +276,7 @@ Difference = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 """Function from queries, items and other items, ``[P]`` each, to the score of the one minus that of the other, with all
 digits, and the size of its terms, ``[P]`` each."""
 
-_TRIPLES = 1 << 12
+_TRIPLES = 1 << 10
 
 BLOCK_BYTES = 44 << 20
 """Bound on the memory of one block of scores and what is made of it."""
@@ -383,7 +389,7 @@ def rank(
     table = _Table.empty(labels, queries, gallery, min(depth, len(gallery)), answers, difference)
     waiting = torch.ones(len(queries), dtype=torch.bool)
     tolerance = partial(tolerance_of, bound)
-    if bound is not None and usable(bound, queries, gallery, depth):
+    if usable(bound, queries, gallery, depth):
         for batch in search(bound, queries, gallery, tolerance, scorer.pairs, depth=depth, block_bytes=block_bytes):
             of_places = tolerance(queries[batch.place], batch.scores, batch.items.clamp_min(0))
             table.put(batch.place, batch.items, batch.scores, of_places)
@@ -503,7 +509,7 @@ class _Table:
 
 
 def _rank_block(
-    scorer: Scorer, bound: Bound | None, table: _Table, place: Tensor, queries: Tensor, gallery: Tensor
+    scorer: Scorer, bound: Terms | None, table: _Table, place: Tensor, queries: Tensor, gallery: Tensor
 ) -> None:
     """Rank some queries by their scores with the whole gallery."""
     scores = scorer.matrix(queries, gallery).double()

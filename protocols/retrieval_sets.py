@@ -84,8 +84,8 @@ def first_positive_ranks(
             continue
         inside = scores.gather(1, columns.clamp(min=0)).masked_fill(columns < 0, -math.inf)
         positive = (columns >= 0) & (searched[columns] != block[:, None])
-        best, column = inside.masked_fill(~positive, -math.inf).max(1, keepdim=True)
-        nearest = searched[columns.clamp(min=0).gather(1, column)]
+        best, place_of_best = inside.masked_fill(~positive, -math.inf).max(1, keepdim=True)
+        nearest = searched[columns.clamp(min=0).gather(1, place_of_best)]
         typical = None if bound is not None else scores.abs().median(1).values
         least = best - tolerance_of(bound, block, best, nearest, typical)
         before = (scores >= least).sum(1) - (inside >= least).sum(1)

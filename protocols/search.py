@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 import torch
 from torch import Tensor
@@ -34,8 +34,8 @@ _LANES = 64
 _SAMPLE = 1 << 12
 """Images, more or less, whose mean is the centre of a gallery."""
 
-_PAIRS_AT_ONCE = 1 << 13
-"""Pairs that are scored in float64 at a time."""
+_PAIR_BYTES = 24 << 20
+"""Bound on the memory of the pairs that are scored in float64 at a time."""
 
 _LEAST_ROWS = 64
 """Queries of a block if it may grow: products of fewer rows with 500,000 columns take twice the time per row."""
@@ -44,7 +44,18 @@ _LARGEST = 4
 """Factor by which such a block may exceed its bound."""
 
 
-class Bound(Protocol):
+class Terms(Protocol):
+    """Interface of the sizes of the terms that make up a score."""
+
+    def scale(self, rows: Tensor, scores: Tensor, items: Tensor | None = None) -> Tensor:
+        """Size of the terms that make up the scores ``[B, M]`` of queries with gallery images ``[B, M]``, by pair.
+
+        The tolerance within which two scores count as tied is proportional to it, as rounding errors are. Without
+        ``items`` it is the largest for any image that may have such a score.
+        """
+
+
+class Bound(Terms, Protocol):
     """Interface of a score that can be bounded from above for a whole group of gallery images.
 
     An exact search skips the groups whose bound is too low. The score of query i with gallery image j is a function of
@@ -69,13 +80,6 @@ class Bound(Protocol):
 
         ``low`` and ``high`` are the smallest and largest ``per_image`` in a group and broadcast to ``inner`` ``[B,
         n]``; they are the same tensor if groups are single images.
-        """
-
-    def scale(self, rows: Tensor, scores: Tensor, items: Tensor | None = None) -> Tensor:
-        """Size of the terms that make up the scores ``[B, M]`` of queries with gallery images ``[B, M]``, by pair.
-
-        The tolerance within which two scores count as tied is proportional to it, as rounding errors are. Without
-        ``items`` it is the largest for any image that may have such a score.
         """
 
 
@@ -235,16 +239,19 @@ def group_size(count: int, depth: int) -> int:
     return 1 << max(2, min(6, round(math.log2(count / (4 * depth)) / 2)))
 
 
-def usable(bound: Bound, queries: Tensor, gallery: Tensor, depth: int) -> bool:
+def usable(bound: Terms | None, queries: Tensor, gallery: Tensor, depth: int) -> TypeGuard[Bound]:
     """Check if :func:`search`, which bounds the scores of groups of gallery images, is exact and saves time.
 
     It saves time for 128 queries or more and a gallery of at least 64 (depth + 8) images. It is exact if PyTorch
     computes float32 matrix products in full precision and all numbers are finite.
     """
+    if bound is None or not hasattr(bound, "upper"):  # sizes of terms only
+        return False
     if len(queries) < 128 or len(gallery) < 64 * (depth + 8) or torch.get_float32_matmul_precision() != "highest":
         return False
     finite = bool(torch.isfinite(bound.scale(queries, torch.zeros(len(queries), 1, dtype=torch.float64))).all())
-    return finite and (bound.per_image is None or bool(torch.isfinite(bound.per_image[gallery]).all()))
+    number: Tensor | None = getattr(bound, "per_image", None)
+    return finite and (number is None or bool(torch.isfinite(number[gallery]).all()))
 
 
 def search(
@@ -356,7 +363,9 @@ def _block(
         parts.append(Found(proven.nonzero().squeeze(1), items[proven, : depth + 1], high[proven, : depth + 1]))
     if not bool(proven.all()):
         at = (~proven).nonzero().squeeze(1)
-        parts.append(_exact(rows[at], items[at], low[at], high[at], cut[at], tolerance, pairs, depth=depth, place=at))
+        most = max(1, _PAIR_BYTES // (32 * factor.shape[1]))
+        known = rows[at], items[at], low[at], high[at], cut[at]
+        parts.append(_exact(*known, tolerance, pairs, at_once=most, depth=depth, place=at))
     return parts
 
 
@@ -376,6 +385,7 @@ def _exact(
     tolerance: Tolerance,
     pairs: Pairs,
     *,
+    at_once: int,
     depth: int,
     place: Tensor,
 ) -> Found:
@@ -391,7 +401,7 @@ def _exact(
     alone = apart & torch.cat([torch.ones_like(apart[:, :1]), apart[:, :-1]], dim=1)
     row, column = (matters & ~alone & (items >= 0)).nonzero(as_tuple=True)
     scores, least = high.clone(), low.clone()
-    for part in torch.arange(len(row)).split(_PAIRS_AT_ONCE) if len(row) else ():
+    for part in torch.arange(len(row)).split(at_once) if len(row) else ():
         at = row[part], column[part]
         scores[at] = least[at] = pairs(rows[at[0]], items[at])
     scores, order = scores.sort(dim=1, descending=True)

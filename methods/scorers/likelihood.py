@@ -160,27 +160,42 @@ class NormalBound(DistanceBound):
 
     def difference(self, rows: Tensor, items: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
         """Score of items minus that of other items, and the size of its terms, for queries ``rows``, ``[P]`` each."""
-        query, item, other = (self._rows_at(index) for index in (rows, items, others))
-        return _difference(query, item, other)
+        return _difference(*(self._rows_at(index) for index in (rows, items, others)))
 
 
-def _difference(
-    query: IsotropicNormal | DiagonalNormal,
-    item: IsotropicNormal | DiagonalNormal,
-    other: IsotropicNormal | DiagonalNormal,
-) -> tuple[Tensor, Tensor]:
+class DiagonalTerms:
+    """Sizes of the terms of mutual likelihoods of diagonal normals, which have no :class:`.Bound`."""
+
+    def __init__(self, rows_at: Rows, count: int) -> None:
+        self._rows_at = rows_at
+        constant = math.log(2) + LOG_2PI
+        self._size = statistic(rows_at, count, lambda d: (d.variance.log().abs() + constant).sum(1))
+
+    def scale(self, rows: Tensor, scores: Tensor, items: Tensor | None = None) -> Tensor:
+        """Size ``[B, M]`` of the terms of scores; |log(u + v)| is at most |log u| + |log v| + log 2."""
+        others = self._size.max() if items is None else self._size[items]
+        return 2.0 * scores.abs() + self._size[rows, None] + others
+
+    def difference(self, rows: Tensor, items: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+        """Score of items minus that of other items, and the size of its terms, for queries ``rows``, ``[P]`` each."""
+        return _difference(*(self._rows_at(index) for index in (rows, items, others)))
+
+
+def _difference(query: Distribution, item: Distribution, other: Distribution) -> tuple[Tensor, Tensor]:
     """Difference of two mutual likelihoods of a query, term by term, so that what both share does not cancel.
 
     With squared distances c of the other and a of the item, and sums of variances w and v, it is 1/2 [(c - a) / v - c
     (w - v) / (v w) - log(v / w)], summed over dimensions.
     """
-    spread, v, w = (d._variance_vector() for d in (query, item, other))
+    q, i, o = (d.mean for d in (query, item, other))
+    spread, v, w = (d.variance.reshape(len(q), -1) for d in (query, item, other))
     change, v, w = v - w, spread + v, spread + w
-    step, towards = item.loc - other.loc, 2.0 * query.loc - item.loc - other.loc
-    terms = step * towards / v, (query.loc - other.loc).square() / w * (change / v), -torch.log1p(change / w)
-    rounded = 0.01 * ((item.loc.abs() + other.loc.abs()) * towards.abs() / v).sum(1)
-    size = rounded + sum(term.abs().expand(step.shape).sum(1) for term in terms)
-    return 0.5 * sum(term.expand(step.shape).sum(1) for term in terms), 0.5 * size
+    step, towards = i - o, 2.0 * q - i - o
+    terms = torch.stack(
+        [step * towards / v, (q - o).square() / w * (change / v), -torch.log1p(change / w).expand(q.shape)]
+    )
+    rounded = 0.01 * ((i.abs() + o.abs()) * towards.abs() / v).sum(1)
+    return 0.5 * terms.sum((0, 2)), 0.5 * (terms.abs().sum((0, 2)) + rounded)
 
 
 class VonMisesFisherBound:
@@ -260,20 +275,22 @@ class VonMisesFisherBound:
         It is twice the sum of the concentrations, the score and |log C(0)|, with C the normaliser of the vMF;
         concentrations whose terms do not cancel count by what is left of them, which grows like their logarithm.
         """
-        size = torch.where(self.per_image > LARGE, 2.0 * self._peak, 0.0) + 2.0 * self.per_image.clamp_max(LARGE)
+        size = 2.0 * torch.where(self.per_image > LARGE, self._peak, self.per_image)
         others = size.max() if items is None else size[items]
         return scores.abs() + size[rows, None] + others + abs(vmf_log_uniform(self._dim))
 
 
-def likelihood_bound(rows_at: Rows, count: int) -> NormalBound | VonMisesFisherBound | None:
+def likelihood_bound(rows_at: Rows, count: int) -> NormalBound | VonMisesFisherBound | DiagonalTerms | None:
     """Make the bound of the mutual likelihood score that fits the kind of the distributions.
 
-    It is None for other kinds than isotropic normals and vMFs, such as diagonal normals, whose variances do not
-    separate from the distance.
+    Diagonal normals, whose variances do not separate from the distance, have the sizes of their terms only; it is None
+    for other kinds.
     """
     cls = type(rows_at(torch.zeros(1, dtype=torch.long)))
     if cls is IsotropicNormal:
         return NormalBound(rows_at, count)
+    if cls is DiagonalNormal:
+        return DiagonalTerms(rows_at, count)
     return VonMisesFisherBound(rows_at, count) if cls is VonMisesFisher else None
 
 

@@ -185,7 +185,7 @@ def test_forms_give_the_scores_and_bounds_that_hold(name):
             assert (best.squeeze(1) - matrix[:, group].amax(1) >= -1e-14 * scale).all()
             if size == 1:
                 slack = (best.squeeze(1) - matrix[:, group].amax(1)).max()
-                assert slack <= 1e-5 * scale
+                assert slack <= 1e-5 * max(scale, 4.0 * side.max())  # chords of a function of the concentrations
 
 
 @pytest.mark.parametrize(
