@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from .arrays import broadcast_shapes
-from .bessel import vmf_log_normalizer
+from .bessel import LARGE, vmf_log_normalizer, vmf_log_peak, vmf_log_uniform
 from .von_mises_fisher import VonMisesFisher, on_sphere
 
 NORMALIZERS = ("heuristic", "exact", "none")
@@ -128,12 +130,24 @@ class NonIsotropicVonMisesFisher(Distribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log densities of unit vectors ``value [*, D]``; not normalised unless ``normalizer`` is ``exact``."""
-        squared = self.concentration.square()
+        # Squares of large concentrations leave the range of numbers: a power of 2, taken out, changes no digit.
+        largest = self.concentration.detach().amax(-1)
+        size = torch.ldexp(torch.ones_like(largest), torch.frexp(largest).exponent)
+        size = torch.where(largest > LARGE, size, torch.ones_like(size))
+        k = self.concentration / size.unsqueeze(-1)
+        squared = k.square()
         kt = (squared * self.loc.square()).sum(-1).sqrt()
         stretched = (value.square() * squared).sum(-1)
-        return _assemble(
-            (value * squared * self.loc).sum(-1), stretched, kt, self.concentration, self.normalizer, vmf_log_normalizer
-        )
+        inner = (value * squared * self.loc).sum(-1)
+        result = _assemble(inner, stretched, kt, k, self.normalizer, vmf_log_normalizer)
+        # kt s and log C(kt) both grow like kt: as in a von Mises-Fisher.
+        away = 0.5 * (F.normalize(k * value, dim=-1) - F.normalize(k * self.loc, dim=-1)).square().sum(-1)
+        narrow = _assemble(torch.zeros_like(inner), stretched, kt, k, self.normalizer, lambda kt, dim: 0.0 * kt)
+        total = kt * size
+        narrow = narrow + vmf_log_peak(total, self.dim) + vmf_log_uniform(self.dim) - total * away
+        if self.normalizer == "heuristic":
+            narrow = narrow + (self.dim - 1) * size.log()
+        return torch.where(largest > LARGE, narrow, result)
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         """Draws ``[*sample_shape, *B, D]`` with gradients: K^-1 y / |K^-1 y|, y ~ vMF(K mu / |K mu|, |K mu|).

@@ -102,6 +102,7 @@ class InnerBound:
     def __init__(self, rows_at: Rows, count: int) -> None:
         self._rows_at = rows_at
         self._norms = statistic(rows_at, count, lambda d: d.mean.norm(dim=1))
+        self._longest = self._norms.max()
 
     def left(self, rows: Tensor) -> Tensor:
         """Means ``[B, D]`` of the queries."""
@@ -121,7 +122,7 @@ class InnerBound:
 
     def scale(self, rows: Tensor, scores: Tensor, items: Tensor | None = None) -> Tensor:
         """Largest size ``[B, M]`` of a score of query and item: the product of their norms."""
-        return self._norms[rows, None] * (self._norms.max() if items is None else self._norms[items])
+        return self._norms[rows, None] * (self._longest if items is None else self._norms[items])
 
 
 class CosineBound(InnerBound):

@@ -14,7 +14,7 @@ from ..distributions.von_mises_fisher import VonMisesFisher
 from .inner_products import DistanceBound, statistic
 from .spec import Layout, Matrix, Rows, ScorerSpec
 
-LOG_2PI = math.log(2 * math.pi)
+LOG_2PI, _LOG_4PI = math.log(2 * math.pi), math.log(4 * math.pi)
 _BLOCK_ELEMENTS = 1 << 16  # of an intermediate: 512 KiB in float64 stay in the cache
 _GPU_BLOCK_ELEMENTS = 1 << 24  # few and large kernels
 
@@ -122,6 +122,9 @@ class NormalBound(DistanceBound):
         super().__init__(rows_at, count)
         self.per_image: Tensor = statistic(rows_at, count, lambda d: d.variance)
         self._dim = rows_at(torch.zeros(1, dtype=torch.long)).event_shape[0]
+        self._size = self._dim * (self.per_image.log().abs() + _LOG_4PI)
+        self._steep = self.per_image.rsqrt()
+        self._largest = self._size.max(), self._steep.max()
 
     def _score(self, squared: Tensor, variance: Tensor) -> Tensor:
         # In place: these are the largest arrays of a search.
@@ -149,14 +152,13 @@ class NormalBound(DistanceBound):
     def scale(self, rows: Tensor, scores: Tensor, items: Tensor | None = None) -> Tensor:
         """Size ``[B, M]`` of the terms of scores, with what the rounding of the means moves them by.
 
-        With v the sum of the two variances and d the distance of the means, d^2 / v is at most twice the score and D
-        (|log v| + log 2 pi) together.
+        With v = u + w the sum of the two variances and d the distance of the means, d^2 / v is at most twice the score
+        and D (|log v| + log 2 pi) together, and |log v| is at most |log u| + |log w| + log 2.
         """
-        own = self.per_image[rows, None]
-        ends = [own + x for x in (self.per_image.aminmax() if items is None else (self.per_image[items],))]
-        logs = self._dim * (torch.stack([v.log().abs() for v in ends]).amax(0) + LOG_2PI)
-        moved = self._rounded(rows, (2.0 * scores.abs() + logs) * ends[0])
-        return 2.0 * scores.abs() + logs + moved / ends[0]
+        size, steep = self._largest if items is None else (self._size[items], self._steep[items])
+        terms = 2.0 * scores.abs() + self._size[rows, None] + size
+        moved = self._norms[rows, None] * torch.minimum(self._steep[rows, None], steep)  # length in standard deviations
+        return 1.02 * terms + 0.04 * moved * terms.sqrt() + 1e-16 * moved.square()
 
     def difference(self, rows: Tensor, items: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
         """Score of items minus that of other items, and the size of its terms, for queries ``rows``, ``[P]`` each."""
@@ -168,12 +170,12 @@ class DiagonalTerms:
 
     def __init__(self, rows_at: Rows, count: int) -> None:
         self._rows_at = rows_at
-        constant = math.log(2) + LOG_2PI
-        self._size = statistic(rows_at, count, lambda d: (d.variance.log().abs() + constant).sum(1))
+        self._size = statistic(rows_at, count, lambda d: (d.variance.log().abs() + _LOG_4PI).sum(1))
+        self._largest = self._size.max()
 
     def scale(self, rows: Tensor, scores: Tensor, items: Tensor | None = None) -> Tensor:
         """Size ``[B, M]`` of the terms of scores; |log(u + v)| is at most |log u| + |log v| + log 2."""
-        others = self._size.max() if items is None else self._size[items]
+        others = self._largest if items is None else self._size[items]
         return 2.0 * scores.abs() + self._size[rows, None] + others
 
     def difference(self, rows: Tensor, items: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
@@ -217,6 +219,8 @@ class VonMisesFisherBound:
         self._log = -vmf_log_normalizer_ratio(self.per_image, self._dim)
         self._any_large = _any_large(self.per_image)
         self._peak = vmf_log_peak(self.per_image, self._dim) if self._any_large else torch.zeros_like(self._log)
+        self._size = 2.0 * torch.where(self.per_image > LARGE, self._peak, self.per_image)
+        self._largest = self._size.max()
         # The joint concentration is at most the sum of two; beyond the last knot the last chord goes on.
         self._step = float(2.0 * self.per_image.max()) / (self.KNOTS - 2) + 1e-300
         knots = torch.arange(self.KNOTS, dtype=self.per_image.dtype, device=self.per_image.device) * self._step
@@ -275,9 +279,8 @@ class VonMisesFisherBound:
         It is twice the sum of the concentrations, the score and |log C(0)|, with C the normaliser of the vMF;
         concentrations whose terms do not cancel count by what is left of them, which grows like their logarithm.
         """
-        size = 2.0 * torch.where(self.per_image > LARGE, self._peak, self.per_image)
-        others = size.max() if items is None else size[items]
-        return scores.abs() + size[rows, None] + others + abs(vmf_log_uniform(self._dim))
+        others = self._largest if items is None else self._size[items]
+        return scores.abs() + self._size[rows, None] + others + abs(vmf_log_uniform(self._dim))
 
 
 def likelihood_bound(rows_at: Rows, count: int) -> NormalBound | VonMisesFisherBound | DiagonalTerms | None:

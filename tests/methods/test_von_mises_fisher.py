@@ -286,3 +286,61 @@ def test_proposals_at_once_are_as_many_and_none_is_left_without():
         assert e.shape == accept.shape == (32, 6000)
         assert accept.any(0).all()
         assert accept.double().mean() > 0.65
+
+
+def _log_i(order, k):
+    """Log of the modified Bessel function: mpmath's, and its expansion for large arguments (DLMF 10.40.1)."""
+    if k < 2e4:
+        return mpmath.log(mpmath.besseli(order, k))
+    term = total = mpmath.mpf(1)
+    for j in range(1, 30):
+        term *= -(4 * order**2 - (2 * j - 1) ** 2) / (8 * j * k)
+        total += term
+    return k - mpmath.log(2 * mpmath.pi * k) / 2 + mpmath.log(total)
+
+
+def _exact_density(k, dim, away):
+    """Log density at 1 - cos = ``away``, entropy, divergence from the uniform distribution, slope of the density."""
+    order = mpmath.mpf(dim) / 2 - 1
+    log_c = order * mpmath.log(k) - (order + 1) * mpmath.log(2 * mpmath.pi) - _log_i(order, k)
+    length = mpmath.exp(_log_i(order + 1, k) - _log_i(order, k))
+    uniform = mpmath.loggamma(order + 1) - mpmath.log(2) - (order + 1) * mpmath.log(mpmath.pi)
+    entropy = -log_c - k * length
+    return log_c + k * (1 - away), entropy, -uniform - entropy, 1 - away - length
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dim", [2, 3, 128])
+@pytest.mark.parametrize("k", [9e3, 1.1e4, 1e7, 1e10, 1e15, 1e18, 1e20, 1e30])
+def test_narrow_densities_keep_their_digits(k, dim, dtype):
+    """At the mode and 1 - cos = 2 / k from it; k cos and log C(k) cancel to a part in 1e30 of each."""
+    kappa = torch.tensor(k, dtype=dtype, requires_grad=True)
+    step = torch.tensor(2.0, dtype=torch.float64).sqrt() / kappa.detach().double().sqrt()
+    mode = torch.eye(dim, dtype=dtype)[0]
+    off = torch.nn.functional.normalize(mode.double() + step * torch.eye(dim, dtype=torch.float64)[1], dim=0).to(dtype)
+    away = sum((mpmath.mpf(a) - mpmath.mpf(b)) ** 2 for a, b in zip(off.tolist(), mode.tolist())) / 2
+    dist = VonMisesFisher(mode, kappa)
+    with mpmath.workdps(100):
+        exact = mpmath.mpf(kappa.item())
+        for point, gap in ((mode, mpmath.mpf(0)), (off, away)):
+            density, entropy, divergence, slope = _exact_density(exact, dim, gap)
+            eps = torch.finfo(dtype).eps * (1 if k > 1e4 else k)
+            found = dist.log_prob(point)
+            assert abs(found.item() - density) <= 200 * eps * (abs(density) + 1)
+            assert abs(dist.entropy().item() - entropy) <= 200 * eps * (abs(entropy) + 1)
+            assert abs(dist.kl_to_uniform().item() - divergence) <= 200 * eps * divergence
+            (grad,) = torch.autograd.grad(found, kappa)
+            assert abs(grad.item() - slope) <= 200 * eps * (dim / k) + 1e-37
+
+
+def test_divergence_of_narrow_distributions():
+    for kp, kq in ((1e12, 3e12), (1e30, 2e30), (1e3, 1e20), (1e20, 50.0)):
+        p, q = (
+            VonMisesFisher(torch.eye(3, dtype=torch.float64)[0], torch.tensor(k, dtype=torch.float64)) for k in (kp, kq)
+        )
+        with mpmath.workdps(120):
+            a, b = mpmath.mpf(kp), mpmath.mpf(kq)
+            length = mpmath.coth(a) - 1 / a
+            log_c = [mpmath.log(k / (2 * mpmath.pi)) - k - mpmath.log1p(-mpmath.exp(-2 * k)) for k in (a, b)]
+            exact = (a - b) * length + log_c[0] - log_c[1]
+        assert torch.distributions.kl_divergence(p, q).item() == pytest.approx(float(exact), rel=1e-13)

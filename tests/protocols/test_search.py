@@ -38,6 +38,10 @@ def _vectors(kind, seed=0, n=N, d=16):
         x = 1e-3 * x + 50.0
     elif kind == "huge norms":
         x = x * torch.exp(6 * torch.randn(n, 1, generator=g))
+    elif kind in ("one outlier", "outliers"):
+        x[: 1 if kind == "one outlier" else 30] += 1e7
+    elif kind == "far offset":
+        x = x.double() + 1e7
     elif kind == "one constant":
         x = torch.ones(n, d)
     return x, labels
@@ -47,6 +51,8 @@ def _scorer(name, kind, seed=0, spread=1.0):
     x, labels = _vectors(kind, seed)
     g = torch.Generator().manual_seed(seed + 99)
     free = torch.exp(spread * torch.randn(len(x), generator=g))
+    if kind in ("one outlier", "outliers"):
+        free[: 1 if kind == "one outlier" else 30] *= 1e10
     if kind in ("quantised", "duplicates"):
         free = torch.exp(torch.arange(len(x)) % 3 * 0.5)
         free[len(x) // 2 :] = free[: len(x) - len(x) // 2]
@@ -86,6 +92,7 @@ OWN_FORM = ["cosine", "l2", "mls of normals", "mls of von Mises-Fisher"]
 SHARED_FORM = ["expected_cosine", "sampled_cosine", "expected_l2"]
 NAMES = OWN_FORM + SHARED_FORM
 KINDS = ["random", "quantised", "duplicates", "near ties", "offset", "huge norms", "one constant"]
+KINDS += ["one outlier", "outliers", "far offset"]
 
 
 @pytest.mark.parametrize("rounded", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["float32", "bfloat16"])
