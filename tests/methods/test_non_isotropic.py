@@ -41,3 +41,20 @@ def test_draws_have_the_mean_of_the_density_and_the_matrix_form_agrees():
     torch.testing.assert_close(matrix[:, 0], dist.log_prob(draws[:5]))
     with pytest.raises(NotImplementedError, match="exact"):
         NonIsotropicVonMisesFisher(torch.ones(3), torch.ones(3)).rsample()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("k", [1e5, 1e10, 1e18, 1e30])
+def test_narrow_densities_keep_their_digits(k, dtype):
+    """At the mode; equal stretches give a von Mises-Fisher, and a longer stretch of any shape a higher peak."""
+    loc, eps = torch.eye(6, dtype=dtype), torch.finfo(dtype).eps
+    concentration = torch.full((6,), k, dtype=dtype)
+    ours = NonIsotropicVonMisesFisher(loc, concentration[:, None].expand(6, 6), "exact").log_prob(loc)
+    torch.testing.assert_close(ours, VonMisesFisher(loc, concentration).log_prob(loc), rtol=10 * eps, atol=0)
+    shape = 1.0 + torch.arange(6, dtype=dtype)
+    for normalizer, stretched in (("none", 0), ("heuristic", 5), ("exact", 0)):
+        one, eight = (NonIsotropicVonMisesFisher(loc, f * k * shape.expand(6, 6), normalizer) for f in (1.0, 8.0))
+        rise = eight.log_prob(loc) - one.log_prob(loc)
+        # log C(k) + k rises by (D - 1) / 2 log 8, up to 1 / k, and log D of the heuristic by (D - 1) log 8.
+        expected = torch.full((6,), (2.5 + stretched) * math.log(8), dtype=dtype)
+        torch.testing.assert_close(rise, expected, rtol=0, atol=10 / k + 1e4 * eps)

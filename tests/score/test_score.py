@@ -18,6 +18,7 @@ from bench.protocols.quality import spearman
 from bench.protocols.retrieval import map_at_k_rows, retrieval_rows
 from bench.protocols.rows import RETRIEVAL_CONFIDENCES, kind_of
 from bench.protocols.structure import structure_rows
+from bench.scoring import score as scoring
 from bench.store.records import COLUMNS
 from scipy import stats
 from sklearn.metrics import roc_auc_score
@@ -374,3 +375,53 @@ def test_a_constant_confidence_has_every_value_of_risk():
     at_coverage = _value(frame, "risk_at_coverage", confidence="given", variant="recall_at_1,coverage=0.8")
     assert at_coverage == pytest.approx(0.6)
     assert _value(frame, "coverage_at_risk", confidence="given", variant="recall_at_1,risk=0.05") == 0.0
+
+
+def _world(size=1.0, one=1.0, offset=0.0):
+    """Twenty classes of ten points, one in the middle of the rows scaled and all moved, and their labels."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(20), 10)
+    x = size * (rng.normal(size=(20, 16))[labels] + 0.3 * rng.normal(size=(200, 16))) + offset
+    x[77] *= one
+    return x, labels
+
+
+RETRIEVAL = ["recall_at_1", "map_at_r"]
+
+
+@pytest.mark.parametrize(
+    ("scorer", "world"),
+    [
+        *(("raw_l2", {"one": one}) for one in (1e8, 1e30)),
+        *(("raw_l2", {"offset": offset}) for offset in (1e6, 1e8)),
+        *(("cosine", {"size": size}) for size in (1e-200, 1e160, 1e300)),
+        ("cosine", {"one": 1e200}),
+    ],
+)
+def test_extreme_embeddings_are_scored_as_by_exact_arithmetic(scorer, world):
+    x, labels = _world(**world)
+    table = bench.score(x, labels, scorers=[scorer], metrics=RETRIEVAL, normalize=False).table
+    wide = x.astype(np.longdouble)
+    if scorer == "cosine":
+        wide /= np.sqrt((wide * wide).sum(1, keepdims=True))
+        scores = wide @ wide.T
+    else:
+        # Without the square of the query, which is the same for all in a row, longdouble has the digits.
+        scores = np.stack([(2 * (wide - x[3]) * (q - x[3])).sum(1) - ((wide - x[3]) ** 2).sum(1) for q in wide])
+    expected = np.mean(list(_loop(scores, labels).values()), axis=0)
+    assert [_value(table, name, scorer) for name in RETRIEVAL] == pytest.approx(expected[[0, 2]])
+
+
+@pytest.mark.parametrize("scorer", ["raw_l2", "l2", "match"])
+def test_scores_out_of_range_name_the_row(scorer):
+    x, labels = _world(one=1e200)
+    with pytest.raises(ValueError, match=rf"'{scorer}' gave \d+ scores .* most of them with row 77 \(from 0\)"):
+        bench.score(x, labels, scorers=[scorer], metrics=RETRIEVAL, normalize=False)
+
+
+def test_a_scorer_that_was_not_asked_for_is_not_tried(monkeypatch):
+    tried = []
+    pairwise = scoring.pairwise_score
+    monkeypatch.setattr(scoring, "pairwise_score", lambda name, *two: tried.append(name) or pairwise(name, *two))
+    bench.score(*_world(), scorers=["cosine"], metrics=RETRIEVAL)
+    assert tried == ["cosine"]
