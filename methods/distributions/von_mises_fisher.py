@@ -324,7 +324,8 @@ def _kl_vmf(p: VonMisesFisher, q: VonMisesFisher) -> Tensor:
     a = vmf_mean_resultant_length(kp, p.dim)
     normalisers = vmf_log_normalizer_ratio(kp, p.dim) - vmf_log_normalizer_ratio(kq, p.dim)
     sharp = vmf_log_peak(kp, p.dim) - vmf_log_peak(kq, p.dim) - (kp - kq) * vmf_shortfall(kp, p.dim)
-    kl = kq * a * away + torch.where(torch.maximum(kp, kq) > LARGE, sharp, (kp - kq) * a + normalisers)
+    kl = (kp - kq) * a + kq * a * away + normalisers
+    kl = torch.where(torch.maximum(kp, kq) > LARGE, sharp + kq * a * away, kl)
     return kl.clamp_min(0.0).to(p.loc.dtype)
 
 

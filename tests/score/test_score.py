@@ -419,6 +419,11 @@ def test_scores_out_of_range_name_the_row(scorer):
         bench.score(x, labels, scorers=[scorer], metrics=RETRIEVAL, normalize=False)
 
 
+def test_embeddings_too_small_to_square_are_refused():
+    with pytest.raises(ValueError, match="too small to compare"):
+        bench.score(*_world(size=1e-200), scorers=["raw_l2"], metrics=RETRIEVAL, normalize=False)
+
+
 def test_a_scorer_that_was_not_asked_for_is_not_tried(monkeypatch):
     tried = []
     pairwise = scoring.pairwise_score
