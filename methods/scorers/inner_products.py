@@ -147,9 +147,7 @@ class DistanceBound:
         self._rows_at = rows_at
         squares = statistic(rows_at, count, lambda d: d.mean.square().sum(1))
         if squares.max() < 1e-280 and bool(statistic(rows_at, count, lambda d: d.mean.abs().amax(1)).max() > 0):
-            raise ValueError(
-                "embeddings are too small to compare: their squares are no numbers; scale them"
-            )
+            raise ValueError("embeddings are too small to compare: their squares are no numbers; scale them")
         self._norms = squares.sqrt()
         self._terms = torch.zeros_like(squares) if terms is None else statistic(rows_at, count, terms)
         self._own = squares + self._terms

@@ -396,6 +396,7 @@ RETRIEVAL = ["recall_at_1", "map_at_r"]
         *(("raw_l2", {"offset": offset}) for offset in (1e6, 1e8)),
         *(("cosine", {"size": size}) for size in (1e-200, 1e160, 1e300)),
         ("cosine", {"one": 1e200}),
+        ("cosine", {"size": 1e-6, "offset": 1.0}),
     ],
 )
 def test_extreme_embeddings_are_scored_as_by_exact_arithmetic(scorer, world):
