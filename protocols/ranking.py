@@ -9,10 +9,10 @@ query, so that it is known when a query arrives; tied neighbours count by the ex
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -272,9 +272,16 @@ def tolerance_of(
     return (TIE_TOLERANCE * scale).masked_fill(scores == -math.inf, 0.0)
 
 
-Difference = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-"""Function from queries, items and other items, ``[P]`` each, to the score of the one minus that of the other, with all
-digits, and the size of its terms, ``[P]`` each."""
+class Comparing(Terms, Protocol):
+    """Interface of a score whose differences have digits where the scores have none left."""
+
+    @property
+    def keys(self) -> Tensor:
+        """Number of each image that equal embeddings share, ``[N]``."""
+
+    def difference(self, rows: Tensor, items: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores of queries with items minus those with other items, and the sizes of their terms, ``[P]`` each."""
+
 
 _TRIPLES = 1 << 10
 
@@ -385,8 +392,8 @@ def rank(
     if answers and depth < (need := answer_depth(labels[gallery], answers)):
         raise ValueError(f"answers of {answers} neighbours need a depth of at least {need}, not {depth}")
     bound = bound_of(scorer)
-    difference: Difference | None = getattr(bound, "difference", None)
-    table = _Table.empty(labels, queries, gallery, min(depth, len(gallery)), answers, difference)
+    terms: Any = bound if hasattr(bound, "difference") else None
+    table = _Table.empty(labels, queries, gallery, min(depth, len(gallery)), answers, terms)
     waiting = torch.ones(len(queries), dtype=torch.bool)
     tolerance = partial(tolerance_of, bound)
     if usable(bound, queries, gallery, depth):
@@ -401,7 +408,7 @@ def rank(
 
 
 def _told_apart(
-    difference: Difference, queries: Tensor, items: Tensor, group: Tensor, valid: Tensor
+    terms: Comparing, queries: Tensor, items: Tensor, group: Tensor, valid: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Items and tie groups ``[B, M]`` after members of each group were compared with its first one.
 
@@ -409,12 +416,15 @@ def _told_apart(
     all images.
     """
     first = torch.searchsorted(group, group)
-    row, column = (valid & (first != torch.arange(group.shape[1]))).nonzero(as_tuple=True)
+    key = terms.keys[items]
+    row, column = (valid & (key != key.gather(1, first))).nonzero(as_tuple=True)
+    if not len(row):
+        return items, group
     above = torch.zeros(group.shape, dtype=torch.float64)
     tolerance = torch.zeros_like(above)
     for part in torch.arange(len(row)).split(_TRIPLES):
         at = row[part], column[part]
-        above[at], scale = difference(queries[at[0]], items[at], items[at[0], first[at]])
+        above[at], scale = terms.difference(queries[at[0]], items[at], items[at[0], first[at]])
         tolerance[at] = TIE_TOLERANCE * scale
     order = above.argsort(dim=1, descending=True, stable=True)
     order = order.gather(1, group.gather(1, order).argsort(dim=1, stable=True))
@@ -438,11 +448,11 @@ class _Table:
     beyond_relevant: Tensor
     positives: Tensor
     answers: Answers | None
-    difference: Difference | None
+    terms: Comparing | None
 
     @classmethod
     def empty(
-        cls, labels: Tensor, queries: Tensor, gallery: Tensor, depth: int, answers: int, difference: Difference | None
+        cls, labels: Tensor, queries: Tensor, gallery: Tensor, depth: int, answers: int, terms: Comparing | None
     ) -> _Table:
         label = torch.unique(labels, return_inverse=True)[1]
         searched = torch.zeros(len(labels), dtype=torch.bool)
@@ -460,7 +470,7 @@ class _Table:
             torch.zeros(len(queries), dtype=torch.int32),
             positives - searched[queries].long(),
             Answers.empty(len(queries), answers) if answers else None,
-            difference,
+            terms,
         )
 
     def put(self, place: Tensor, items: Tensor, scores: Tensor, tolerance: Tensor) -> None:
@@ -475,9 +485,9 @@ class _Table:
         tied = (group[:, 1:] == group[:, :-1]).any(1).nonzero().squeeze(1)
         if len(tied):
             items = items.clone()
-            if self.difference is not None:
+            if self.terms is not None:
                 items[tied], group[tied] = _told_apart(
-                    self.difference, self.queries[place[tied]], items[tied], group[tied], valid[tied]
+                    self.terms, self.queries[place[tied]], items[tied], group[tied], valid[tied]
                 )
             key = group[tied] * len(self.labels) + items[tied]
             items[tied] = items[tied].gather(1, key.argsort(dim=1))

@@ -7,6 +7,7 @@ no float64 copy of a whole set is made.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Distribution
 
+from ..distributions.arrays import to_arrays
 from ..distributions.normal import PointMass
 from ..distributions.von_mises_fisher import VonMisesFisher
 from .spec import DistributionScorer, Layout, Rows, ScorerSpec
@@ -100,7 +102,7 @@ class InnerBound:
     per_image: Tensor | None = None
 
     def __init__(self, rows_at: Rows, count: int) -> None:
-        self._rows_at = rows_at
+        self._rows_at, self._count = rows_at, count
         self._norms = statistic(rows_at, count, lambda d: d.mean.norm(dim=1))
         self._longest = self._norms.max()
 
@@ -125,7 +127,25 @@ class InnerBound:
         return self._norms[rows, None] * (self._longest if items is None else self._norms[items])
 
 
-class CosineBound(InnerBound):
+class Keys:
+    """Number of each image that equal embeddings share, ``[N]``, made on first use: these need no comparison."""
+
+    _rows_at: Rows
+    _count: int
+
+    @cached_property
+    def keys(self) -> Tensor:
+        """A projection of all parameters on a fixed random direction; that of others is equal by chance only."""
+
+        def of(d: Any) -> Tensor:
+            joined = torch.cat([value.reshape(len(value), -1) for value in to_arrays(d)[1].values()], dim=1)
+            direction = torch.rand(joined.shape[1], dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+            return (joined * direction).sum(1)
+
+        return statistic(self._rows_at, self._count, of)
+
+
+class CosineBound(InnerBound, Keys):
     """Bound of the inner product of unit vectors, which is one minus half of the squared distance."""
 
     def difference(self, rows: Tensor, items: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
@@ -134,7 +154,7 @@ class CosineBound(InnerBound):
         return 0.5 * nearer, 0.5 * size
 
 
-class DistanceBound:
+class DistanceBound(Keys):
     """Bound, for exact search, of the score -(|x - y|^2 + s_x + s_y), with the means x, y and a term s of each image.
 
     The inner product ``<(2x, 1), (y, -|y|^2 - s_y)>`` plus the query's own part, -|x|^2 - s_x, is the score. ``terms``
@@ -144,7 +164,7 @@ class DistanceBound:
     per_image: Tensor | None = None
 
     def __init__(self, rows_at: Rows, count: int, terms: Callable[[Distribution], Tensor] | None = None) -> None:
-        self._rows_at = rows_at
+        self._rows_at, self._count = rows_at, count
         squares = statistic(rows_at, count, lambda d: d.mean.square().sum(1))
         if squares.max() < 1e-280 and bool(statistic(rows_at, count, lambda d: d.mean.abs().amax(1)).max() > 0):
             raise ValueError("embeddings are too small to compare: their squares are no numbers; scale them")

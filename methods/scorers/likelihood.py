@@ -11,7 +11,7 @@ from torch.distributions import Distribution
 from ..distributions.bessel import LARGE, vmf_log_normalizer_ratio, vmf_log_peak, vmf_log_uniform
 from ..distributions.normal import DiagonalNormal, IsotropicNormal
 from ..distributions.von_mises_fisher import VonMisesFisher
-from .inner_products import DistanceBound, statistic
+from .inner_products import DistanceBound, Keys, statistic
 from .spec import Layout, Matrix, Rows, ScorerSpec
 
 LOG_2PI, _LOG_4PI = math.log(2 * math.pi), math.log(4 * math.pi)
@@ -165,11 +165,11 @@ class NormalBound(DistanceBound):
         return _difference(*(self._rows_at(index) for index in (rows, items, others)))
 
 
-class DiagonalTerms:
+class DiagonalTerms(Keys):
     """Sizes of the terms of mutual likelihoods of diagonal normals, which have no :class:`.Bound`."""
 
     def __init__(self, rows_at: Rows, count: int) -> None:
-        self._rows_at = rows_at
+        self._rows_at, self._count = rows_at, count
         self._size = statistic(rows_at, count, lambda d: (d.variance.log().abs() + _LOG_4PI).sum(1))
         self._largest = self._size.max()
 

@@ -92,7 +92,7 @@ class Terms(Protocol):
 
     A scorer may have a method ``difference(rows, items, others)`` besides: the scores of P queries with items minus
     those with other items, computed without a difference of large numbers, and the sizes of its terms, ``[P]`` each.
-    Rankings ask it about scores that rounding leaves equal.
+    Rankings ask it about scores that rounding leaves equal, unless the items have the same number in ``keys [N]``.
     """
 
     def scale(self, rows: Tensor, scores: Tensor, items: Tensor | None = None) -> Tensor:
