@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 from typing import Any
 
 
@@ -25,3 +26,13 @@ def seed_for(*axes: str | int) -> int:
     """Seed in [0, 2**63) made of names and numbers that a draw depends on; different lists give unrelated seeds."""
     digest = hashlib.blake2b(canonical_json(list(axes)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
+
+
+def seed_generators(seed: int) -> None:
+    """Seed the global generators of torch, NumPy and Python."""
+    import numpy as np
+    import torch
+
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 (code of others may draw from it)
+    random.seed(seed)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..seeds import seed_generators
 from .failure import require
 
 if TYPE_CHECKING:
@@ -73,9 +74,7 @@ def corruption_draws(corruption: Corruption) -> None:
     """Require that a corruption gives equal pixels for equal image and severity, and draws by ``draw`` alone."""
     images, found = _pictures(), []
     for seed in (0, 1):
-        torch.manual_seed(seed)
-        np.random.seed(seed)  # noqa: NPY002 (whoever uses the global generator is to be found)
-        random.seed(seed)
+        seed_generators(seed)
         before = _global_generators()
         found.append(_corrupted(corruption, 0.5, images))
         untouched = before == _global_generators()

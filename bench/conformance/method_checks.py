@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..protocols.rows import OWN
+from ..seeds import seed_generators
 from .failure import require
 
 CLASSES, PER_CLASS, DIM, SIDE, MEMBERS = 6, 4, 16, 20, 3
@@ -35,18 +36,10 @@ def build(cls: type, form: str = "corrected", **params: Any) -> Any:
     that. A two-stage method, which starts from a trained base model, gets an untrained CosFace objective as that of its
     base. An ensemble is an :class:`.EnsembleModel` of untrained CosFace models.
     """
-    from ..methods._model import EmbeddingModel
-    from ..methods.backbones.registry import build_backbone
-    from ..methods.cosface import CosFace
-
     method: Any = cls(cls.Params(**cls.defaults(form) | params))  # type: ignore[attr-defined]
     if method.ensemble:
         return _ensemble(method)
-    torch.manual_seed(0)
-    backbone = build_backbone("convnet", 1, None)
-    base = CosFace().objective(CLASSES, DIM) if method.on_base else None
-    model = EmbeddingModel(method, backbone, CLASSES, DIM, base)
-    model.train()
+    model = _uninitialised(method)
     if method.warm_start:
         images, labels = batch()
         with torch.no_grad():
@@ -54,6 +47,17 @@ def build(cls: type, form: str = "corrected", **params: Any) -> Any:
     if not method.by_steps:
         _fit(model)
     return model
+
+
+def _uninitialised(method: Any) -> Any:
+    from ..methods._model import EmbeddingModel
+    from ..methods.backbones.registry import build_backbone
+    from ..methods.cosface import CosFace
+
+    seed_generators(0)
+    backbone = build_backbone("convnet", 1, None)
+    base = CosFace().objective(CLASSES, DIM) if method.on_base else None
+    return EmbeddingModel(method, backbone, CLASSES, DIM, base).train()
 
 
 def _ensemble(method: Any) -> Any:
@@ -77,7 +81,7 @@ def _fit(model: Any) -> None:
 
 
 def _loss(model: Any, images: Tensor, labels: Tensor) -> Tensor:
-    torch.manual_seed(1)
+    seed_generators(1)
     loss: Tensor = model.objective(model(images).distribution, labels)
     return loss
 
@@ -326,13 +330,10 @@ def round_trip(cls: Any) -> None:
 
     model = build(cls)
     images, labels = batch()
-    buffer = io.BytesIO()
-    torch.save(model.state_dict(), buffer)
-    buffer.seek(0)
     other = build(cls)
     for p in other.parameters():
         nn.init.normal_(p.data)
-    other.load_state_dict(torch.load(buffer, weights_only=True))
+    other.load_state_dict(_stored(model.state_dict()))
     model.eval(), other.eval()
     first, second = model(images), other(images)
     require(torch.equal(first.raw, second.raw), "a reloaded network embeds differently")
@@ -342,6 +343,57 @@ def round_trip(cls: Any) -> None:
     # Spherical distributions normalise again on the way back, which may move the last digit.
     same = torch.allclose(again.mean, first.distribution.mean, rtol=1e-5, atol=1e-6)
     require(same, "arrays do not restore the distribution")
+
+
+def _stored(state: Any) -> Any:
+    """What a checkpoint gives back of a state dict."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=True)
+
+
+@_of_training
+def resumes(cls: Any) -> None:
+    """Require that a training which goes on in a new model, from state dicts, takes the step of an unbroken one.
+
+    All that a method keeps from step to step, or sets before the first one, has to be in parameters, in buffers or in a
+    tensor of ``get_extra_state``.
+    """
+    for form in cls.forms():
+        model = build(cls, form)
+        if not model.method.by_steps:
+            return
+        other = _uninitialised(model.method.__class__(model.method.params))
+        optimizer, resumed = _sgd(model), _sgd(other)
+        for seed in (0, 1):
+            _step(model, optimizer, seed)
+        advice = "; keep state in buffers (register_buffer), or in get_extra_state and set_extra_state"
+        plain = [name for name, value in model.state_dict().items() if not isinstance(value, Tensor)]
+        require(not plain, f"{form}: {', '.join(plain)} has to be a tensor to be saved")
+        other.load_state_dict(_stored(model.state_dict()))
+        resumed.load_state_dict(_stored(optimizer.state_dict()))
+        unbroken, after = _step(model, optimizer, 2), _step(other, resumed, 2)
+        require(
+            torch.equal(unbroken, after), f"{form}: after a restart the loss is {after:.6g}, not {unbroken:.6g}{advice}"
+        )
+        pairs = zip(model.state_dict().items(), other.state_dict().values())
+        differ = [name for (name, value), again in pairs if not torch.equal(value, again)]
+        require(not differ, f"{form}: after a restart, a step sets {', '.join(differ[:3])} otherwise{advice}")
+
+
+def _sgd(model: Any) -> torch.optim.Optimizer:
+    trained = [p for p in model.parameters() if p.requires_grad]
+    return torch.optim.SGD(trained, lr=0.01, momentum=0.9, weight_decay=0.1)
+
+
+def _step(model: Any, optimizer: torch.optim.Optimizer, seed: int) -> Tensor:
+    """Loss of one training step on the batch of a seed."""
+    optimizer.zero_grad()
+    loss = _loss(model, *batch(seed))
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
 
 
 @_of_training
@@ -397,25 +449,29 @@ def frozen(cls: Any) -> None:
     if not method.by_steps:
         _fit(model)
     else:
-        _two_steps(model)
+        optimizer = _sgd(model.train())
+        for _ in range(2):
+            _step(model, optimizer, 0)
     for name, part in held.items():
         for key, value in part.state_dict().items():
             require(torch.equal(value, before[name][key]), f"{name}.{key} is frozen but moved")
 
 
-def _two_steps(model: Any) -> None:
-    images, labels = batch()
-    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1, weight_decay=0.1)
-    model.train()
-    for _ in range(2):
-        optimizer.zero_grad()
-        _loss(model, images, labels).backward()
-        optimizer.step()
-
-
 CHECKS: dict[str, Callable[[Any], None]] = {
     f.__name__: f
-    for f in (metadata, shapes, finite, learns, confidence, scores, round_trip, deterministic, independent, frozen)
+    for f in (
+        metadata,
+        shapes,
+        finite,
+        learns,
+        confidence,
+        scores,
+        round_trip,
+        resumes,
+        deterministic,
+        independent,
+        frozen,
+    )
 }
 """Every check by name: a function of a method's class that raises :class:`ConformanceError`."""
 

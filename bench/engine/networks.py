@@ -16,7 +16,7 @@ from ..methods._model import EmbeddingModel, EnsembleMethod, EnsembleModel, NonF
 from ..methods.backbones.registry import build_backbone, find_weights
 from ..methods.distributions.arrays import from_arrays, to_arrays
 from ..protocols.recipes._base import Optim
-from ..seeds import seed_for
+from ..seeds import seed_for, seed_generators
 from ..site import Site
 from ..store.records import TrainRecord
 from ..store.specs import Cell, TrainSpec
@@ -58,7 +58,7 @@ def build_model(spec: TrainSpec, site: Site, num_classes: int, channels: int) ->
     method = site.method(spec.method, spec.params)
 
     def seeded(part: str) -> None:
-        torch.manual_seed(seed_for("init", spec.dataset, spec.draw_of("initialisation"), part))
+        seed_generators(seed_for("init", spec.dataset, spec.draw_of("initialisation"), part))
 
     seeded("backbone")
     backbone = starting_backbone(spec, site, channels)

@@ -23,10 +23,11 @@ from ..methods._model import Embedding, NonFiniteEmbeddings
 from ..methods.host_labels import labels_on
 from ..methods.scorers.inner_products import mode_scorer
 from ..methods.scorers.spec import DistributionScorer
+from ..methods.unsaved import changed_since, is_plain, restore, unsaved
 from ..protocols.near_modes import reranked_map_at_r
 from ..protocols.query_metrics import map_at_r
 from ..protocols.ranking import Scorer
-from ..seeds import seed_for
+from ..seeds import seed_for, seed_generators
 from ..site import Site
 from ..store.files import DamagedFile, read_sealed, sealed_file, sha256, write_atomic
 from ..store.folder import CHECKPOINT, WEIGHTS
@@ -127,6 +128,7 @@ class Trainer:
         self.model = build_model(spec, site, self.data.train.num_classes, self.channels)
         self.inputs = self._inputs(dataset)
         prepare_steps(self.model, spec.optim)
+        self._unsaved = unsaved(self.model)
         self.progress = Progress()
 
     def _inputs(self, dataset: Dataset) -> Inputs:
@@ -231,7 +233,7 @@ class Trainer:
     def train_epoch(self, epoch: int) -> float:
         """Train for one epoch, numbered from 0; returns the mean loss, which must be finite."""
         heads_only = epoch < self.spec.optim.head_epochs
-        torch.manual_seed(seed_for("noise", self.spec.dataset, self.spec.draw_of("noise"), epoch))
+        seed_generators(seed_for("noise", self.spec.dataset, self.spec.draw_of("noise"), epoch))
         self.model.train()
         if heads_only:
             self.model.backbone.eval()  # its batch statistics do not move either
@@ -380,10 +382,19 @@ class Trainer:
         self.progress.book(row, value, self.model.state_dict(), selection.patience, selection.min_improvement)
 
     def save_checkpoint(self) -> None:
-        """Save the progress, the network and the optimiser in the checkpoint file, in place of the former one."""
+        """Save the progress, the network and the optimiser in the checkpoint file, in place of the former one.
+
+        There is none of a network with state that a new one would not get from it, such as a memory of earlier batches
+        in an attribute that is no buffer: after a kill, its training begins again.
+        """
+        attributes = changed_since(self._unsaved, self.model)
+        if lost := [name for name, value in attributes.items() if not is_plain(value)]:
+            self.progress.note = f"{', '.join(lost[:3])} changed in training but is not in the state dict: there was no"
+            self.progress.note += " checkpoint, and a kill would have started it anew; make it a buffer"
+            return
         # Replaced in one step but not flushed to disk: a kill loses nothing, a power cut at most the whole unit.
         states = {"progress": vars(self.progress), "sizes": self.running.sizes}
-        states |= {"model": self.model.state_dict(), **self.optimisation.state_dict()}
+        states |= {"attributes": attributes, "model": self.model.state_dict(), **self.optimisation.state_dict()}
         with sealed_file(self.folder / CHECKPOINT, self.spec.id) as file:
             torch.save(states, file)
 
@@ -397,6 +408,7 @@ class Trainer:
             return
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         self.model.load_state_dict(state["model"])
+        restore(state.get("attributes", {}), self.model)
         self.optimisation.load_state_dict(state)
         self.progress = Progress(**state["progress"])
         # Memory that was too small is taken to be so still: a resumed training ends as an undisturbed one.

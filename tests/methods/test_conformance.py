@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -57,6 +60,63 @@ class _Drifting(CosineClassifier):
 
     def forward(self, distribution, labels):
         return super().forward(distribution, labels) * _Drifting.made
+
+
+class _Memory(CosineClassifier):
+    """Compares with the batches before, as a cross-batch memory does; which of its state is saved is an option."""
+
+    def __init__(self, num_classes, dim, saved=False):
+        super().__init__(num_classes, dim, 12.0)
+        self.calls, keep = 0, self.register_buffer if saved else self.__setattr__
+        keep("queue", torch.zeros(dim))
+
+    def forward(self, distribution, labels):
+        self.calls += 1
+        loss = super().forward(distribution, labels) + (distribution.mean @ self.queue).square().mean()
+        self.queue = 0.5 * self.queue + distribution.mean.detach().mean(0)
+        return loss
+
+
+class _Dice(CosineClassifier):
+    def __init__(self, num_classes, dim):
+        super().__init__(num_classes, dim, 12.0)
+        self.drawn = np.random.rand()  # noqa: NPY002
+
+    def forward(self, distribution, labels):
+        return (self.drawn + np.random.rand() + random.random()) * super().forward(distribution, labels)  # noqa: NPY002
+
+
+class _Listed(_Memory):
+    def get_extra_state(self):
+        return self.queue.tolist()
+
+    def set_extra_state(self, state):
+        self.queue = torch.tensor(state)
+
+
+def _warmed(keep):
+    class Warmed(_Good):
+        """Weighs its loss by what it saw before the first step."""
+
+        warm_start = True
+
+        def initialise(self, model, raw, labels):
+            keep(model.objective, raw.norm(dim=-1).mean())
+
+        def objective(self, num_classes, dim, base=None):
+            return _Weighed(num_classes, dim, 12.0)
+
+    return Warmed
+
+
+class _Weighed(CosineClassifier):
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.norm = 1.0
+        self.register_buffer("saved", torch.ones(()))
+
+    def forward(self, distribution, labels):
+        return self.norm * self.saved * super().forward(distribution, labels)
 
 
 class _Dead(CosineClassifier):
@@ -189,6 +249,9 @@ def _fitted(change):
         ("learns", _with(lambda c, d: _NoLoss(-0.0))),
         ("learns", _heads(lambda raw, training: torch.ones_like(raw) + 0 * raw)),
         ("deterministic", _with(lambda c, d: _Drifting(c, d, 12.0))),
+        ("resumes", _with(_Memory)),
+        ("resumes", _with(_Listed)),
+        ("resumes", _warmed(lambda loss, norm: setattr(loss, "norm", norm))),
     ],
 )
 def test_the_suite_fails_what_it_should(name, method):
@@ -201,6 +264,13 @@ def test_a_fit_and_dropout_in_training_alone_pass():
     check("independent", _heads(lambda raw, training: F.dropout(raw, 0.5, training)))
     for name in ("learns", "frozen"):
         check(name, _fitted(lambda model: model.spread.running_var.fill_(3.0)))
+
+
+def test_state_in_buffers_a_count_that_changes_no_value_and_numpys_draws_pass():
+    check("resumes", _with(lambda c, d: _Memory(c, d, saved=True)))
+    check("resumes", _warmed(lambda loss, norm: loss.saved.fill_(norm)))
+    for name in ("deterministic", "resumes"):
+        check(name, _with(_Dice))
 
 
 def test_published_settings_are_about_one_method_and_not_inherited():
