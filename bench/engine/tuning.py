@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 ONE_POINT = 0.01
 """MAP@R that a study for both gives up, at most, for a better confidence."""
 
+FAR = 30
+"""Times the median distance from the best of the first ten trials beyond which a trial's value tells a sampler nothing
+but that it is bad; the Gaussian process scales all values by their spread, and would see no other differences."""
+
 _ROUNDING = 1e-12
 
 
@@ -51,7 +55,8 @@ def propose(
     is the same after any kill, with any number of workers and after an edit of the code.
 
     A failed trial counts as a finished one with the worst value of those that have one, of each objective. Optuna's
-    samplers ignore trials in state ``FAIL``, so they would go on asking for settings where every loss is non-finite.
+    samplers ignore trials in state ``FAIL``, so they would go on asking for settings where every loss is non-finite. A
+    trial whose value is far off (:data:`FAR`), as of a loss that diverges but stays finite, is told in the same way.
 
     If there are two objectives, the Gaussian process seeks the largest increase of the hypervolume below the Pareto
     front (Daulton et al. 2020, arXiv:2006.05078), and the Parzen estimator splits the trials by their rank of dominance
@@ -72,12 +77,12 @@ def propose(
             chosen = optuna.samplers.TPESampler(seed=seed, multivariate=True, group=True, constant_liar=True)
         rebuilt = optuna.create_study(directions=["maximize"] * objectives, sampler=chosen)
         finished = [trial.values for trial in told if trial.values is not None]
-        worst = tuple(map(min, zip(*finished, strict=True))) or (0.0,) * objectives
+        worst = tuple(map(_worst, zip(*finished, strict=True))) or (0.0,) * objectives
         for trial in told:
             rebuilt.add_trial(
                 create_trial(
                     state=TrialState.COMPLETE,
-                    values=worst if trial.values is None else trial.values,
+                    values=list(map(max, trial.values or worst, worst)),
                     params=dict(trial.params),
                     distributions=distributions,
                 )
@@ -85,6 +90,17 @@ def propose(
         for params in asked:
             rebuilt.add_trial(create_trial(state=TrialState.RUNNING, params=dict(params), distributions=distributions))
         return dict(rebuilt.ask(distributions).params)
+
+
+def _worst(values: Sequence[float]) -> float:
+    """The worst of the values of one objective that is not far off."""
+    best = max(values)
+    gaps = [best - value for value in values]
+    # The first ten are drawn at random; of later ones most are near the best.
+    spread = sorted(filter(None, gaps[:10])) or sorted(filter(None, gaps))
+    if not spread or (best <= 1 and min(values) >= 0):
+        return min(values)
+    return best - max(gap for gap in gaps if gap <= FAR * spread[(len(spread) - 1) // 2])
 
 
 def distributions_of(space: Mapping[str, Range]) -> dict[str, BaseDistribution]:

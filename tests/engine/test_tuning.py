@@ -1,6 +1,9 @@
 """A study's proposals are a pure function of its records."""
 
+import math
+import random
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
 from bench.conformance import build
@@ -83,6 +86,52 @@ def test_the_half_of_the_space_where_every_trial_fails_is_left(sampler, most):
         told += [Told(params=p, values=None if p["a"] > 0.5 else (p["a"] - (p["b"] - 0.3) ** 2,)) for p in asked]
     assert sum(trial.values is None for trial in told[12:]) <= most
     assert max(trial.values for trial in told if trial.values is not None) > (0.4,)
+
+
+def _planted(bad, seed, trials=16):
+    """Distances in decades from the optimum of proposals 11 to 16 of a study whose upper fifth of rates diverges."""
+    rates, told = {"lr": Range(1e-5, 1.0, log=True)}, []
+    for number in range(trials):
+        params = propose((seed,), rates, "gp", number, told, [])
+        decade = math.log10(params["lr"])
+        value = bad if decade > -1 else -((decade + 3) ** 2)
+        told.append(Told(params=params, values=None if value is None else (value,)))
+    return [abs(math.log10(trial.params["lr"]) + 3) for trial in told[10:]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bad", [-1e2, -1e4, -1e9, -1e20])
+def test_a_huge_finite_value_blinds_the_sampler_no_more_than_a_failure(bad):
+    """Proposals 11 to 16 lay 0.6 to 1.1 decades from the optimum."""
+    failed, found = (fmean(d for seed in (0, 1, 3) for d in _planted(value, f"s{seed}")) for value in (None, bad))
+    assert found < failed + 0.01
+
+
+def _heard(monkeypatch, values):
+    """Values that a sampler is told."""
+    import optuna
+
+    heard, make = [], optuna.trial.create_trial
+    with monkeypatch.context() as patched:
+        patched.setattr(optuna.trial, "create_trial", lambda **trial: heard.append(trial["values"]) or make(**trial))
+        told = [Told(params={"b": 0.01 * n}, values=value) for n, value in enumerate(values)]
+        propose(("s",), {"b": SPACE["b"]}, "tpe", len(told), told, [], len(next(filter(None, values))))
+    return [tuple(value) for value in heard]
+
+
+def test_only_what_is_far_off_is_told_as_a_failure(monkeypatch):
+    rng = random.Random(0)
+    shares = [(rng.random(),) for _ in range(9)] + [(0.0,), None, (1.0,)]
+    near = [(1.0 - 1e-9 * rng.random(),) for _ in range(12)] + [(0.0,), (1.0,)]
+    pairs = [(rng.random(), rng.random()) for _ in range(12)]
+    losses = [(-rng.lognormvariate(0, 1),) for _ in range(12)]
+    for values in (shares, near, pairs, losses, [(-5.0,)] * 4):
+        worst = tuple(map(min, zip(*filter(None, values))))
+        assert _heard(monkeypatch, values) == [worst if value is None else value for value in values]
+    bad = [*losses, (-1e4,), None, (-1e300,)]
+    assert _heard(monkeypatch, bad) == [*losses, *[min(losses)] * 3]
+    # One good trial among many that diverge, and one that diverges among equal ones.
+    assert _heard(monkeypatch, [(-1.0,), (-1e8,), (-2e8,), (-1e20,)])[:3] == [(-1.0,), (-1e8,), (-2e8,)]
 
 
 def test_a_study_of_failures_alone_goes_on():
