@@ -1,6 +1,11 @@
 """bench.score in a notebook: files, summary, verdicts and the queries that fail."""
 
+import contextlib
+import os
 import re
+import signal
+import subprocess
+import sys
 
 import bench
 import numpy as np
@@ -134,3 +139,32 @@ def test_few_wrong_answers_are_said_to_tell_little():
 def test_a_wrong_argument_is_answered_with_the_right_one(call, said):
     with pytest.raises(TypeError, match=re.escape(said)):
         call()
+
+
+FORKED = """
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+import bench, numpy as np, torch
+
+def value(_):
+    torch.set_num_threads(max(2, torch.get_num_threads())) if _ is None else None
+    x = np.random.default_rng(0).normal(size=(1500, 64)).astype("float32")
+    scores = bench.score(x, np.arange(len(x)) % 30, confidence=abs(x[:, 0]), metrics=("map_at_r",))
+    return torch.get_num_threads(), scores.table.to_csv()
+
+threads, here = value(None)
+pool = ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("fork"))
+assert list(pool.map(value, range(2))) == [(1, here)] * 2 and threads > 1
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_that_is_forked_after_scoring_scores_too(tmp_path):
+    """It waited without end for the threads of its parent."""
+    process = subprocess.Popen([sys.executable, "-c", FORKED], cwd=tmp_path, start_new_session=True)
+    try:
+        assert process.wait(timeout=200) == 0
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
