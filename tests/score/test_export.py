@@ -71,6 +71,9 @@ def _ran(form, path, images):
     [
         pytest.param("cosface", None, "max_cosine", marks=pytest.mark.slow),
         ("dul_cls", "variance", "method"),
+        pytest.param("hib", "variance", "method", marks=pytest.mark.slow),
+        pytest.param("spe", "variance", "method", marks=pytest.mark.slow),
+        pytest.param("mc_dropout", "variance", "method", marks=pytest.mark.slow),
         pytest.param("el_nivmf", "concentration", "method", marks=pytest.mark.slow),
     ],
 )
@@ -87,7 +90,13 @@ def test_the_file_gives_what_the_network_gives(bench, tmp_path, form, method, sp
     mean = torch.nn.functional.normalize(embedding.distribution.mean, dim=-1)
     assert found["embedding"] == pytest.approx(mean.numpy(), abs=1e-5)
     assert found["confidence"] == pytest.approx(wanted.numpy(), rel=1e-5, abs=1e-5)
-    if spread:
+    if spread == "variance":  # of draws, scaled as the embedding is
+        distribution = embedding.distribution
+        draws = distribution.sample((20000,)) / distribution.mean.norm(dim=-1, keepdim=True)
+        drawn = draws.var(0)
+        drawn = drawn.mean(-1) if found[spread].ndim == 1 else drawn
+        assert found[spread] == pytest.approx(drawn.numpy(), rel=0.05)
+    elif spread:
         assert found[spread] == pytest.approx(getattr(embedding.distribution, spread).numpy(), rel=1e-5)
     assert about["confidence"] == confidence
     assert about["name"] == f"{method} on ndigit_smoke"
@@ -137,10 +146,18 @@ def test_every_method_can_be_exported(bench, tmp_path, method):
 
 
 @pytest.mark.slow
-def test_a_file_with_other_values_is_not_left(bench, tmp_path, monkeypatch):
-    _, folder = _unit(tmp_path, "cosface")
+@pytest.mark.parametrize(
+    ("method", "owner", "name", "wrong"),
+    [
+        ("cosface", exported.Exported, "_confidence", lambda self, raw, distribution: raw[:, 0]),
+        # The variance about a mean that is not of unit length, next to one that is.
+        ("hib", exported, "_spread", lambda held: {"variance": held["variance"]}),
+    ],
+)
+def test_a_file_with_other_values_is_not_left(bench, tmp_path, monkeypatch, method, owner, name, wrong):
+    _, folder = _unit(tmp_path, method)
     (tmp_path / NAMES["torch"]).write_bytes(b"of before")
-    monkeypatch.setattr(exported.Exported, "_confidence", lambda self, raw, distribution: raw[:, 0])
+    monkeypatch.setattr(owner, name, wrong)
     code, out, err = _export(bench, folder, "torch")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "the exported network differs from ours by" in err
