@@ -239,16 +239,18 @@ def answer_depth(labels: Tensor, k: int = NEAREST) -> int:
 def agreeing(labels: Tensor, *, apart: bool = False) -> int:
     """Number k of nearest neighbours for the :func:`agreement`, in a gallery with these classes ``[G]``.
 
-    It is the median number of images of a class, less one unless queries and gallery are ``apart``, from 1 to
-    :data:`NEAREST`. A fixed number would ask mostly
-    images of other classes where classes are small: then the share is highest for queries that find none of their own.
+    It is the median number of images of a class of two or more, less one unless queries and gallery are ``apart``, from
+    1 to :data:`NEAREST`. A fixed number would ask mostly images of other classes where classes are small: then the
+    share is highest for queries that find none of their own. Classes of one image, as distractors are, say nothing of
+    that.
 
     Example:
         >>> agreeing(torch.arange(40) // 4), agreeing(torch.arange(40) // 20)
         (3, 10)
     """
     sizes = torch.unique(labels, return_counts=True)[1]
-    return min(max(int(sizes.median()) - (not apart), 1), NEAREST)
+    sizes = sizes[sizes > 1]
+    return min(max(int(sizes.median()) - (not apart), 1), NEAREST) if len(sizes) else 1
 
 
 TIE_TOLERANCE = 1e-13

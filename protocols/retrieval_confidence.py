@@ -157,8 +157,11 @@ def consistency(unit: Tensor, labels: Tensor, ranking: Ranking, seed: int) -> Te
     after = ranking.group[:, NEAREST : NEAREST + 1]
     cut = (group == after) if after.shape[1] else (group == group[:, -1:]) & (ranking.beyond > 0)[:, None]
     asked = torch.cat([near, answers.rival[:, None]], 1).long()
-    valid = torch.cat([(near >= 0) & ~cut, answers.rival[:, None] >= 0], 1)
+    valid = (near >= 0) & ~cut
     valid[:, 0] = True
+    rival = answers.rival[:, None]
+    # It counts once: in a half where it is tied with others, each has its share.
+    valid = torch.cat([valid, (rival >= 0) & ~((near == rival) & valid).any(1, keepdim=True)], 1)
     same = labels[asked.clamp_min(0)] == labels[near[:, :1].long()]
     found = torch.empty(len(near), dtype=torch.float64)
     for place in torch.arange(len(near)).split(max(1, _BLOCK // (asked.shape[1] * max(dim, HALVES)))):

@@ -1,5 +1,6 @@
 """Retrieval confidences against plain loops, over all orders of tied neighbours."""
 
+import itertools
 import math
 import warnings
 from dataclasses import replace
@@ -175,17 +176,41 @@ def test_the_agreement_asks_as_many_as_a_class_has():
     assert view.retrieval_confidences("cosine")["agreement"].unique().tolist() == [1.0]
 
 
-def _consistency_by_hand(x, labels, query, seed):
-    scores = [float(x[query] @ x[j]) if j != query else -math.inf for j in range(len(x))]
+@pytest.mark.parametrize("lone", [0, 30, 50])
+def test_images_without_a_class_mate_leave_the_agreement_as_it_is(lone):
+    """With more lone classes than others it asked one neighbour, and was the same for all: an AUROC of .50, not .86."""
+    g = torch.Generator().manual_seed(0)
+    centres = torch.randn(40, 8, generator=g, dtype=torch.float64).repeat_interleave(12, 0)
+    x = centres + 1.2 * torch.rand(480, 1, generator=g) * torch.randn(480, 8, generator=g, dtype=torch.float64)
+    x = normalize(torch.cat([x, torch.randn(lone, 8, generator=g, dtype=torch.float64)]), dim=-1)
+    labels = torch.cat([torch.arange(40).repeat_interleave(12), torch.arange(40, 40 + lone)])
+    view = Embeddings(
+        labels=labels, ids=tuple(map(str, range(len(x)))), scorers={"cosine": lambda: ScoreMatrix(x @ x.T, "cosine")}
+    )
+    found = view.retrieval_confidences("cosine")["agreement"]
+    for query in range(0, len(x), 7):
+        near = [j for j in (x @ x[query]).argsort(descending=True).tolist() if j != query][:10]
+        share = sum(int(labels[j] == labels[near[0]]) for j in near) / 10
+        assert found[query].item() == pytest.approx(share, abs=1e-7)
+    right = view.query_values("cosine", (1,))["recall_at_1"]
+    assert confidence_auroc(found[~right.isnan()], right[~right.isnan()]) > 0.7
+    assert agreeing(labels, apart=True) == 10
+    assert agreeing(torch.arange(lone + 2)) == 1
+
+
+def _consistency_by_hand(x, labels, query, seed, scores=None):
+    scores = x @ x.T if scores is None else scores
+    scores = [float(scores[query, j]) if j != query else -math.inf for j in range(len(x))]
     order = sorted(range(len(x)), key=lambda j: -scores[j])[: len(x) - 1]
     rival = next((j for j in order if labels[j] != labels[order[0]]), None)
-    asked = order[:NEAREST] + [rival] * (rival is not None)
+    asked = {*order[:NEAREST], *([] if rival is None else [rival])}
     draw = torch.rand(HALVES, x.shape[1], generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     count = 0
     for row in draw:
         half = sorted(range(x.shape[1]), key=lambda d: float(row[d]))[: (x.shape[1] + 1) // 2]
-        cosine = {j: float(x[query, half] @ x[j, half] / x[j, half].norm()) for j in asked}
-        count += int(labels[max(cosine, key=cosine.get)] == labels[order[0]])
+        cosine = {j: float(x[query, half] @ x[j, half] / x[j, half].norm().clamp_min(1e-12)) for j in asked}
+        best = [j for j in asked if cosine[j] >= max(cosine.values()) - 1e-12]
+        count += sum(int(labels[j] == labels[order[0]]) for j in best) / len(best)
     return count / HALVES
 
 
@@ -199,6 +224,29 @@ def test_the_consistency_counts_halves_of_the_dimensions(dim):
         assert found[query].item() == _consistency_by_hand(x, labels, query, 5), query
     assert len(found.unique()) > 5
     assert not torch.equal(found, consistency(x, labels, ranking, seed=6))
+
+
+def test_a_rival_among_the_nearest_counts_once_where_halves_tie():
+    """The rival had two shares of a tie: .66 in place of .75."""
+    x = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 0, 0]], dtype=torch.float64)
+    x = normalize(x, dim=-1)
+    labels = torch.tensor([0, 0, 1])
+    ranking = rank(ScoreMatrix(x @ x.T), labels, depth=3, queries=torch.tensor([0]), answers=1)
+    found = torch.stack([consistency(x, labels, ranking, seed) for seed in range(60)]).mean()
+    shares = []
+    for half in itertools.combinations(range(4), 2):
+        near, rival = (float(x[0, list(half)] @ x[j, list(half)] / max(x[j, list(half)].norm(), 1e-12)) for j in (1, 2))
+        shares.append(0.5 if abs(near - rival) < 1e-12 else float(near > rival))
+    assert sum(shares) / 6 == 0.75
+    assert found.item() == pytest.approx(0.75, abs=0.02)
+    for seed in range(3):  # of bits, most of which tie in some half, ranked by scores that do not
+        g = torch.Generator().manual_seed(seed)
+        bits = normalize((torch.rand(40, 9, generator=g) < 0.6).double(), dim=-1)
+        scores, of = bits @ bits.T + 1e-6 * torch.rand(40, 40, generator=g), torch.arange(40) % 5
+        values = consistency(bits, of, rank(ScoreMatrix(scores), of, depth=NEAREST + 2, answers=7), seed)
+        for query in range(40):
+            by_hand = _consistency_by_hand(bits, of, query, seed, scores)
+            assert values[query].item() == pytest.approx(by_hand, abs=1e-7), query
 
 
 def test_the_consistency_does_not_depend_on_the_order_of_the_images_and_knows_ties():
