@@ -45,14 +45,15 @@ FREE = "free confidence"
 ABOUT = (
     "Mean over class splits of the means over their seeds [95 % t-interval of Nadeau and Bengio, with the variance"
     " factor 1/J + test/training classes: a heuristic], at the setting of the data set's own split, which is not among"
-    " them. Every method ranks by its own score. Differences are over common splits. Percent."
+    " them. Training and test classes are drawn anew, the validation classes are the same on all splits. Every method"
+    " ranks by its own score. Differences are over common splits. Percent."
 )
 """Legend of the tables."""
 
 ABOUT_SYSTEMS = (
     "AUGRC of Recall@1 of the plain method with the free confidence that validation chose on each split, minus that of"
     " the method with its own confidence: above 0, the method is the better system. Each side ranks by the scorer that"
-    " validation chose. Intervals as for the means. p:"
+    " validation chose. Intervals as for the means: no new draw of the validation classes. p:"
     f" t-test of the same heuristic for {_systems_title(*FIRST)}; Holm: adjusted over the methods of the table."
     " Methods whose confidence orders images as a free one does, on all splits, are left out."
 )
