@@ -195,7 +195,7 @@ def risk_rows(
                 yield row("confidence_auroc", confidence_auroc(kept, right), confidence=name, **extra)
 
 
-@test(group="risk", per="scorer", version=3)
+@test(group="risk", per="scorer", version=4)
 def risk(view: Embeddings, scorer: str) -> Iterator[Row]:
     """Areas under risk-coverage curves of confidences, points of them, and their AUROC of right and wrong answers.
 
@@ -203,7 +203,8 @@ def risk(view: Embeddings, scorer: str) -> Iterator[Row]:
     before there is a gallery), those that the ranking itself gives, and combinations of both: each image confidence
     with the margin, by the mean of the ranks that the queries have by the two; and with the margin and the agreement,
     by a logistic fit on validation classes if there are any. The fit of the margin and the agreement alone, which cost
-    nothing, tells whether the image confidence adds anything. Two confidences serve for comparison: a random one and
+    nothing, tells whether the image confidence adds anything. Images of the validation classes themselves are judged by
+    fits to the other classes. Two confidences serve for comparison: a random one and
     the oracle, the best possible one, which is each query's own value of the metric. The rows are those of
     :func:`risk_rows`; the value is nan for a logistic fit if all answers on the validation classes are right, or all
     wrong.
@@ -232,9 +233,30 @@ def combined_confidences(view: Embeddings, scorer: str) -> tuple[dict[str, Tenso
         fit = fit_on_validation(view, scorer, names)
         if fit is not None:
             together = "+".join(names)
-            combined[together] = fit([(of_images | of_ranking)[name] for name in names])
+            values = [(of_images | of_ranking)[name] for name in names]
+            combined[together] = _by_others(view, scorer, names, values) if view.held_out else fit(values)
             gaps |= set() if fit.found else {together}
     return combined, gaps
+
+
+FOLDS = 5
+"""Parts of the validation classes; images of each are judged by a fit to the others."""
+
+
+def _by_others(view: Embeddings, scorer: str, names: Sequence[str], values: Sequence[Tensor]) -> Tensor:
+    """Values of fits for queries of validation classes, ``[Q]``, none of which has seen the query's class."""
+    found, part = torch.zeros(len(values[0]), dtype=torch.float64), _part(view)
+    for number in range(FOLDS):
+        fit, own = fit_on_validation(view, scorer, names, without=number), part == number
+        if fit is not None:
+            found[own] = fit([each[own] for each in values])
+    return found
+
+
+def _part(view: Embeddings) -> Tensor:
+    """Part of the classes, from 0 to :data:`FOLDS` - 1, of each query."""
+    number: Tensor = torch.unique(view.labels, return_inverse=True)[1]
+    return (number if view.queries is None else number[view.queries]) % FOLDS
 
 
 def fitted_together(images: Iterable[str]) -> list[tuple[str, ...]]:
@@ -242,8 +264,10 @@ def fitted_together(images: Iterable[str]) -> list[tuple[str, ...]]:
     return [*((name, MARGIN, AGREEMENT) for name in images), (MARGIN, AGREEMENT)]
 
 
-def fit_on_validation(view: Embeddings, scorer: str, names: Sequence[str]) -> LogisticFit | None:
-    """Combination of confidences that suits clean images of validation classes.
+def fit_on_validation(
+    view: Embeddings, scorer: str, names: Sequence[str], without: int | None = None
+) -> LogisticFit | None:
+    """Combination of confidences that suits clean images of validation classes, all or ``without`` a part of them.
 
     It is None if there are no validation classes, they were trained on, or their images lack one of the confidences.
     """
@@ -255,6 +279,8 @@ def fit_on_validation(view: Embeddings, scorer: str, names: Sequence[str]) -> Lo
 
     def fit() -> LogisticFit:
         known = validation.confidences_of_queries() | validation.retrieval_confidences(scorer)
-        return LogisticFit.of([known[name] for name in names], validation.query_values(scorer, (1,))["recall_at_1"])
+        right = validation.query_values(scorer, (1,))["recall_at_1"]
+        right = right if without is None else right.masked_fill(_part(validation) == without, math.nan)
+        return LogisticFit.of([known[name] for name in names], right)
 
-    return validation.once(f"fit of {'+'.join(names)} under {scorer}", fit)
+    return validation.once(f"fit of {'+'.join(names)} under {scorer} without {without}", fit)

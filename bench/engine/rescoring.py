@@ -21,7 +21,7 @@ from ..methods.scorers.registry import get_scorer
 from ..protocols.declare import run_battery
 from ..protocols.embeddings import Embeddings
 from ..protocols.known_tests import load_tests
-from ..protocols.rows import FITTED, FITTED_TO_MARGIN, SplitRow
+from ..protocols.rows import FITTED, FITTED_TO_MARGIN, MARGIN_AND_AGREEMENT, SplitRow
 from ..site import Site
 from ..store.files import DamagedFile, file_sha256, file_texts, sha256, unpacked
 from ..store.folder import Store
@@ -349,6 +349,12 @@ def _common_view(record: TestRecord, first: StoredModel, images: ImageSet | None
     )
 
 
+def _judged_in_sample(record: TestRecord, item: SplitRow) -> bool:
+    """Whether a fit was judged on the validation images that it was fitted to, as up to version 3 of the test."""
+    old = str(record.spec.versions.get("test.risk")).partition("+")[0] in ("1", "2", "3")
+    return old and item["split"].startswith("val") and item["confidence"].endswith(MARGIN_AND_AGREEMENT)
+
+
 def key_of(item: SplitRow) -> tuple[object, ...]:
     """Columns that identify a row within a test."""
     return tuple(item.get(name) for name in ROW_KEYS)
@@ -356,7 +362,7 @@ def key_of(item: SplitRow) -> tuple[object, ...]:
 
 def compare_rows(record: TestRecord, rows: Iterable[SplitRow]) -> tuple[int, float | None]:
     """Number of values that a test has measured, too, and their largest absolute difference; None without any."""
-    own = {key_of(item): item["value"] for item in record.rows}
+    own = {key_of(item): item["value"] for item in record.rows if not _judged_in_sample(record, item)}
     pairs = {key_of(item): (own.get(key_of(item)), item["value"]) for item in rows}
     differences = [abs(one - two) for one, two in pairs.values() if one is not None and two is not None]
     return len(differences), max(differences, default=None)

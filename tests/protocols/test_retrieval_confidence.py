@@ -401,6 +401,36 @@ def _auroc_of_fit(view, names, right):
     return confidence_auroc(torch.from_numpy((of_test - mean) / scale @ weights), right)
 
 
+@pytest.mark.parametrize("some", [False, True])
+def test_validation_classes_are_judged_by_a_fit_to_the_others(some):
+    """A fit was chosen on the images that it was fitted to: noise that was fitted seemed to be of use."""
+    view, _ = _risk_rows()
+    queries = torch.arange(0, 300, 2) if some else None
+    noise = torch.randn(300, generator=torch.Generator().manual_seed(3))
+    validation = replace(
+        view.validation, confidences={"norm": noise}, held_out=True, own_scorers=("cosine",), queries=queries
+    )
+    blurred = replace(validation, clean=False, validation=validation)
+    for judged in (validation, blurred):
+        rows = run_battery(judged, load_tests(["risk"]))
+        right = judged.query_values("cosine", (1,))["recall_at_1"]
+        known = {**judged.confidences_of_queries(), **judged.retrieval_confidences("cosine")}
+        classes = view.labels if queries is None else view.labels[queries]
+        for names in (("margin", "agreement"), ("norm", "margin", "agreement")):
+            of = [known[name].double() for name in names]
+            found = torch.zeros(len(right), dtype=torch.float64)
+            for part in range(5):
+                own = torch.tensor([int(c) % 5 == part for c in classes])
+                found[own] = LogisticFit.of([v[~own] for v in of], right[~own])([v[own] for v in of])
+            (value,) = (
+                row["value"]
+                for row in rows
+                if (row["confidence"], row["metric"]) == ("+".join(names), "confidence_auroc")
+            )
+            assert value == pytest.approx(confidence_auroc(found, right), abs=1e-9)
+            assert value < confidence_auroc(LogisticFit.of(of, right)(of), right)
+
+
 def test_an_image_confidence_that_tells_right_from_wrong_adds_to_the_margin_and_the_agreement():
     view, _ = _risk_rows()
     known = {}
