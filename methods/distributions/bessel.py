@@ -371,6 +371,12 @@ def vmf_shortfall(concentration: Tensor, dim: int) -> Tensor:
     return result
 
 
+def perhaps_large(concentration: Tensor) -> bool:
+    """True if a concentration is beyond :data:`LARGE`, and always on a GPU, whose answer one would have to wait for."""
+    on_host = concentration.device.type == "cpu"
+    return not on_host or bool((concentration.detach() > LARGE).any())
+
+
 def released_log_uniform(dim: int) -> float:
     """Approximate log density of the uniform distribution on the unit sphere of R^dim, as in a public code.
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from .arrays import broadcast_shapes
-from .bessel import LARGE, vmf_log_normalizer, vmf_log_peak, vmf_log_uniform
+from .bessel import LARGE, perhaps_large, vmf_log_normalizer, vmf_log_peak, vmf_log_uniform
 from .von_mises_fisher import VonMisesFisher, on_sphere
 
 NORMALIZERS = ("heuristic", "exact", "none")
@@ -132,6 +132,7 @@ class NonIsotropicVonMisesFisher(Distribution):
         """Log densities of unit vectors ``value [*, D]``; not normalised unless ``normalizer`` is ``exact``."""
         # Squares of large concentrations leave the range of numbers: a power of 2, taken out, changes no digit.
         largest = self.concentration.detach().amax(-1)
+        narrow_ones = perhaps_large(largest)
         size = torch.ldexp(torch.ones_like(largest), torch.frexp(largest).exponent)
         size = torch.where(largest > LARGE, size, torch.ones_like(size))
         k = self.concentration / size.unsqueeze(-1)
@@ -140,6 +141,8 @@ class NonIsotropicVonMisesFisher(Distribution):
         stretched = (value.square() * squared).sum(-1)
         inner = (value * squared * self.loc).sum(-1)
         result = _assemble(inner, stretched, kt, k, self.normalizer, vmf_log_normalizer)
+        if not narrow_ones:
+            return result
         # kt s and log C(kt) both grow like kt: as in a von Mises-Fisher.
         away = 0.5 * (F.normalize(k * value, dim=-1) - F.normalize(k * self.loc, dim=-1)).square().sum(-1)
         narrow = _assemble(torch.zeros_like(inner), stretched, kt, k, self.normalizer, lambda kt, dim: 0.0 * kt)

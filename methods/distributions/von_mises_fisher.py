@@ -14,6 +14,7 @@ from torch.distributions import Distribution, constraints, register_kl
 from .arrays import array_form, broadcast_shapes
 from .bessel import (
     LARGE,
+    perhaps_large,
     vmf_log_normalizer,
     vmf_log_normalizer_ratio,
     vmf_log_peak,
@@ -104,17 +105,21 @@ class VonMisesFisher(Distribution):
         """Log densities of unit vectors ``value [*, D]`` with respect to the surface measure of the sphere."""
         k = self.concentration
         cosine = (value * self.loc).sum(-1)
+        density = k * cosine + vmf_log_normalizer(k, self.dim)
+        if not perhaps_large(k):
+            return density
         # k cos and log C both grow like k. For unit vectors |z - mu|^2 / 2 is 1 - cos.
         away = 0.5 * (value - self.loc).square().sum(-1)
         at_mode = vmf_log_peak(k, self.dim) + vmf_log_uniform(self.dim)
-        return torch.where(k > LARGE, at_mode - k * away, k * cosine + vmf_log_normalizer(k, self.dim))
+        return torch.where(k > LARGE, at_mode - k * away, density)
 
     def kl_to_uniform(self) -> Tensor:
         """KL divergence ``[*B]``, KL(vMF || uniform on the sphere) = k A(k) + log C(k) - log C(0) >= 0."""
         # k A and log C both grow like k while their sum grows like log k.
         k = self.concentration.double()
         kl = k * vmf_mean_resultant_length(k, self.dim) + vmf_log_normalizer_ratio(k, self.dim)
-        kl = torch.where(k > LARGE, vmf_log_peak(k, self.dim) - k * vmf_shortfall(k, self.dim), kl)
+        if perhaps_large(k):
+            kl = torch.where(k > LARGE, vmf_log_peak(k, self.dim) - k * vmf_shortfall(k, self.dim), kl)
         return kl.clamp_min(0.0).to(self.concentration.dtype)
 
     def entropy(self) -> Tensor:

@@ -9,6 +9,7 @@ from bench.errors import UserError
 from bench.report import exporters
 from bench.report.exporters import write_optuna
 from bench.report.frame import collect
+from bench.report.write import Judged
 from bench.site import Site
 from bench.store.folder import Store
 from bench.store.records import Epoch
@@ -75,7 +76,8 @@ def test_events_are_the_history_of_every_training(tmp_path, monkeypatch):
         history = tuple(Epoch(epoch=n, loss=3.0 / n, val_map_at_r=0.1 * n) for n in (1, 2, 3))
         store.write(record.model_copy(update={"history": history}))
     for _ in range(2):
-        paths = write_extras(["tensorboard"], Site(results=str(tmp_path)), results, tmp_path / "out", [])
+        judged = Judged(store, results)
+        paths = write_extras(["tensorboard"], Site(results=str(tmp_path)), judged, tmp_path / "out", [])
     assert paths == [tmp_path / "out" / "tensorboard"]
     records = list(store.trainings())
     assert len(records) == 2
@@ -92,4 +94,4 @@ def test_without_tensorboard_the_extra_is_named_before_anything_is_written(monke
     monkeypatch.setattr(exporters, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install 'probembed\[tensorboard\]'"):
         check_extras(["tensorboard"])
-    assert set(extra_tables.OTHERS) == {"bootstrap", "parquet", "optuna", "tensorboard"}
+    assert set(extra_tables.OTHERS) == {"bootstrap", "parquet", "side_by_side", "optuna", "tensorboard"}
