@@ -145,7 +145,8 @@ def _column(column: Any, key: str, words: dict[str, list[str]]) -> np.ndarray:
     from pyarrow import BaseExtensionType, compute, types
 
     if column.null_count:
-        raise BadInput(f"{key} has {column.null_count} empty cells")
+        row = compute.index(compute.is_null(column), True).as_py()
+        raise BadInput(f"{key} has {column.null_count} empty cells, first in row {row}: leave such rows out")
     flat, shape, kind, in_order = column, [len(column)], column.type, True
     while True:
         if isinstance(kind, BaseExtensionType) and hasattr(kind, "shape"):

@@ -191,6 +191,8 @@ LEFT = {
     "a deeper network": ("2 of its tensors are not of this network: layer9.0.w, layer9.1.w", lambda s: {
         **s, "layer9.0.w": torch.ones(1), "layer9.1.w": torch.ones(1)}),
     "adapters": ("1 of its tensors are not of", lambda s: _under("model.", {**s, "lora_A": torch.ones(1)})),
+    "a training that diverged": ("has values that are not finite", lambda s: {
+        **s, (last := [name for name in s if s[name].is_floating_point()][-3]): torch.full_like(s[last], torch.nan)}),
     "unknown names": (r"parameters missing, such as .*; its names are like body\.", lambda s: _under("body.", s)),
 }  # fmt: skip
 

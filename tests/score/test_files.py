@@ -327,7 +327,7 @@ BAD = {
     "truncated parquet": (_bytes("bad.parquet", lambda raw: raw[:-100]), "truncated or damaged"),
     "corrupt parquet": (_bytes("bad.parquet", lambda raw: raw[:4] + bytes(300) + raw[304:]), "damaged"),
     "ragged parquet": (_parquet(lambda c: {"embeddings": [[1.0], *c["embeddings"][1:]]}), "2 different lengths"),
-    "empty cells": (_parquet(lambda c: {"labels": [None, *c["labels"][1:]]}), "empty cells"),
+    "empty cells": (_parquet(lambda c: {"labels": [None, *c["labels"][1:]]}), "1 empty cells, first in row 0"),
     "text in parquet": (_parquet(lambda c: {"quality": [f"c{label}" for label in c["labels"]]}), "not text"),
     "logarithms": (_renamed("confidence", "log_variance"), "call its exponential, np.exp(log_variance), variance"),
     "nan of a row": (_npz(lambda a: {"embeddings": _with(a["embeddings"], (3, 1), np.nan)}), ", first in row 3; drop"),
