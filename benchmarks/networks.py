@@ -2,7 +2,7 @@
 
     uv run python benchmarks/networks.py [--only NAME,..]
 
-Prints the rows of the table of docs/running.md; a network that fails has the sentence of its error in the last column.
+Prints the rows of a Markdown table; a network that fails has the sentence of its error in the last column.
 """
 
 from __future__ import annotations

@@ -1,21 +1,19 @@
 """Trained networks for the functions of `import bench`, on a tiny data set of a plug-in."""
 
-import re
-from pathlib import Path
-
 import pytest
+from bench.commands.new import PluginKind, write_template
 
 from tests.in_process import run_here
 
 METHODS = ("dul_cls", "cosface", "pfe", "deep_ensemble", "untrained")
-GUIDE = Path(__file__).parents[2] / "CONTRIBUTING.md"
 
 
 @pytest.fixture(scope="session")
 def dots(tmp_path_factory):
-    """Plug-in with the data set of the guide: 60 noisy patterns of 12 x 12 pixels."""
+    """Plug-in with the data set of `bench new dataset`, smaller: 60 noisy patterns of 12 x 12 pixels."""
     path = tmp_path_factory.mktemp("plugin") / "dots.py"
-    path.write_text(re.search(r"```python\n(# dots.py\n.*?)```", GUIDE.read_text(), re.S)[1])
+    write_template(PluginKind.dataset, "dots", path)
+    path.write_text(path.read_text().replace("= 64, 8, 16", "= 60, 6, 12"))
     return path
 
 

@@ -1,49 +1,28 @@
-"""The complete plug-ins in README and CONTRIBUTING pass the checks, and run together."""
+"""The complete plug-in of the README passes its check, and what is written from the code is current."""
 
 import re
 from pathlib import Path
 
 import pytest
+from bench.registry import import_file
 
 ROOT = Path(__file__).parents[2]
 
 
-def _blocks():
-    """Python blocks whose first line names their file, by that name."""
-    text = "".join((ROOT / name).read_text() for name in ("README.md", "CONTRIBUTING.md"))
-    return dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", text, re.DOTALL))
-
-
-CHECKS = {
-    "tiny.py": ("test", "--method", "tiny"),
-    "shaky.py": ("test", "--method", "shaky"),
-    "dots.py": ("test", "--dataset", "dots"),
-    "angles.py": ("test", "--test", "angles"),
-    "apart.py": ("list", "scorers", "--check"),
-    "dim.py": ("list", "corruptions", "--check"),
-}
-
-
-def test_every_complete_block_is_checked():
-    assert set(_blocks()) == set(CHECKS)
+def test_the_list_of_options_is_current():
+    table = import_file(ROOT / ".ci" / "option_table.py")
+    text = table.PAGE.read_text(encoding="utf-8")
+    assert "`--tune-for <retrieval|confidence|both>`" in table.current("")
+    assert table.current(text) == text, "type: uv run python .ci/option_table.py"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CHECKS)
-def test_a_complete_plugin_of_the_docs_passes_its_check(inside, tmp_path, name):
+def test_the_method_of_the_readme_passes_its_check_and_runs(cli, tmp_path):
     """Fault A1: the "complete" method of the README failed `bench test`."""
-    (tmp_path / name).write_text(_blocks()[name])
-    shown = inside(*CHECKS[name], "--plugin", name).stdout
-    assert name.removesuffix(".py") in shown
-
-
-@pytest.mark.slow
-def test_the_plugins_of_the_docs_run_together(cli, tmp_path):
-    for name, text in _blocks().items():
-        (tmp_path / name).write_text(text)
-    plugins = [part for name in _blocks() for part in ("--plugin", name)]
-    asked = ("--method", "tiny,shaky", "--dataset", "dots", "--corruptions", "crop,dim:3", "--scorers", "apart")
-    cli("run", *asked, "--hparams", "default", "--seeds", "1", "--set", "optim.epochs=1", "--workers", "2", *plugins)
-    table = (tmp_path / "results" / "runs" / "metrics.csv").read_text()
-    for said in ("shaky", "tiny", "apart", "test_dim", "closest", "centre"):
-        assert f",{said}," in table
+    blocks = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL))
+    assert set(blocks) == {"tiny.py"}
+    (tmp_path / "tiny.py").write_text(blocks["tiny.py"])
+    assert "tiny" in cli("test", "--method", "tiny", "--plugin", "tiny.py").stdout
+    asked = ("--method", "tiny", "--dataset", "ndigit_smoke", "--plugin", "tiny.py", "--workers", "1")
+    cli("run", *asked, "--hparams", "default", "--seeds", "1", "--set", "optim.epochs=1")
+    assert ",tiny," in (tmp_path / "results" / "runs" / "metrics.csv").read_text()
