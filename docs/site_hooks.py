@@ -6,6 +6,7 @@ imports as bench.methods), so it is shown a folder of links in which every packa
 """
 
 import contextlib
+import inspect
 import io
 import re
 import shutil
@@ -14,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from bench.cli import main
+from bench.protocols.known_tests import BUILT_IN, load_tests
 from bench.protocols.metrics import METRICS
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File
@@ -114,11 +116,11 @@ def _relinked(text, folder):
 
 
 def _metrics_page():
-    """The page that lists every built-in metric."""
+    """The page that lists every built-in metric, and says what every test does."""
     lines = [
         "# Metrics",
         "",
-        "Every metric of the tidy table, made of the table in `protocols/metrics.py`. Values are fractions, printed",
+        "Every metric of the tidy table, then what each test does, from `protocols/`. Values are fractions, printed",
         "in percent if the unit is a share. `bench score --metrics` takes the names in the column *asked as*, or a",
         "metric's own; those without a name there are computed whenever there is a confidence. *Region*: two methods",
         "that differ by less are practically equivalent ([verdicts](protocol.md#statistics)); it is our convention.",
@@ -132,4 +134,7 @@ def _metrics_page():
         region = f"{metric.equivalence:g}" if metric.equivalence else ""
         cells = [f"`{metric.name}`", metric.title, metric.of, metric.better or "neither", metric.unit, bounds, region]
         lines.append(f"| {' | '.join([*cells, asked_as, metric.source])} |")
+    for test in load_tests(BUILT_IN):
+        text = inspect.getdoc(test.run).partition("\nExample")[0]
+        lines += ["", f"## {test.group}", "", re.sub(r":\w+:`~?(?:[\w.]+\.)?(\w+)`", r"`\1`", text)]
     return "\n".join(lines) + "\n"
