@@ -1,7 +1,8 @@
 """Pack the records of the study (docs/study.md), and recompute its tables from what the repository has of them.
 
     python benchmarks/study.py pack RESULTS.. --out results/study
-    python benchmarks/study.py tables results/study --figure docs/figures/study.svg --page docs/study.md
+    python benchmarks/study.py tables results/reference results/study --page docs/study.md --figures docs/figures
+    python benchmarks/study.py tables results/study/ndigit-both.tar.xz
 
 Results of several sessions are packed together: RESULTS may be archives, too, the former ones first.
 
@@ -13,7 +14,8 @@ the trainings of trials, which ``bench status --check`` then misses (the values 
 otherwise left out of seeds from 5 on.
 
 ``tables`` recomputes the comparison of systems over class splits or seeds from records or archives, by code of its
-own, without ``bench``.
+own, without ``bench``. It prints a table for each data set, question and method, or writes the summary of all data sets
+to the page and draws every difference.
 """
 
 from __future__ import annotations
@@ -69,6 +71,14 @@ QUESTIONS = {
     "at_query_time": "At query time",
     "of_network": "AUROC of Recall@1 before the gallery, own minus free confidence of the same network",
 }
+DRAWN = {
+    "Before the gallery": {"against_norm": 0.15, "before_gallery": -0.2},
+    "At query time": {"at_query_time": 0.0},
+}
+"""Questions of the figures' panels, and where in a method's line each is drawn."""
+
+MARKERS = {"against_norm": "o", "before_gallery": "s", "at_query_time": "o"}
+SHOWN = ("test", "test_crop")
 KINDS = {
     "test": "clean",
     "test_crop": "crops",
@@ -83,6 +93,23 @@ FEW_ERRORS = 100
 
 PLAIN = {"cub200": "arcface", "cars196": "arcface"}
 """Plain methods by data set; ``cosface`` for all others."""
+
+FIGURES = {
+    "study_frozen": ("grocery", "cub200", "cars196", "grocery-squeezenet", "cub200-squeezenet"),
+    "study_trained": ("grocery-trained", "cub200-trained", "ndigit-both", "glyphs-both"),
+    "study_toys": ("ndigit", "glyphs", "omniglot"),
+}
+"""Names of the figures, and the archives that they show; the tables of the page have them in the same order."""
+
+NETWORKS = {
+    "grocery": "frozen Lite0",
+    "cub200": "frozen Lite0",
+    "cars196": "frozen Lite0",
+    "squeezenet": "frozen SqueezeNet",
+    "trained": "trained Lite0",
+    "both": "tuned for both",
+}
+"""What was trained, by the last part of an archive's name; ``tuned`` for all others."""
 
 
 def wanted(row: dict[str, Any], short: bool, default: str) -> bool:
@@ -233,7 +260,8 @@ class Tested:
         index = ["split", "metric", "confidence", "seed"]
         self.rows = rows[meant & (rows["scorer"] == self.scorer)].set_index(index)["value"].sort_index()
         by_own = rows[meant & (rows["scorer"] == rows["own_scorer"]) & (rows["split"] == "test")]
-        self.means = by_own[by_own["confidence"] == ""].groupby("metric")["value"].mean()
+        by_own = by_own[by_own["confidence"] == ""].set_index(["metric", "seed"])["value"].sort_index()
+        self.by_own = {metric: by_own.loc[metric] for metric in ("map_at_r", "recall_at_1")}
 
     def free(self, question: str) -> tuple[str, ...]:
         """Names of the free confidences that a question allows."""
@@ -327,16 +355,21 @@ def compared(
             values += [float(better.mean())] if number else better.tolist()
         if values:
             rows[method] = (*summary(values, ratio), len(values))
+    return ordered(rows)
+
+
+def ordered(rows: dict[str, tuple[float, ...]]) -> Comparisons:
+    """Comparisons by mean difference, the largest first, with p-values adjusted by Holm."""
     adjusted = holm(pd.Series({name: row[3] for name, row in rows.items()}, dtype=float))
-    ordered = sorted(rows.items(), key=lambda item: -item[1][0])
-    return {name: (*row[:4], float(adjusted[name]), row[4]) for name, row in ordered}
+    by_mean = sorted(rows.items(), key=lambda item: -item[1][0])
+    return {name: (*row[:4], float(adjusted[name]), row[4]) for name, row in by_mean}
 
 
-def cell(row: tuple[float, ...], whole: bool) -> str:
+def cell(row: tuple[float, ...], whole: bool, digits: int = 2) -> str:
     """A difference in points, with its interval if ``whole``, and stars: it excludes 0, also after adjustment."""
     mean, low, high, _, adjusted, _ = row
-    ends = f" [{100 * low:+.2f}, {100 * high:+.2f}]" if whole else ""
-    return f"{100 * mean:+.2f}{ends}" + r"\*" * (0 if low <= 0 <= high else 2 if adjusted < 0.05 else 1)
+    ends = f" [{100 * low:+.{digits}f}, {100 * high:+.{digits}f}]" if whole else ""
+    return f"{100 * mean:+.{digits}f}{ends}" + r"\*" * (0 if low <= 0 <= high else 2 if adjusted < 0.05 else 1)
 
 
 def table(found: dict[str, Comparisons], with_p: bool) -> Iterator[str]:
@@ -352,73 +385,148 @@ def table(found: dict[str, Comparisons], with_p: bool) -> Iterator[str]:
         yield "| " + " | ".join([name, cells[0], *([f"{adjusted:.2g}"] if with_p else []), *cells[1:]]) + " |"
 
 
-def tables(results: Path, figure: Path | None, page: Path | None) -> None:
-    """Print or write to a page, for each data set and question, the comparison of every method with the plain one."""
-    frame, ratios = frame_of(results)
-    drawn: dict[str, Comparisons] = {}
-    text = "" if page is None else page.read_text("utf-8")
-    for dataset, of_dataset in frame.groupby("dataset"):
-        number = int(of_dataset["class_split"].max())
-        ratio = ratios.get(str(dataset), math.nan) if number else 0.0
-        tested = {key: Tested(rows) for key, rows in of_dataset.groupby(["method", "class_split"])}
-        plain = PLAIN.get(str(dataset).split("-")[0], "cosface")
-        kinds = [images for images in KINDS if images in set(of_dataset["split"])]
-        parts = []
+class Compared:
+    """The comparisons of one data set: of systems by question and kind of images, and of retrieval."""
+
+    def __init__(self, dataset: str, rows: pd.DataFrame, ratio: float) -> None:
+        self.number = int(rows["class_split"].max())
+        self.plain = PLAIN.get(dataset.split("-")[0], "cosface")
+        self.title = f"{dataset.split('-')[0]}, {NETWORKS.get(dataset.split('-')[-1], 'tuned')}"
+        self.tested = {key: Tested(rows) for key, rows in rows.groupby(["method", "class_split"])}
+        self.ratio = ratio if self.number else 0.0
+        kinds = [images for images in KINDS if images in set(rows["split"])]
+        self.systems = {
+            question: {images: compared(self.tested, self.plain, question, images, self.ratio) for images in kinds}
+            for question in QUESTIONS
+        }
+
+    def retrieval(self, rival: str, metric: str) -> Comparisons:
+        """Every method's values on clean images under its own score minus those of a rival."""
+        found = {}
+        for method in {name for name, _ in self.tested} - {rival}:
+            numbers = [number for name, number in self.tested if name == method and (rival, number) in self.tested]
+            pairs = ((self.tested[method, number].by_own, self.tested[rival, number].by_own) for number in numbers)
+            values = [(own[metric] - other[metric]).dropna() for own, other in pairs]
+            of_unit = [float(each.mean()) for each in values] if self.number else [*values[0]] if values else []
+            if of_unit:
+                found[method] = (*summary(of_unit, self.ratio), len(of_unit))
+        return ordered(found)
+
+
+def every(results: list[Path]) -> dict[str, Compared]:
+    """Comparisons by data set."""
+    found = {}
+    for path in results:
+        frame, ratios = frame_of(path)
+        for dataset, rows in frame.groupby("dataset"):
+            found[str(dataset)] = Compared(str(dataset), rows, ratios.get(str(dataset), math.nan))
+    return found
+
+
+def print_tables(found: dict[str, Compared]) -> None:
+    """Print, for each data set and question, the comparison of every method with the plain one."""
+    for dataset, of_dataset in found.items():
+        print(f"## {dataset}: plain method {of_dataset.plain}\n")
         for question, asked in QUESTIONS.items():
-            found = {images: compared(tested, plain, question, images, ratio) for images in kinds}
-            parts += [f"{asked}:", "\n".join(table(found, with_p=number > 0))]
-            if number and question in OWN:
-                drawn |= {f"{dataset}, {asked.lower()}, {KINDS[images]}": rows for images, rows in found.items()}
-        parts.append(
-            textwrap.fill(
-                f"MAP@R and Recall@1 under the own score of each method, percent: {means(tested)}.",
-                120,
-                break_on_hyphens=False,
-            )
-        )
-        block = "\n\n".join(parts)
-        if page is None:
-            print(f"## {dataset}: plain method {plain}\n\n{block}\n")
-        else:
-            place = re.compile(rf"(?<=<!-- tables of {dataset} -->\n\n).*?(?=\n\n<!-- end -->)", re.DOTALL)
-            text, number_of_marks = place.subn(lambda _, block=block: block, text)
-            if number_of_marks != 1:
-                sys.exit(f"{page} has {number_of_marks} times the marks of the tables of {dataset}, not once")
-    if page is not None:
-        page.write_text(text, "utf-8")
-    if figure is not None and drawn:
-        draw(drawn, figure)
+            print(f"{asked}:\n\n" + "\n".join(table(of_dataset.systems[question], of_dataset.number > 0)) + "\n")
+        said = f"MAP@R and Recall@1 under the own score of each method, percent: {means(of_dataset.tested)}."
+        print(textwrap.fill(said, 120, break_on_hyphens=False) + "\n")
+
+
+def counts(rows: Comparisons) -> str:
+    """Numbers of methods that are better and worse, in brackets after Holm's adjustment."""
+    signs = [(low > 0, high < 0, adjusted < 0.05) for _, low, high, _, adjusted, _ in rows.values()]
+    better, worse = ([sure for *of, sure in signs if of[place]] for place in (0, 1))
+    return f"{len(better)}/{len(worse)} ({sum(better)}/{sum(worse)})"
+
+
+def systems_table(found: dict[str, Compared]) -> Iterator[str]:
+    """Lines of the page's table of systems: in how many methods a learned confidence is better and worse."""
+    questions = {"against_norm": "norm", "before_gallery": "chosen", "at_query_time": "query"}
+    kinds = ("test", "test_crop")
+    yield "| data | methods | " + " | ".join(f"{head}, {KINDS[k]}" for head in questions.values() for k in kinds) + " |"
+    yield "|---|--:" + "|---" * len(questions) * len(kinds) + "|"
+    for one in found.values():
+        cells = [counts(one.systems[question][images]) for question in questions for images in kinds]
+        yield f"| {one.title} | {len(one.systems['before_gallery']['test'])} | " + " | ".join(cells) + " |"
+
+
+def retrieval_table(found: dict[str, Compared]) -> Iterator[str]:
+    """Lines of the page's table of retrieval: the plain method, against the network as it is and the best other one."""
+    yield "| data | plain method | minus untrained: MAP@R | Recall@1 | highest other MAP@R, minus plain |"
+    yield "|---" * 5 + "|"
+    for one in found.values():
+        metrics = ("map_at_r", "recall_at_1")
+        plain = [
+            np.mean([each.by_own[metric].mean() for (name, _), each in one.tested.items() if name == one.plain])
+            for metric in metrics
+        ]
+        gains = [one.retrieval("untrained", metric).get(one.plain) for metric in metrics]
+        best, gain = next(iter(one.retrieval(one.plain, "map_at_r").items()))
+        cells = [f"`{one.plain}` {100 * plain[0]:.1f}, {100 * plain[1]:.1f}"]
+        cells += [cell(each, whole=True, digits=1) if each else "" for each in gains]
+        yield f"| {one.title} | " + " | ".join([*cells, f"`{best}` {cell(gain, whole=True, digits=1)}"]) + " |"
+
+
+def write_page(found: dict[str, Compared], page: Path) -> None:
+    """Write both tables to a page, between its marks."""
+    text = page.read_text("utf-8")
+    for name, lines in (("systems", systems_table(found)), ("retrieval", retrieval_table(found))):
+        place = re.compile(rf"(?<=<!-- tables of {name} -->\n\n).*?(?=\n\n<!-- end -->)", re.DOTALL)
+        block = "\n".join(lines)
+        text, number = place.subn(lambda _, block=block: block, text)
+        if number != 1:
+            sys.exit(f"{page} has {number} times the marks of the table of {name}, not once")
+    page.write_text(text, "utf-8")
 
 
 def means(tested: dict[tuple[str, int], Tested]) -> str:
     """Means of MAP@R and Recall@1 on clean test images under the own scores, as ``splits.csv`` has, the best first."""
-    values = [[one.means[metric] for metric in ("map_at_r", "recall_at_1")] for one in tested.values()]
+    values = [[one.by_own[metric].mean() for metric in ("map_at_r", "recall_at_1")] for one in tested.values()]
     index = pd.MultiIndex.from_tuples(tested)
     of_methods = (100 * pd.DataFrame(values, index=index)).groupby(level=0).mean().sort_values(0, ascending=False)
     return "; ".join(f"`{name}` {map_at_r:.1f}, {recall:.1f}" for name, map_at_r, recall in of_methods.itertuples())
 
 
-def draw(found: dict[str, Comparisons], path: Path) -> None:
-    """Draw the differences with their intervals, a panel per data set, question and kind of images."""
+def draw(found: dict[str, Compared], path: Path) -> None:
+    """Draw the differences of systems with their intervals, a line of panels per data set."""
     import matplotlib as mpl
     import matplotlib.pyplot as plt
 
     mpl.rcParams |= {"svg.hashsalt": "study", "svg.fonttype": "none"}
-    columns = 2
-    height = 0.8 + 0.22 * max(map(len, found.values()))
-    lines = -(-len(found) // columns)
-    panels, axes = plt.subplots(lines, columns, figsize=(9, height * lines), squeeze=False, layout="constrained")
-    for axis, (title, rows) in zip(axes.flat, found.items()):
-        ordered = list(rows.items())[::-1]
-        for place, (_, (mean, low, high, *_)) in enumerate(ordered):
-            colour = "#0072B2" if low > 0 else "#D55E00" if high < 0 else "#666666"
-            axis.plot([100 * low, 100 * high], [place, place], color=colour, linewidth=1.5)
-            axis.plot(100 * mean, place, "o", color=colour, markersize=4)
-        axis.axvline(0, color="black", linewidth=0.8)
-        axis.set_yticks(range(len(ordered)), [name for name, _ in ordered], fontsize=8)
-        axis.set_title(title, fontsize=9)
-        axis.set_xlabel("AUGRC, plain minus method, points", fontsize=8)
-    panels.savefig(path, metadata={"Date": None})
+    panels = {f"{name}, {KINDS[images]}": (questions, images) for name, questions in DRAWN.items() for images in SHOWN}
+    sizes = [len(one.systems["at_query_time"]["test"]) for one in found.values()]
+    figure, axes = plt.subplots(
+        len(found), len(panels), figsize=(10, 0.6 * len(sizes) + 0.21 * sum(sizes)), squeeze=False, sharex="col",
+        sharey="row", layout="constrained", gridspec_kw={"height_ratios": [size + 1 for size in sizes]},
+    )  # fmt: skip
+    for line, one in zip(axes, found.values()):
+        names = [*one.systems["at_query_time"]["test"]][::-1]
+        for axis, (title, (questions, images)) in zip(line, panels.items()):
+            for question, offset in questions.items():
+                rows = one.systems[question][images]
+                for place, (mean, low, high, _, adjusted, _) in (
+                    (names.index(name), row) for name, row in rows.items()
+                ):
+                    colour = "#0072B2" if low > 0 else "#D55E00" if high < 0 else "#666666"
+                    face = colour if adjusted < 0.05 and not low <= 0 <= high else "white"
+                    style = {"color": colour, "markerfacecolor": face, "markersize": 4}
+                    axis.plot([100 * low, 100 * high], [place + offset] * 2, color=colour, linewidth=1.2)
+                    axis.plot(100 * mean, place + offset, MARKERS[question], **style)
+            axis.axvline(0, color="black", linewidth=0.8)
+            axis.set_yticks(range(len(names)), names, fontsize=7)
+            axis.tick_params(axis="x", labelsize=7, labelbottom=True)
+            if axis in axes[0]:
+                axis.set_title(title, fontsize=8)
+        line[0].set_ylabel(one.title.replace(", ", "\n"), fontsize=8)
+    said = (
+        "AUGRC, plain minus method, points; above 0 the method with its own confidence is better",
+        "before the gallery: circles against the norm, squares against the confidence that validation chose",
+        "filled: also after Holm's adjustment",
+    )
+    figure.supxlabel("\n".join(said), fontsize=8)
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
 
 
 def main() -> None:
@@ -431,14 +539,26 @@ def main() -> None:
     packing.add_argument("--short", action="store_true", help="leave out trainings of trials, and more values")
     packing.add_argument("--out", type=Path, required=True)
     making = commands.add_parser("tables", help="print the tables of systems")
-    making.add_argument("results", type=Path, help="a results folder, one with archives, or an archive")
-    making.add_argument("--figure", type=Path, help="draw those over class splits to this file")
-    making.add_argument("--page", type=Path, help="write them to this page, between its marks, and print nothing")
+    making.add_argument("results", nargs="+", type=Path, help="results folders, some with archives, or archives")
+    making.add_argument("--figures", type=Path, help="draw the differences, to files in this folder")
+    making.add_argument(
+        "--page", type=Path, help="write the summary to this page, between its marks, and print nothing"
+    )
     given = parser.parse_args()
     if given.command == "pack":
         pack(given.results, given.whole, given.out, given.short)
-    else:
-        tables(given.results, given.figure, given.page)
+        return
+    found = every(given.results)
+    if given.page is None and given.figures is None:
+        print_tables(found)
+        return
+    missing = [name for names in FIGURES.values() for name in names if name not in found]
+    if missing:
+        sys.exit(f"the page and its figures need records of {', '.join(missing)}, too: results/reference results/study")
+    if given.page is not None:
+        write_page({name: found[name] for names in FIGURES.values() for name in names}, given.page)
+    for figure, names in FIGURES.items() if given.figures else ():
+        draw({name: found[name] for name in names}, given.figures / f"{figure}.svg")
 
 
 if __name__ == "__main__":
