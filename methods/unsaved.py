@@ -73,7 +73,10 @@ def _parts(value: Any, digest: Any) -> list[bytes]:
     if isinstance(value, torch.Generator):
         value = value.get_state()
     if isinstance(value, Tensor):
-        value = value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+        if value.is_meta:  # it has no values
+            return [repr(value.shape).encode()]
+        value = value.detach().cpu().to_dense().resolve_conj().resolve_neg()
+        value = value.contiguous().flatten().view(torch.uint8).numpy()
     if isinstance(value, np.ndarray) and value.dtype != object:
         return [repr(value.shape).encode(), np.ascontiguousarray(value).tobytes()]
     if isinstance(value, Mapping):

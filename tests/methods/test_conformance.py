@@ -77,6 +77,12 @@ class _Memory(CosineClassifier):
         return loss
 
 
+class _Unseen(CosineClassifier):
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.register_buffer("best", torch.full((3,), torch.nan))
+
+
 class _Dice(CosineClassifier):
     def __init__(self, num_classes, dim):
         super().__init__(num_classes, dim, 12.0)
@@ -269,6 +275,7 @@ def test_a_fit_and_dropout_in_training_alone_pass():
 def test_state_in_buffers_a_count_that_changes_no_value_and_numpys_draws_pass():
     check("resumes", _with(lambda c, d: _Memory(c, d, saved=True)))
     check("resumes", _warmed(lambda loss, norm: loss.saved.fill_(norm)))
+    check("resumes", _with(lambda c, d: _Unseen(c, d, 12.0)))
     for name in ("deterministic", "resumes"):
         check(name, _with(_Dice))
 
