@@ -47,7 +47,7 @@ def require_finite(scorer: Scorer, scores: Tensor, *images: Tensor) -> None:
         counts = torch.zeros(1 + max(int(rows.max()) for rows in images) if images else 0)
         for dim, rows in enumerate(images):
             counts.index_add_(0, rows, bad.sum(1 - dim) / bad.shape[1 - dim])
-        image = int(counts.argmax()) if images else None
+        image = int(counts.argmax()) if images and not bad.all() else None  # no row stands out
         raise NotFiniteError(f"scorer {scorer.name!r} gave {int(bad.sum())} scores that are not finite", image)
 
 

@@ -80,8 +80,11 @@ def score_set(
             groups.discard("risk")
         rows = [row for row in run_battery(view, load_tests(groups)) if is_wanted(row["metric"], wanted)]
     except NotFiniteError as error:
-        row = "" if error.image is None else f", most of them with row {ordered.embeddings.order[error.image]} (from 0)"
-        raise BadInput(f"{error}{row}; scale that row or drop it, or use another scorer") from None
+        row, what = "", "the embeddings"
+        if error.image is not None:
+            row = f", most of them with row {ordered.embeddings.order[error.image]} (from 0)"
+            what = "that row or drop it"
+        raise BadInput(f"{error}{row}; scale {what}, or use another scorer") from None
     except ValueError as error:
         raise BadInput(str(error)) from None
     values = {name: view.query_values(name) if ranked else {} for name in names}

@@ -431,3 +431,13 @@ def test_a_scorer_that_was_not_asked_for_is_not_tried(monkeypatch):
     monkeypatch.setattr(scoring, "pairwise_score", lambda name, *two: tried.append(name) or pairwise(name, *two))
     bench.score(*_world(), scorers=["cosine"], metrics=RETRIEVAL)
     assert tried == ["cosine"]
+
+
+@pytest.mark.parametrize(
+    ("far", "said"), [(slice(5, 6), "most of them with row 5 "), (slice(None), "finite; scale the embeddings,")]
+)
+def test_a_row_is_blamed_for_scores_that_are_not_finite_only_if_it_stands_out(far, said):
+    embeddings = np.random.default_rng(0).normal(size=(60, 8))
+    embeddings[far] *= 1e200
+    with pytest.raises(ValueError, match=said):
+        bench.score(embeddings, np.arange(60) // 6, scorers=["raw_l2"], normalize=False)
