@@ -18,7 +18,8 @@ def unsaved(model: nn.Module) -> dict[str, bytes]:
     that a new model with the state dict goes on as this one does. Attributes of modules with a ``get_extra_state`` of
     their own are left to it. Not seen is what code keeps outside the model: in globals, in closures.
     """
-    held = {id(value) for value in (*model.modules(), *model.state_dict(keep_vars=True).values())}
+    saved = model.state_dict(keep_vars=True).values()
+    held = {id(value) for value in (*model.modules(), *saved)} | set(filter(None, map(_memory, saved)))
     return {name: _digest(value, held, set()) for name, value in _attributes(model)}
 
 
@@ -58,7 +59,7 @@ def _digest(value: Any, held: Collection[int], seen: set[int]) -> bytes:
     parts: Any
     if value is None or isinstance(value, bool | int | float | complex | str | bytes):
         parts = [repr(value).encode()]
-    elif id(value) in held:
+    elif id(value) in held or _memory(value) in held:  # a view of a parameter is as the parameter is
         parts = [repr(getattr(value, "shape", "")).encode()]
     elif id(value) in seen:  # a cycle
         parts = []
@@ -66,6 +67,12 @@ def _digest(value: Any, held: Collection[int], seen: set[int]) -> bytes:
         seen.add(id(value))
         parts = _parts(value, lambda part: _digest(part, held, seen))
     return blake2b(b"".join([type(value).__qualname__.encode(), *parts]), digest_size=16).digest()
+
+
+def _memory(value: Any) -> int:
+    """Where the values of a tensor are; 0 if there is no such place."""
+    strided = isinstance(value, Tensor) and value.layout is torch.strided and not value.is_meta
+    return value.untyped_storage().data_ptr() if strided else 0
 
 
 def _parts(value: Any, digest: Any) -> list[bytes]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from copy import deepcopy
 from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..errors import first_line
+from ..methods.unsaved import changed_since, is_plain, restore, unsaved
 from ..protocols.rows import OWN
 from ..seeds import seed_generators
 from .failure import require
@@ -357,8 +360,8 @@ def _stored(state: Any) -> Any:
 def resumes(cls: Any) -> None:
     """Require that a training which goes on in a new model, from state dicts, takes the step of an unbroken one.
 
-    All that a method keeps from step to step, or sets before the first one, has to be in parameters, in buffers or in a
-    tensor of ``get_extra_state``.
+    What a method keeps from step to step, or sets before the first one, has to be in parameters, in buffers, in a
+    tensor of ``get_extra_state``, or in attributes that are numbers and texts.
     """
     for form in cls.forms():
         model = build(cls, form)
@@ -366,12 +369,20 @@ def resumes(cls: Any) -> None:
             return
         other = _uninitialised(model.method.__class__(model.method.params))
         optimizer, resumed = _sgd(model), _sgd(other)
+        before = unsaved(model)
         for seed in (0, 1):
             _step(model, optimizer, seed)
+        changed = changed_since(before, model)
+        lost = [name for name, value in changed.items() if not is_plain(value)]
         advice = "; keep state in buffers (register_buffer), or in get_extra_state and set_extra_state"
         plain = [name for name, value in model.state_dict().items() if not isinstance(value, Tensor)]
         require(not plain, f"{form}: {', '.join(plain)} has to be a tensor to be saved")
-        other.load_state_dict(_stored(model.state_dict()))
+        require(not lost, f"{form}: {', '.join(lost[:3])} changes in training and is not in the state dict{advice}")
+        try:
+            other.load_state_dict(_stored(model.state_dict()))
+        except RuntimeError as error:
+            require(False, f"{form}: a new model does not take the state dict: {first_line(error)}{advice}")
+        restore(deepcopy(changed), other)
         resumed.load_state_dict(_stored(optimizer.state_dict()))
         unbroken, after = _step(model, optimizer, 2), _step(other, resumed, 2)
         require(

@@ -30,3 +30,12 @@ def test_a_tensor_without_values_has_none_to_change():
     model = nn.Linear(2, 2)
     model.shape = torch.zeros(2, device="meta")
     assert not changed_since(unsaved(model), model)
+
+
+def test_a_view_of_a_parameter_changes_with_it_and_is_not_lost():
+    model = nn.Linear(2, 2)
+    model.row = model.weight[0]
+    before = unsaved(model)
+    with torch.no_grad():
+        model.weight += 1
+    assert not changed_since(before, model)
