@@ -10,10 +10,13 @@ small network, one of which is for its mean loss. No GPU is needed, and none is 
 from __future__ import annotations
 
 import argparse
+import sys
+from pathlib import Path
 
-from bench.doctor.checks import trained
-from bench.doctor.simulated_gpu import Gpu
-from bench.doctor.steps import loss_step, one_step, small_trainer
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "gpu"))
+
+from simulated_gpu import Gpu
+from steps import loss_step, one_step, small_trainer, trained
 
 
 def main() -> None:

@@ -15,15 +15,19 @@ import multiprocessing
 import os
 import resource
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
-from bench.doctor.steps import photograph
 from PIL import Image
 from torchvision import transforms
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "gpu"))
+
+from steps import photograph
 
 BATCH = 128
 

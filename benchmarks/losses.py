@@ -12,15 +12,18 @@ from __future__ import annotations
 import argparse
 import ctypes
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from bench.doctor.checks import trained
-from bench.doctor.steps import loss_step
 from bench.methods.distributions import vmf_log_normalizer
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "gpu"))
+
+from steps import loss_step, trained
 
 
 def timed(run: Callable[[], object], device: str) -> float:

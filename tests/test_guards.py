@@ -225,7 +225,7 @@ ROOMS = (
     ("site", "progress"),
     ("planning",),
     ("engine",),
-    ("doctor", "scoring"),
+    ("scoring",),
     ("report",),
     ("papers",),
     ("commands",),

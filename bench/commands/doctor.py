@@ -5,150 +5,193 @@ from __future__ import annotations
 import json
 import math
 import os
-import subprocess
-import sys
+import shutil
 import tempfile
-import time
+import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from .._version import __version__
-from ..errors import UnitFailed, UserError, printable, shortened
+from ..errors import UnitFailed, first_line, place_of, printable
 from .options import Device, Json, print_json
 
-CHECKS = {
-    "versions": (60, ""),
-    "run": (120, ""),
-    "methods": (240, "the CPU is what a GPU is compared with"),
-    "rankings": (60, "the CPU is what a GPU is compared with"),
-    "resume": (120, ""),
-    "speed": (240, ""),
-    "waits": (120, "a CPU is not waited for"),
-    "memory": (120, "only a GPU's memory runs out in a way that can be tried"),
-    "shares": (120, "a CPU has no shares"),
-    "poisoned": (90, "a CPU does not break"),
-}
-"""Seconds that a check may take, and why it makes no sense on a CPU, by its name in the order of the checks."""
+NETWORKS = {"cpu": ("resnet18", 224, 12), "cuda": ("resnet50", 224, 120)}
+"""Network, side of its crops in pixels and images of a batch that speed is measured with, by device."""
 
-Figures = dict[str, float]
+Found = tuple[str, dict[str, float]]
+"""What a check found: a line for people, and figures by name."""
 
 
 def doctor(
     device: Annotated[Device, typer.Option(help="What to check.")] = Device.auto,
-    minutes: Annotated[
-        float, typer.Option(min=0.1, help="Time for all checks; those that do not fit are left out.")
-    ] = 8.0,
     out: Annotated[Path, typer.Option("--out", help="File to write.", metavar="FILE")] = Path("doctor.json"),
-    simulated: Annotated[
-        bool,
-        typer.Option("--simulated", help="Check a simulated GPU: what needs no GPU to be tried. Its speeds are not."),
-    ] = False,
     as_json: Json = False,
 ) -> None:
     """Check that this machine computes what it should.
 
     Measures how fast it is, too, and says what a run should be told.
-    Every check is a process of its own. On a GPU, every method, rankings and a whole run are compared with the CPU; a
-    worker is killed, runs out of memory and breaks its GPU. Attach the file to bug reports.
+    On a GPU, the test of a training is compared with the CPU's. Attach the file to bug reports.
 
     \b
     bench doctor
-    bench doctor --device cpu --minutes 3
+    bench doctor --device cpu
     """  # noqa: D301 (click's mark for lines that are not to be filled)
+    from ..engine.pool import UNLESS_SET
     from ..resources import cores, pick_device
     from ..store.files import write_atomic
 
-    end = time.monotonic() + 60 * minutes
-    if simulated and device is Device.cpu:
-        raise UserError("--simulated is a GPU; leave --device cpu out")
-    chosen = "cuda" if simulated else pick_device(device.value)
-    write_atomic(out, b"{}\n")  # before minutes are spent
-    results: list[Any] = []
-    for name in CHECKS:
-        start = time.monotonic()
-        state, says, figures = _checked(name, chosen, simulated, end - start)
-        seconds = time.monotonic() - start
-        results.append({"check": name, "state": state, "says": says, "seconds": round(seconds, 1), "figures": figures})
-        if not as_json:
-            print(printable(f"{state:<4}  {name:<9} {seconds:4.0f} s  {says}"), flush=True)
-    figures = {key: value for result in results for key, value in result["figures"].items()}
-    nothing = ["no advice: speeds of a simulated GPU mean nothing"]
-    advised = nothing if simulated else advice(chosen, cores(), figures)
-    report = {"bench": __version__, "device": chosen, "simulated": simulated, "checks": results, "advice": advised}
-    write_atomic(out, json.dumps(report, indent=1).encode() + b"\n")
-    if as_json:
-        print_json(report)
-    else:
-        print("\n".join([*advised, f"written to {out}"]))
-    failed = sum(result["state"] == "FAIL" for result in results)
-    if failed:
-        raise UnitFailed(f"{failed} of {len(results)} checks failed", "bench doctor")
-
-
-def _checked(name: str, device: str, simulated: bool, left: float) -> tuple[str, str, Figures]:
-    """State of a check, a line and figures; it is left out if it makes no sense here, or if little time is left."""
-    limit, why = CHECKS[name]
-    if device == "cpu" and why:
-        return "skip", why, {}
-    if left < limit / 4:
-        return "skip", f"{max(0, left):.0f} s of --minutes are left, it may need {limit} s", {}
-    with tempfile.TemporaryDirectory(prefix="bench-doctor-", ignore_cleanup_errors=True) as folder:
+    chosen, checks, failed = pick_device(device.value), [], ""
+    write_atomic(out, b"{}\n")  # before a minute is spent
+    figures: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(prefix="bench-doctor-") as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        os.environ.update({**UNLESS_SET, **os.environ, "BENCH_CACHE": folder})
         try:
-            code, said = _run(name, device, "simulated" if simulated else "", folder, min(limit, left))
-        except subprocess.TimeoutExpired:
-            if left < limit:
-                return "skip", f"ended after {left:.0f} s, when --minutes were over", {}
-            return "FAIL", f"no result after {limit} s", {}
-        path = Path(folder) / "result.json"
-        if not path.exists():
-            how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            last = (said.strip().splitlines() or ["it said nothing"])[-1]
-            return "FAIL", shortened(f"its process ended ({how}): {last}"), {}
-        found = json.loads(path.read_text())
-        return found["state"], found["says"], found["figures"]
+            for check in (_machine, _speed, _training):  # the last makes torch repeatable, and slower
+                says, found = check(chosen, Path(folder))
+                checks.append(printable(says))
+                figures |= found
+                if not as_json:
+                    print(checks[-1], flush=True)
+        except Exception as error:  # whatever it is, it is what was looked for
+            kind = "" if isinstance(error, UnitFailed) else f"{type(error).__name__} at {place_of(error)}: "
+            failed = kind + first_line(error)
+    report = {"bench": __version__, "device": chosen, "checks": checks, "figures": figures, "failed": failed}
+    report["advice"] = advised = advice(chosen, cores(), figures)
+    write_atomic(out, json.dumps(report, indent=1).encode() + b"\n")
+    print_json(report) if as_json else print("\n".join([*advised, f"written to {out}"]))
+    if failed:
+        raise UnitFailed(failed, "bench doctor")
 
 
-def _run(name: str, device: str, simulated: str, folder: str, limit: float) -> tuple[int, str]:
-    """Exit code of a check's process, and what it said."""
-    from ..engine.pool import ONE_THREAD, UNLESS_SET
+def _machine(device: str, folder: Path) -> Found:
+    """Versions, and the GPU with its memory, bytes."""
+    import torch
 
-    command = [sys.executable, "-P", "-m", "bench.doctor.checks", name, device, simulated, folder]
-    env = {**UNLESS_SET, **os.environ, **ONE_THREAD}
-    done = subprocess.run(command, capture_output=True, env=env, text=True, errors="replace", timeout=limit)
-    return done.returncode, done.stderr
+    from ..engine import environment, gpu
+    from ..resources import cores, keep_memory
+
+    torch.set_num_threads(1)  # as a worker does
+    keep_memory()
+    says = f"bench {__version__}, torch {torch.__version__}, {environment.processor()} ({cores()} usable)"
+    if device == "cpu":
+        return says, {}
+    gpu.open_gpu()
+    free, total = torch.cuda.mem_get_info()
+    has = f"{torch.cuda.get_device_name()}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free, {gpu.software()}"
+    return f"{says}; {has}", {"total": total}
 
 
-def _share(workers: int) -> float:
-    """Share of a GPU of each of some workers, rounded down: rounded up, one of them would find no room."""
-    return math.floor(1000 / workers) / 1000
+def _planned(site: Any, dataset: str, **asked: Any) -> tuple[Any, Any]:
+    """Plan of a training, and its specification."""
+    from ..methods.cosface import CosFace
+    from ..planning.experiment import Experiment
+    from ..planning.plan import build_plans
+
+    request = Experiment(methods=(CosFace.name,), datasets=(dataset,), hparams="default", seeds=1, **asked)
+    (plan,) = build_plans(request, site).plans
+    return plan, next(iter(plan.train_specs(plan.defaults(), 0, None).values()))
 
 
-def advice(device: str, cores: int, figures: Figures) -> list[str]:
+def photographs_trainer(folder: Path, device: str, backbone: str, side: int, batch: int, *pins: str) -> Any:
+    """Make a training on photographs of noise, 500 x 375, ready for its first step, in batches of six classes."""
+    import numpy as np
+    from PIL import Image
+
+    from ..engine.training import Trainer
+    from ..site import Site
+
+    rng = np.random.default_rng(0)
+    for number in range(96):
+        path = folder / "photographs" / f"c{number // 6:02d}" / f"{number % 6}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (375, 500, 3), dtype=np.uint8)).save(path)
+    site = Site(results=str(folder / "speed"), device=device, data_root=str(folder / "photographs"), weights="none")
+    view = (f"data.image_size={side}", f"data.resize={side * 8 // 7}")
+    sizes = ("data.classes_per_batch=6", f"data.images_per_class={batch // 6}")
+    trainer = Trainer(_planned(site, "folder", backbone=backbone, set=(*view, *sizes, *pins))[1], site)
+    trainer.resume_or_start()
+    return trainer
+
+
+def _speed(device: str, folder: Path) -> Found:
+    """Images per second of the network, of its batches, and of all together in the fastest precision."""
+    import torch
+
+    from ..engine import estimate, gpu, inputs, networks
+
+    backbone, side, size = NETWORKS[device]
+    trainer = photographs_trainer(folder, device, backbone, side, size)
+    rows, gen = torch.arange(size) % len(trainer.data.train), inputs.generator("doctor")
+    images, labels = trainer.inputs.batch(rows, gen), trainer.data.train.labels[rows]
+    half = device == "cuda" and torch.cuda.get_device_capability() >= (8, 0)
+    names, seconds = ("float32", "tf32", "bfloat16") if half else ("float32",), {}
+    specs = {name: trainer.spec.replaced(optim=replace(trainer.spec.optim, precision=name)) for name in names}
+    for name, spec in specs.items():
+        seconds[name] = estimate.step_seconds(trainer.model, spec, images, labels, device)
+    trainer.spec = specs[min(names, key=seconds.__getitem__)]
+    networks.prepare_steps(trainer.model, trainer.spec.optim)
+    trainer.steps = 8 if device == "cuda" else 1
+    seconds["batches"] = estimate.median_seconds(lambda: trainer.inputs.batch(rows, gen))
+    seconds["all"] = estimate.median_seconds(lambda: trainer.train_epoch(0)) / trainer.steps
+    rates = {name: size / each for name, each in seconds.items()}
+    listed = ", ".join(f"{name} {float(f'{rate:.3g}'):,g}" for name, rate in rates.items())
+    peak = torch.cuda.max_memory_allocated() + gpu.OUTSIDE if device == "cuda" else 0.0
+    return f"images per second, {backbone}, batches of {size}: {listed}", {"peak": peak, **rates}
+
+
+def _training(device: str, folder: Path) -> Found:
+    """A training and its test; on a GPU, a test of the same weights by the CPU gives about the same values.
+
+    Two trainings could not be compared: rounding grows with every step.
+    """
+    import numpy as np
+
+    from ..engine import jobs, worker
+    from ..site import Site
+
+    site, values = Site(results=str(folder / "run"), device=device), []
+    plan, spec = _planned(site, "ndigit_smoke", set=("optim.epochs=2",))
+    (test,) = plan.test_specs({spec.fold: spec})
+    worker.run_job(jobs.TrainJob(spec=spec, site=site), lambda event: None)
+    for where in dict.fromkeys((device, "cpu")):
+        own = Site(results=str(folder / f"tested-{where}"), device=where)
+        shutil.copytree(site.results, own.results)
+        worker.run_job(jobs.TestJob(specs=(test,), cell=plan.cell, site=own), lambda event: None)
+        record: Any = own.store.tested(plan.cell, test.id)
+        values.append(np.nan_to_num(np.array([row["value"] for row in record.rows], dtype=float)))
+    found, expected = values[0], values[-1]
+    says = f"a training and its test gave {len(found)} values"
+    if device == "cpu":
+        return says, {}
+    equal, apart = float(np.mean(found == expected)), abs(found - expected) / np.maximum(abs(expected), 1e-6)
+    most = float(np.quantile(apart, 0.95))
+    says += f"; the CPU's of the same weights are equal ({equal:.0%}), or differ by at most {most:.1e} (95 %; relative)"
+    if most > 1e-3:
+        raise UnitFailed(f"{says}; allowed is 1e-3")
+    return says, {"equal": equal, "most": most}
+
+
+def advice(device: str, cores: int, figures: dict[str, float]) -> list[str]:
     """Lines of advice for runs on a machine, from the figures of its checks."""
-    lines = []
     if "all" not in figures:
         return ["no advice: the speed was not measured"]
     best = max((name for name in ("float32", "tf32", "bfloat16") if name in figures), key=figures.__getitem__)
     network, together = figures[best], figures["all"]
     slowest = "batches" if figures["batches"] < network else "network"
-    lines.append(f"bottleneck: the {slowest}; all together reach {together / network:.0%} of the network alone")
+    lines = [f"bottleneck: the {slowest}; all together reach {together / network:.0%} of the network alone"]
     if device == "cpu":
-        lines += [f"workers: {cores}, one per core, as without --workers", "precision: float32"]
-    else:
-        room = int(figures.get("total", 0) // (1.2 * figures["peak"]))
-        workers = max(1, min(round(network / together), room, cores))
-        share = f"--gpus-per-worker {_share(workers):g}" if workers > 1 else "as without --gpus-per-worker"
-        lines.append(f"workers: {workers} on a GPU, {share}; networks and batches of this size leave room for {room}")
-        gains = {int(name.split()[1]): gain for name, gain in figures.items() if name.startswith("gain ")}
-        many = max(gains, key=gains.__getitem__, default=1)
-        if gains.get(many, 1) >= 1.2:
-            gain = f"{many} at once do {gains[many]:.1f} times the work of one"
-            lines.append(f"heads on frozen features, and small images: {gain}, --gpus-per-worker {_share(many):g}")
-        ratio = network / figures["float32"]
-        faster = f"--set optim.precision={best} trains {ratio:.1f} times as fast as float32"
-        lines.append(f"precision: {faster if ratio >= 1.15 else 'float32; no other is faster by 15 %'}")
-    shares = {name.removeprefix("loss "): share for name, share in figures.items() if name.startswith("loss ")}
-    slow = [f"{name} {share:.0%}" for name, share in shares.items() if share > 0.1]
-    return [*lines, *([f"losses above a tenth of the step: {', '.join(slow)}"] if slow else [])]
+        return [*lines, f"workers: {cores}, one per core, as without --workers", "precision: float32"]
+    room = int(figures["total"] // (1.2 * figures["peak"]))
+    workers = max(1, min(round(network / together), room, cores))
+    # Rounded down: rounded up, one of the workers would find no room.
+    share = (
+        f"--gpus-per-worker {math.floor(1000 / workers) / 1000:g}" if workers > 1 else "as without --gpus-per-worker"
+    )
+    lines.append(f"workers: {workers} on a GPU, {share}; networks and batches of this size leave room for {room}")
+    ratio = network / figures["float32"]
+    faster = f"--set optim.precision={best} trains {ratio:.1f} times as fast as float32"
+    return [*lines, f"precision: {faster if ratio >= 1.15 else 'float32; no other is faster by 15 %'}"]

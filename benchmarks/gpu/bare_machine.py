@@ -3,11 +3,11 @@
     uv run python benchmarks/gpu/bare_machine.py pack bench-gpu.tar.gz      here: the last commit, and wheels from PyPI
     tar xzf bench-gpu.tar.gz && python3 bench-gpu/there.py --out results    there
 
-``there.py`` is a copy of this file. It runs ``bench doctor``, the tests of GPUs and trainings on photographs in
-float32, TF32 and bfloat16, and prints Markdown for ``docs/measurements.md``; logs and figures are in ``--out``. The
-photographs are made there unless ``pack --photographs DIR`` has packed some, one folder per class. The archive has what
-bench needs besides torch, torchvision, timm, typer, jinja2, pandas, scipy, scikit-learn, safetensors and matplotlib;
-the tests need pytest, pytest-xdist and hypothesis. Standard library only.
+``there.py`` is a copy of this file. It runs ``bench doctor``, the tests of GPUs, real (``-m gpu``) and simulated, and
+trainings on photographs in float32, TF32 and bfloat16, and prints Markdown for ``docs/measurements.md``; logs and
+figures are in ``--out``. The photographs are made there unless ``pack --photographs DIR`` has packed some, one folder
+per class. The archive has what bench needs besides torch, torchvision, timm, typer, jinja2, pandas, scipy,
+scikit-learn, safetensors and matplotlib; the tests need pytest, pytest-xdist and hypothesis. Standard library only.
 """
 
 from __future__ import annotations
@@ -37,13 +37,19 @@ WHEELS = (
 
 PLATFORMS = [f"manylinux{tag}_x86_64" for tag in ("_2_28", "_2_27", "_2_17", "2014", "1")]
 
-TESTS = ("tests/engine/test_gpu.py", "tests/engine/test_gpu_faults.py", "tests/protocols/test_search.py")
+TESTS = (
+    "tests/engine/test_gpu_device.py",
+    "tests/engine/test_gpu.py",
+    "tests/engine/test_gpu_faults.py",
+    "tests/protocols/test_search.py",
+)
 
 PHOTOGRAPHS = """
 import sys, numpy as np
 from pathlib import Path
 from PIL import Image
-from bench.doctor.steps import photograph
+sys.path.append("tests/gpu")
+from steps import photograph
 folder, classes, each, side = Path(sys.argv[1]), *map(int, sys.argv[2:])
 rng = np.random.default_rng(0)
 for number in range(classes):
@@ -162,26 +168,27 @@ class Machine:
         return f"| {precision} | {here['seconds']:.1f} | {memory} | {last['loss']:.4f} | {last['val_map_at_r']:.4f} |"
 
     def doctor(self, seconds: float) -> Iterator[str]:
-        """Checks of ``bench doctor``, as a list."""
+        """What ``bench doctor`` says, as a list."""
         path = self.out / "doctor.json"
-        minutes = f"{seconds / 60:.2f}"
-        self.python("doctor", seconds + 10, "-m", "bench", "doctor", "--device", self.device, "--minutes", minutes,
-                    "--out", str(path))  # fmt: skip
+        self.python("doctor", seconds, "-m", "bench", "doctor", "--device", self.device, "--out", str(path))
         report = json.loads(path.read_text()) if path.exists() else {}
-        for check in report.get("checks", ()):
-            yield f"- {check['check']}: {'' if check['state'] == 'ok' else check['state'] + ', '}{check['says']}"
+        yield from (f"- {line}" for line in report.get("checks", ()))
+        if report.get("failed"):
+            yield f"- FAIL: {report['failed']}"
 
 
 def there(device: str, minutes: float, out: Path) -> None:
     """Run everything on the other machine and print the figures."""
     machine, total = Machine(device, minutes, out), 60 * minutes
     machine.install()
-    lines = ["## On a GPU", "", *machine.doctor(0.45 * total), ""]
+    lines = ["## On a GPU", "", *machine.doctor(0.15 * total), ""]
     precisions = ("float32", "bfloat16") if device == "cpu" else ("float32", "tf32", "bfloat16")
     rows = [machine.train(precision, 0.12 * total) for precision in precisions]
     lines += ["| precision | s | GPU MiB | last loss | validation MAP@R |", "|---|--:|--:|--:|--:|", *rows]
-    options = ("-q", "-o", "addopts=", "-m", "not slow", "--import-mode=importlib", "-p", "no:cacheprovider", "-n", "4")
-    machine.python("tests", 0.25 * total, "-m", "pytest", *options, *TESTS)
+    # The tests of one file in one process: those of the real GPU need its memory for themselves.
+    options = ("-q", "-o", "addopts=", "--import-mode=importlib", "-p", "no:cacheprovider", "-n", "4",
+               "--dist", "loadfile", "-m", "gpu or not slow")  # fmt: skip
+    machine.python("tests", 0.45 * total, "-m", "pytest", *options, *TESTS)
     said = (out / "tests.log").read_text().split("\n") if (out / "tests.log").exists() else []
     lines += ["", "Tests: " + next((line for line in reversed(said) if line), "none")]
     text = "\n".join(lines) + "\n"

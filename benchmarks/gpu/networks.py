@@ -2,7 +2,7 @@
 
     uv run python benchmarks/gpu/networks.py [--networks resnet50:224,bn_inception:224] [--precisions float32,bfloat16]
 
-Trains on 96 generated photographs of 500 x 375, decoded once, in batches of 120, with ``cosface``. All together are
+Trains on 96 photographs of noise, 500 x 375, decoded once, in batches of 120, with ``cosface``. All together are
 loading, crops, copy, step and optimiser, with the crops by the GPU, which keeps the decoded images, and by the CPU.
 Prints a Markdown table with medians, and the ratio to the network alone. ``--device cpu`` tries the script.
 """
@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import tempfile
 from pathlib import Path
 from unittest.mock import patch
 
 import torch
-from bench.doctor.checks import Here, photographs_trainer
+from bench.commands.doctor import photographs_trainer
 from bench.engine.estimate import median_seconds, step_seconds
+from bench.engine.gpu import open_gpu
 from bench.engine.inputs import generator
 from bench.engine.networks import prepare_steps
 from bench.engine.running import release_memory
@@ -38,18 +40,20 @@ def main() -> None:
         parser.error(f"--batch {a.batch}: batches are of six classes")
     print("| network | precision | network alone | crops by the GPU | crops by the CPU |\n|---|---|--:|--:|--:|")
     with tempfile.TemporaryDirectory() as folder:
-        here = Here(a.device, Path(folder))
+        os.environ["BENCH_CACHE"] = folder
         for network, precision in itertools.product(a.networks.split(","), a.precisions.split(",")):
             name, side = network.split(":")
-            with here.on(a.device):
-                alone, *rates = _rates(here, name, int(side), precision, a)
-                cells = [f"{rate:,.0f} ({rate / alone:.2f})" if rate else "" for rate in rates]
+            if a.device == "cuda":
+                open_gpu()
+            alone, *rates = _rates(Path(folder), name, int(side), precision, a)
+            cells = [f"{rate:,.0f} ({rate / alone:.2f})" if rate else "" for rate in rates]
             print(f"| {network} | {precision} | {alone:,.0f} | {' | '.join(cells)} |", flush=True)
 
 
-def _rates(here: Here, name: str, side: int, precision: str, a: argparse.Namespace) -> list[float]:
+def _rates(folder: Path, name: str, side: int, precision: str, a: argparse.Namespace) -> list[float]:
     """Images per second of the network alone, and of all together with crops by GPU (0 if it has none) and CPU."""
-    trainer = photographs_trainer(here, name, side, a.batch, precision=precision)
+    given = folder, a.device, name, side, a.batch, f"optim.precision={precision}"
+    trainer = photographs_trainer(*given)
     rows = torch.arange(a.batch) % len(trainer.data.train)
     images = trainer.inputs.batch(rows, generator("networks"))
     labels = trainer.data.train.labels[rows]
@@ -59,7 +63,7 @@ def _rates(here: Here, name: str, side: int, precision: str, a: argparse.Namespa
             rates.append(0.0)
             continue
         with patch("bench.engine.training.room_for_pixels", lambda room=2**33 * on_gpu: room):
-            trainer = photographs_trainer(here, name, side, a.batch, precision=precision)
+            trainer = photographs_trainer(*given)
         prepare_steps(trainer.model, trainer.spec.optim)
         trainer.steps = a.steps
         rates.append(a.steps * a.batch / median_seconds(lambda it=trainer: it.train_epoch(0)))

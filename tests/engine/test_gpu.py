@@ -9,8 +9,6 @@ import pytest
 import torch
 from bench.conformance.method_checks import build
 from bench.datasets.pixel_cache import PixelCache
-from bench.doctor.simulated_gpu import Gpu, GpuTensor
-from bench.doctor.steps import METHODS, DrawsOnCpu, loss_step, one_step, small_images, small_trainer, values
 from bench.engine.jobs import Done, TestJob, TrainJob
 from bench.engine.networks import embed, prepare_steps
 from bench.engine.worker import run_job
@@ -25,6 +23,9 @@ from bench.methods.vmf_loss import _MeanLogSum
 from bench.planning.experiment import Experiment
 from bench.planning.plan import build_plans
 from bench.site import Site
+
+from tests.gpu.simulated_gpu import Gpu, GpuTensor
+from tests.gpu.steps import METHODS, DrawsOnCpu, loss_step, one_step, small_images, small_trainer, values
 
 from .conftest import write_photographs
 

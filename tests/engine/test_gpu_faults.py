@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from bench.doctor.simulated_gpu import Gpu
 from bench.engine import pool
 from bench.engine.environment import Meter, environment
 from bench.engine.jobs import Done, Failed, GpuJob, ProposeJob, WorkerDied
@@ -18,6 +17,8 @@ from bench.engine.worker import failed, run_job
 from bench.errors import NoGpu, OutOfMemory, UnitFailed, UserError, breaks_gpu
 from bench.resources import pick_device
 from bench.site import Site
+
+from tests.gpu.simulated_gpu import Gpu
 
 from .test_failures import RUN, _plugin
 

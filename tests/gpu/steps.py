@@ -1,4 +1,4 @@
-"""Small pieces of work that doctor, tests and benchmarks do on a device: a training step, its values, a loss alone."""
+"""Small pieces of work that tests and benchmarks do on a device: a training step, its values, a loss alone."""
 
 from __future__ import annotations
 
@@ -8,32 +8,37 @@ from typing import Any
 
 import numpy as np
 import torch
+from bench.conformance.method_checks import CLASSES, DIM, PER_CLASS
+from bench.conformance.method_checks import batch as images_and_labels
+from bench.datasets.array_images import ArrayImages
+from bench.datasets.augmentation import Augmentation
+from bench.datasets.dataset import TrainVal
+from bench.engine.inputs import AugmentedImages, CachedFeatures, Features
+from bench.engine.networks import embed
+from bench.engine.running import Running
+from bench.engine.training import Trainer
+from bench.methods._model import EmbeddingModel
+from bench.methods.backbones.registry import build_backbone
+from bench.methods.cosface import CosFace
+from bench.methods.distributions.arrays import to_arrays
+from bench.methods.distributions.von_mises_fisher import PROPOSALS
+from bench.methods.host_labels import labels_on
+from bench.methods.scorers.spec import DistributionScorer
+from bench.protocols.recipes._base import Optim
+from bench.registry import Registry
+from bench.site import Site
 from PIL import Image
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from ..conformance.method_checks import CLASSES, DIM, PER_CLASS
-from ..conformance.method_checks import batch as images_and_labels
-from ..datasets.array_images import ArrayImages
-from ..datasets.augmentation import Augmentation
-from ..datasets.dataset import TrainVal
-from ..engine.inputs import AugmentedImages, CachedFeatures, Features
-from ..engine.networks import embed
-from ..engine.running import Running
-from ..engine.training import Trainer
-from ..methods._model import EmbeddingModel
-from ..methods.backbones.registry import build_backbone
-from ..methods.cosface import CosFace
-from ..methods.distributions.arrays import to_arrays
-from ..methods.distributions.von_mises_fisher import PROPOSALS
-from ..methods.host_labels import labels_on
-from ..methods.scorers.spec import DistributionScorer
-from ..protocols.recipes._base import Optim
-from ..registry import Registry
-from ..site import Site
-
 METHODS = Registry("methods")
+
+
+def trained() -> list[Any]:
+    """Methods that are trained by steps."""
+    classes = [METHODS.get(name).load() for name in METHODS.names]
+    return [cls for cls in classes if not cls.ensemble and cls.by_steps]
 
 
 def small_images() -> ArrayImages:

@@ -18,12 +18,11 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import torch
+from bench.engine import inputs, worker
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map_only
-
-from ..engine import inputs, worker
 
 CUDA, SEEN, CPU = torch.device("cuda", 0), torch.device("meta"), torch.device("cpu")
 OUT_OF_MEMORY = "CUDA out of memory. Tried to allocate 2.00 GiB."
@@ -45,7 +44,7 @@ class GpuTensor(Tensor):
     gpu: Gpu
 
     @staticmethod
-    def __new__(cls, held: Tensor, gpu: Gpu) -> GpuTensor:  # noqa: D102
+    def __new__(cls, held: Tensor, gpu: Gpu) -> GpuTensor:
         made: GpuTensor = Tensor._make_wrapper_subclass(
             cls, held.size(), strides=held.stride(), storage_offset=held.storage_offset(), dtype=held.dtype,
             device=SEEN,

@@ -1,1 +1,0 @@
-"""What ``bench doctor`` checks on a machine, each check in a process of its own, and a simulated GPU to check it on."""
