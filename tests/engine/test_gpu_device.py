@@ -23,7 +23,7 @@ from bench.site import Site
 from safetensors.torch import load_file
 
 import tests.gpu
-from tests.gpu.simulated_gpu import ASSERT, Gpu
+from tests.gpu.simulated_gpu import ASSERT, Gpu, GpuTensor
 from tests.gpu.steps import METHODS, DrawsOnCpu, apart, one_step, small_trainer, trained, values
 from tests.in_process import forget_determinism
 
@@ -157,12 +157,15 @@ def test_a_step_and_its_rankings_are_those_of_the_cpu(gpu, name, form):
     assert max(_differences(gpu, name, form)) <= allowed
 
 
-@pytest.mark.parametrize("gpu", ["simulated"], indirect=True)
-def test_a_gpu_that_computes_something_else_is_noticed(gpu, monkeypatch):
+@pytest.fixture
+def wrong(monkeypatch):
+    """Let the simulated GPU compute something else."""
     computed = Gpu.run
 
     def wrong(self, func, args, kwargs):
         found = computed(self, func, args, kwargs)
+        if not isinstance(found, GpuTensor):  # of the CPU, or several
+            return found
         if func._schema.name == "aten::convolution":
             found.held.mul_(1 + 20 * TOLERANCE)
         if func._schema.name in ("aten::mm", "aten::bmm") and len(args[0]) == 8:  # scores of eight queries
@@ -170,6 +173,10 @@ def test_a_gpu_that_computes_something_else_is_noticed(gpu, monkeypatch):
         return found
 
     monkeypatch.setattr(Gpu, "run", wrong)
+
+
+@pytest.mark.parametrize("gpu", ["simulated"], indirect=True)
+def test_a_gpu_that_computes_something_else_is_noticed(gpu, wrong):
     assert min(_differences(gpu, "cosface", "corrected")) > TOLERANCE
 
 
@@ -222,6 +229,19 @@ def test_a_step_makes_the_host_wait_three_times_at_most(gpu, cls):
         trainer = small_trainer(cls(), "cuda")
         one_step(trainer)  # constants are made in the first one
         assert gpu.waits(lambda: one_step(trainer)) <= 3
+
+
+def test_waits_of_a_real_gpu_are_the_warnings_of_torch(monkeypatch, tmp_path):
+    modes = []
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+
+    def work():
+        for _ in range(3):
+            warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+        warnings.warn("something else", stacklevel=1)
+
+    assert Device(tmp_path, None).waits(work) == 3
+    assert modes == ["warn", "default"]
 
 
 @SLOWLY
@@ -327,3 +347,14 @@ def test_the_whole_command(gpu, inside, monkeypatch):
     assert report["figures"]["equal"] >= (1 if gpu.simulated else 0.5)
     assert {"total", "peak", "float32", "batches", "all"} <= report["figures"].keys()
     assert len(report["advice"]) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gpu", ["simulated"], indirect=True)
+def test_the_command_names_a_gpu_that_computes_something_else(gpu, wrong, inside, monkeypatch):
+    monkeypatch.setattr("bench.commands.doctor._speed", lambda device, folder: ("not measured", {}))
+    with gpu.simulated:
+        done = inside("doctor", "--device", "cuda", check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("bench: a training and its test gave 1880 values; the CPU's of the same weights")
+    assert done.stderr.endswith("; allowed is 1e-3\n")
