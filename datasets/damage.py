@@ -8,6 +8,7 @@ import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from .decode import decode
 from .files import DataError, check_regular
 
 FILE = "skipped.csv"
@@ -63,7 +64,9 @@ def skipped_table(folder: Path, damaged: Mapping[Path, str], file: Path | None =
 
 
 def read_skipped(file: Path, folder: Path) -> set[str]:
-    """Paths, relative to a folder, of images in a list that are still the same files.
+    """Paths, relative to a folder, of images in a list that are still the same files and still cannot be read.
+
+    What was too large, or of a format that could not be read, may be readable by now.
 
     Raises:
         DataError: If the file is not such a list.
@@ -75,9 +78,19 @@ def read_skipped(file: Path, folder: Path) -> set[str]:
             if not {"path", "sha256"} <= {*(table.fieldnames or ())}:
                 raise ValueError
             rows = [(row["path"], row["sha256"]) for row in table]
-            return {path for path, digest in rows if path and digest == _sha256(folder / path)}
+            same = {path for path, digest in rows if path and digest == _sha256(folder / path)}
+            return {path for path in same if not _readable(folder / path)}
     except (OSError, ValueError, TypeError, csv.Error):
         raise DataError(f"{file}: not a list of damaged images; remove it, and they are looked for again") from None
+
+
+def _readable(path: Path) -> bool:
+    """Check if a file can be decoded."""
+    try:
+        decode(path)
+    except DataError:
+        return False
+    return True
 
 
 def _sha256(path: Path) -> str:

@@ -285,7 +285,7 @@ def fit_weights(
     """Copy the tensors of a checkpoint into a network by name, and return which copy of the weights they are.
 
     If it has averaged weights (:data:`AVERAGED`) and raw ones, the averaged ones are taken, whatever the network; other
-    copies of the same weights are refused. The names may have the prefixes of :data:`WRAPPERS`.
+    copies of the same weights are refused unless they are equal. The names may have the prefixes of :data:`WRAPPERS`.
 
     Args:
         body: The network.
@@ -349,10 +349,17 @@ def _one_copy(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], bool]:
     averaged = [prefix for prefix in groups if not AVERAGED.isdisjoint(prefix.split("."))]
     dropped = {raw for raw in groups if raw not in averaged and any(same(raw, each) for each in averaged)}
     for one, other in combinations([prefix for prefix in groups if prefix not in dropped], 2):
-        if same(one, other):
-            name = min(groups[one] & groups[other])
+        shared = sorted(groups[one] & groups[other]) if same(one, other) else []
+        # A module that is held under two names is saved twice.
+        differ = [name for name in shared if not _equal(state[one + name], state[other + name])]
+        if differ:
+            name = differ[0]
             raise ValueError(f"it has two copies of the weights, such as {one}{name} and {other}{name}; keep one")
     return {name: value for name, value in state.items() if _prefix(name) not in dropped}, bool(averaged)
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and bool((one == other).all())
 
 
 def _fitted(wanted: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:

@@ -372,6 +372,18 @@ def _manifests(data):
     return tuple(part.manifest_sha256() for part in (own.train, own.val, data.test()))
 
 
+def test_a_listed_image_that_can_be_read_by_now_is_not_left_out(classes, tmp_path, monkeypatch):
+    monkeypatch.setenv("BENCH_MAX_PIXELS", "1000")
+    Image.new("RGB", (40, 40)).save(classes / "c1" / "0.png")
+    with pytest.raises(DamagedImages, match="set BENCH_MAX_PIXELS to read it") as error:
+        Folder(classes).prepare()
+    file = tmp_path / "skipped.csv"
+    file.write_bytes(skipped_table(classes, error.value.damaged))
+    assert Folder(classes).leave_out(file)
+    monkeypatch.setenv("BENCH_MAX_PIXELS", "2000")
+    assert not Folder(classes).leave_out(file)
+
+
 def test_damaged_images_that_a_list_names_make_another_data_set(classes, tmp_path):
     whole = _manifests(Folder(classes))
     (classes / "c1" / "0.png").write_bytes(b"no image")
@@ -389,6 +401,8 @@ def test_damaged_images_that_a_list_names_make_another_data_set(classes, tmp_pat
     Image.new("RGB", (9, 9)).save(classes / "c1" / "0.png")  # repaired
     assert not Folder(classes).leave_out(file)
     more = {classes / f"c{c}" / "1.png": "x" for c in range(4)}
+    for path in more:
+        path.write_bytes(b"no image")
     file.write_bytes(skipped_table(classes, more))
     with pytest.raises(DataError, match=r"4 of 12 images are .*; only 3 of 12 may be left out \(5 images or 1 %"):
         Folder(classes).leave_out(file)

@@ -206,6 +206,12 @@ def test_what_is_left_over_is_refused_by_number_and_name(tmp_path, name, kind):
         build_backbone(name, 3, tmp_path / "w.pth", image_size=64)
 
 
+def test_a_network_that_is_held_under_two_names_is_one_copy(tmp_path):
+    state = _state("squeezenet1_0")
+    torch.save({"state_dict": _under("model.", state) | _under("model.backbone.", state)}, tmp_path / "w.pth")
+    assert build_backbone("squeezenet1_0", 3, tmp_path / "w.pth").copy == "raw (state_dict.model.backbone)"
+
+
 @pytest.mark.parametrize(
     ("asked", "given", "options", "said"),
     [
