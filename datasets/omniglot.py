@@ -84,7 +84,7 @@ class Omniglot(PhotoDataset):
         if not listing.ids:
             near = next(folder.rglob("*.[pP][nN][gG]"), None)
             there = f"; there is {near}: move its folders" if near else ""
-            raise DataError(f"{folder}: no image at {name}/ALPHABET/character01/*.png{there}")
+            raise DataError(f"{folder}: no image at {next(iter(PARTS))}/ALPHABET/character01/*.png{there}")
         return listing
 
 

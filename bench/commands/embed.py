@@ -246,7 +246,7 @@ def embed_untrained(
             " name another network with --backbone"
         ) from None
     by = network.about if backbone else f"{usual} (ImageNet)"
-    others = "" if backbone else "; --backbone takes other networks"
+    others = "" if backbone else "; `bench score --backbone NAME` takes others"
     sys.stderr.write(f"bench: note: {printable(f'{folder}: embedded by {by}')}, not trained on these images{others}\n")
     return arrays
 

@@ -342,7 +342,7 @@ def test_a_folder_of_photographs_is_scored_by_one_command(photos, bench, untrain
     assert "MAP@R" in out
     assert err == (
         "bench: note: photos: embedded by tf_efficientnet_lite0 (ImageNet), not trained on these images;"
-        " --backbone takes other networks\n"
+        " `bench score --backbone NAME` takes others\n"
     )
     monkeypatch.chdir(photos)
     code, out, _ = bench("score", ".", "--json")
