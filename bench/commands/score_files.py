@@ -65,7 +65,11 @@ def score_files(
     if out is not None and out.exists() and not out.is_dir():
         raise BadInput(f"--out {out} is a file; name a folder")
     names = _labels(files)
-    if backbone is not None and not any(path.is_dir() for path in files):
+    if any(path.is_dir() for path in files):
+        from ..scoring.score import wanted_metrics
+
+        wanted_metrics(metrics)  # before a folder is embedded
+    elif backbone is not None:
         raise BadInput("--backbone embeds a folder of photographs, and none is given")
     sets = _read_all(files, device, (backbone, out, strict))
 

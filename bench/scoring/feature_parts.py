@@ -169,6 +169,8 @@ def usable(
     images = photographs_of(listing, encoder)
     try:
         images.prepare("evaluation", progress)
+        if file is not None:
+            file.unlink(missing_ok=True)  # what it listed is repaired
         return images
     except DamagedImages as error:
         damaged, count = error.damaged, len(images)

@@ -75,7 +75,7 @@ def test_without_a_reduction_the_value_is_that_of_the_pooled_features(tmp_path, 
 def test_features_that_are_not_finite_fail_the_unit(tmp_path, weights):
     network = build_backbone("convnet", 1, weights)
     with torch.no_grad():
-        network.features[0].weight.fill_(torch.nan)
+        network.features[0].weight.fill_(3e38)
     broken = tmp_path / "broken.safetensors"
     save_file(network.state_dict(), broken)
     with pytest.raises(UnitFailed, match="features of the training images are not finite"):

@@ -408,11 +408,15 @@ def test_a_folder_is_scored_by_any_network_that_is_here(photos, bench, monkeypat
         assert score("photos").table["value"].iloc[0] == json.loads(out)["rows"][0]["value"]
     for arguments, said in (
         (("photos", "--backbone", "resnet5O"), "did you mean 'resnet50'"),
+        (("photos", "--metrics", "recal"), "did you mean 'recall'"),
         (("photos", "--backbone", "test_resnet", "--strict"), "1 of 9 images cannot be used"),
         (("x.npz", "--backbone", "test_resnet"), "--backbone embeds a folder of photographs, and none is given"),
     ):
         code, out, err = bench("score", *arguments)
         assert (code, out, said in err.splitlines()[-1]) == (2, "", True)
+    (photos / "a" / "2.png").unlink()
+    assert bench("score", "photos", "--backbone", "test_resnet", "--json", "--out", "scored")[0] == 0
+    assert not (tmp_path / "scored" / "skipped.csv").exists()
     monkeypatch.setattr("bench.methods.backbones.timm_networks.cached_weights", lambda name: None)
     line = bench("score", "photos", "--backbone", "test_resnet")[2]
     assert "give --weights FILE" in line
