@@ -2,8 +2,10 @@
 
     python .ci/count.py [TREE ..]
 
+``.ci/budget.toml`` has the most that there may be of each; ``tests/test_guards.py`` compares.
+
 ``TREE`` is a checkout, by default this one. Standard library only; options are counted in the output of the ``bench``
-of ``TREE/.venv``, if there is one.
+of ``TREE/.venv``, or of this Python.
 
 * Lines hold at least one token that is neither a comment nor part of a docstring; lines of docstrings are apart.
 * Reached files: those of ``bench/start.py``, ``bench/cli.py`` and the function of the command, and what they import
@@ -231,14 +233,31 @@ def kinds(function: Function, rich: set[str]) -> set[str]:
 
 def options(tree: Path, argument: str) -> str:
     """Number of options that ``bench run`` lists, ``--help`` and ``--help-all`` apart."""
-    program = tree / ".venv" / "bin" / "bench"
-    if not program.exists():
+    places = (tree / ".venv" / "bin" / "bench", Path(sys.executable).with_name("bench"))
+    program = next((place for place in places if place.exists()), None)
+    if program is None:
         return "not counted (no .venv)"
     done = subprocess.run([program, "run", argument], capture_output=True, text=True, check=False)
     if done.returncode:
         return "no such option"
     names = re.findall(r"^\s+(?:-\w, )?(--[a-z][a-z-]*)", done.stdout, re.MULTILINE)
     return str(len(set(names) - {"--help", "--help-all"}))
+
+
+def words(tree: Path) -> tuple[int, int]:
+    """Number of words of the docs, and of the texts that they are."""
+    texts = {path for pattern in TEXTS for path in tree.glob(pattern)}
+    return sum(len(path.read_text(encoding="utf-8").split()) for path in texts), len(texts)
+
+
+def sizes(tree: Path) -> dict[str, int]:
+    """What ``.ci/budget.toml`` limits: lines of code by room, words of docs, files reached, options."""
+    rooms = [path for path in sorted((tree / "bench").iterdir()) if path.is_dir() and any(path.glob("*.py"))]
+    found = {f"bench/{path.name}": lines_of(path).code for path in rooms}
+    found["bench/*.py"] = lines_of(tree / "bench").code - sum(found.values())
+    found |= {folder: lines_of(tree / folder).code for folder in FOLDERS[1:]}
+    found |= {"words": words(tree)[0], "files reached by bench run": len(Imports(tree).reached("run"))}
+    return found | {f"options, {name}": int(options(tree, name)) for name in ("--help", "--help-all")}
 
 
 def count(tree: Path) -> None:
@@ -250,9 +269,8 @@ def count(tree: Path) -> None:
     product = [counted[folder] for folder in FOLDERS[:4]]
     code, documented, files = (sum(values) for values in zip(*product, strict=True))
     print(f"  {'the first 4':12}{code:7,} lines of code{documented:7,} of docstrings{files:5} files")
-    texts = sorted({path for pattern in TEXTS for path in tree.glob(pattern)})
-    words = sum(len(path.read_text(encoding="utf-8").split()) for path in texts)
-    print(f"  words of docs: {words:,} in {len(texts)} texts")
+    number, texts = words(tree)
+    print(f"  words of docs: {number:,} in {texts} texts")
     imports = Imports(tree)
     reached = (f"{command} {len(imports.reached(command))}" for command in COMMANDS)
     print(f"  files that a command reaches: {', '.join(reached)}")

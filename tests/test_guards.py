@@ -361,3 +361,11 @@ def test_one_function_writes_the_tables_of_each_format():
         "terminal": ["bench/report/render.py:_for_terminal"],
         "HTML": ["bench/report/page/table.tmpl"],
     }
+
+
+def test_no_room_is_larger_than_its_budget():
+    budget = tomllib.loads((ROOT / ".ci" / "budget.toml").read_text("utf-8"))
+    found = runpy.run_path(str(ROOT / ".ci" / "count.py"))["sizes"](ROOT)
+    assert found.keys() == budget.keys(), "every room has a number in .ci/budget.toml"
+    over = [f"{room}: {found[room]:,} of {most:,}" for room, most in budget.items() if found[room] > most]
+    assert not over, f"{'; '.join(over)}: something has to go (.ci/budget.toml says when a number may be raised)"
