@@ -49,7 +49,7 @@ def check_few(damaged: int, count: int, said: str) -> None:
 def left_out(names: Sequence[str], count: int, file: Path | str) -> str:
     """Sentence about images that were left out; ``file`` lists them."""
     verb = "is" if len(names) == 1 else "are"
-    return f"{len(names)} of {count} images {verb} damaged and left out, such as {names[0]}: {file} lists all"
+    return f"{len(names)} of {count} images cannot be used and {verb} left out, such as {names[0]}: {file} lists all"
 
 
 def skipped_table(folder: Path, damaged: Mapping[Path, str], file: Path | None = None) -> bytes:

@@ -395,7 +395,7 @@ def test_damaged_images_that_a_list_names_make_another_data_set(classes, tmp_pat
     data = Folder(classes)
     assert data.leave_out(file)
     assert (data.partial, len(data.listing.ids)) == ("11 of 12 images, 4 of 4 classes", 11)
-    assert next(data.remarks()).startswith(f"1 of 12 images is damaged and left out, such as c1/0.png: {file} lists")
+    assert next(data.remarks()).startswith("1 of 12 images cannot be used and is left out, such as c1/0.png: ")
     assert len({whole, _manifests(before), _manifests(data)}) == 3
     data.prepare()
     Image.new("RGB", (9, 9)).save(classes / "c1" / "0.png")  # repaired
@@ -404,7 +404,7 @@ def test_damaged_images_that_a_list_names_make_another_data_set(classes, tmp_pat
     for path in more:
         path.write_bytes(b"no image")
     file.write_bytes(skipped_table(classes, more))
-    with pytest.raises(DataError, match=r"4 of 12 images are .*; only 3 of 12 may be left out \(5 images or 1 %"):
+    with pytest.raises(DataError, match=r"4 of 12 images cannot .*; only 3 of 12 may be left out \(5 images or 1 %"):
         Folder(classes).leave_out(file)
     file.write_text("of another kind")
     with pytest.raises(DataError, match="not a list of damaged images; remove it"):

@@ -87,7 +87,7 @@ def test_a_run_leaves_out_a_few_damaged_images_as_another_data_set(photo_cli, tm
     whole = (root / "c7" / "0.png").read_bytes()
     for name in ("c7/0.png", "c1/2.png"):
         (root / name).write_bytes(b"no image")
-    said = "2 of 48 images are damaged and left out, such as c1/2.png: "
+    said = "2 of 48 images cannot be used and are left out, such as c1/2.png: "
     for counts in ("1 trainings done, 0 already done", "0 trainings done, 1 already done"):
         done = photo_cli(*arguments)
         assert said in done.stderr
@@ -101,7 +101,7 @@ def test_a_run_leaves_out_a_few_damaged_images_as_another_data_set(photo_cli, tm
     strict = photo_cli(*arguments, "--set", "run.strict=true", check=False)
     assert (strict.returncode, said in strict.stderr) == (2, True)
     (root / "c7" / "0.png").write_bytes(whole)  # repaired: a third data set
-    assert "1 of 48 images is damaged and left out, such as c1/2.png" in photo_cli(*arguments).stderr
+    assert "1 of 48 images cannot be used and is left out, such as c1/2.png" in photo_cli(*arguments).stderr
 
 
 @pytest.mark.slow

@@ -233,7 +233,7 @@ def test_damaged_images_are_left_out_and_listed_or_refused(photos, bench, tmp_pa
     code, out, err = bench(*arguments)
     assert (code, out.startswith("7 images in x.npz")) == (0, True)
     assert err == (
-        "bench: note: 2 of 9 images are damaged and left out, such as a/1.png: x.skipped.csv lists all; --strict"
+        "bench: note: 2 of 9 images cannot be used and are left out, such as a/1.png: x.skipped.csv lists all; --strict"
         " refuses them\n"
     )
     kept = read_embeddings(tmp_path / "x.npz")[0]
@@ -398,7 +398,7 @@ def test_a_folder_is_scored_by_any_network_that_is_here(photos, bench, monkeypat
     code, out, err = bench("score", "photos", "--backbone", "test_resnet", "--json", "--out", "scored")
     assert (code, json.loads(out)["files"][0]["images"]) == (0, 8)
     assert "photos: embedded by test_resnet.r160_in1k, raw weights sha256:" in err
-    assert "1 of 9 images is damaged and left out, such as a/2.png: scored/skipped.csv lists all; --strict" in err
+    assert "1 of 9 images cannot be used and is left out, such as a/2.png: scored/skipped.csv lists all;" in err
     assert (tmp_path / "scored" / "skipped.csv").read_text().splitlines()[1].startswith("a/2.png,")
     assert bench("embed", "--backbone", "test_resnet", "--images", "photos", "--out", "x.npz")[0] == 0
     same = bench("score", "x.npz", "--json")[1]
