@@ -98,6 +98,7 @@ def _worst(values: Sequence[float]) -> float:
     gaps = [best - value for value in values]
     # The first ten are drawn at random; of later ones most are near the best.
     spread = sorted(filter(None, gaps[:10])) or sorted(filter(None, gaps))
+    # Shares, as MAP@R and AUROC are, cannot be far off.
     if not spread or (best <= 1 and min(values) >= 0):
         return min(values)
     return best - max(gap for gap in gaps if gap <= FAR * spread[(len(spread) - 1) // 2])

@@ -297,7 +297,7 @@ def fit_weights(
         ``raw`` or ``averaged``, with the prefix of the names if they have one.
 
     Raises:
-        ValueError: If tensors are missing, left over, of another shape, not finite, or there twice.
+        ValueError: If tensors are missing, left over, of another shape, or there twice.
     """
     kept, averaged = _one_copy(state)
     wanted, problems = body.state_dict(), list[tuple[int, str]]()
@@ -319,8 +319,6 @@ def fit_weights(
         if extra:
             shown = ", ".join(extra[:3]) + (", .." if len(extra) > 3 else "")
             said.append(f"{len(extra)} of its tensors are not of this network: {shown}")
-        if not said and (odd := [key for key, value in fitted.items() if not bool(value.isfinite().all())]):
-            raise ValueError(f"{odd[0]} has values that are not finite: of a training that diverged?")
         if not said:
             body.load_state_dict(fitted, strict=False)
             return f"{'averaged' if averaged else 'raw'}{f' ({prefix[:-1]})' if prefix else ''}"

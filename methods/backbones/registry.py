@@ -243,7 +243,7 @@ def build_backbone(
         image_size: Side of the images, pixels; None for that of the network's training.
 
     Raises:
-        NoWeights: If the file does not contain its weights.
+        NoWeights: If the file does not contain its weights, or some are not finite.
     """
     name = full_name(name)
     module = _module(name)
@@ -251,6 +251,8 @@ def build_backbone(
         backbone: nn.Module = module.build(name, in_channels, freeze_norm, pooling, image_size)
         if weights is not None:
             module.load_weights(backbone, weights)
+            if odd := [key for key, value in backbone.state_dict().items() if not bool(value.isfinite().all())]:
+                raise ValueError(f"{odd[0]} has values that are not finite: of a training that diverged?")
     except Exception as error:
         if weights is None:
             raise

@@ -135,12 +135,12 @@ class Keys:
 
     @cached_property
     def keys(self) -> Tensor:
-        """A projection of all parameters on a fixed random direction; that of others is equal by chance only."""
+        """A hash of the bits of all parameters: a sum of the numbers would lose a small one beside a large one."""
 
         def of(d: Any) -> Tensor:
-            joined = torch.cat([value.reshape(len(value), -1) for value in to_arrays(d)[1].values()], dim=1)
-            direction = torch.rand(joined.shape[1], dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-            return (joined * direction).sum(1)
+            joined = torch.cat([value.reshape(len(value), -1).double() for value in to_arrays(d)[1].values()], dim=1)
+            factors = torch.randint(2**62, joined.shape[1:], generator=torch.Generator().manual_seed(0)) * 2 + 1
+            return (joined.view(torch.int64) * factors).sum(1)
 
         return statistic(self._rows_at, self._count, of)
 

@@ -133,7 +133,6 @@ def test_few_wrong_answers_are_said_to_tell_little():
         (lambda: bench.score([[1.0]], [0], confidences=[1.0]), "did you mean 'confidence'?"),
         (lambda: bench.score([[1.0]], [0], [1.0]), "by name: confidence=.., variance=.."),
         (lambda: bench.load(runs="dul_cls"), "did you mean 'run'?"),
-        (lambda: bench.results(folders="x"), "did you mean 'folder'?"),
     ],
 )
 def test_a_wrong_argument_is_answered_with_the_right_one(call, said):

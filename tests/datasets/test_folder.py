@@ -192,9 +192,8 @@ def test_accents_that_are_spelled_apart_name_one_class(tmp_path, make_photo):
             for i in range(2):
                 make_photo(tmp_path / part / shared / f"{part}{i}.png")
     assert len(Folder(tmp_path).test().class_names) == 4
-    (tmp_path / "query" / unicodedata.normalize("NFD", "café False")).rename(
-        tmp_path / "query" / unicodedata.normalize("NFD", "café True")
-    )
+    apart, shared = (tmp_path / "query" / unicodedata.normalize("NFD", f"café {part}") for part in (False, True))
+    apart.rename(shared)
     with pytest.raises(DataError, match="in both halves, such as"):
         Folder(tmp_path).test()
 

@@ -11,6 +11,7 @@ import torch
 from bench.methods.distributions import DiagonalNormal, IsotropicNormal, PointMass, VonMisesFisher
 from bench.methods.heads import positive_from_raw
 from bench.methods.scorers import SCORERS, get_scorer, paired_score, pairwise_score, scorer_module
+from bench.methods.scorers.inner_products import DistanceBound
 from scipy import special, stats
 
 
@@ -29,14 +30,17 @@ def _unit(n, d, seed=0):
     ],
 )
 def test_mls_golden_values(s1, s2, cosine, expected):
-    a = torch.zeros(1, 128, dtype=torch.float64)
-    b = torch.zeros(1, 128, dtype=torch.float64)
-    a[0, 0] = 1.0
-    b[0, 0], b[0, 1] = cosine, math.sqrt(1 - cosine**2)
-    x = IsotropicNormal(a, torch.tensor([s1], dtype=torch.float64))
-    y = IsotropicNormal(b, torch.tensor([s2], dtype=torch.float64))
+    a, b = torch.zeros(2, 1, 128, dtype=torch.float64)
+    a[0, 0], b[0, 0], b[0, 1] = 1.0, cosine, math.sqrt(1 - cosine**2)
+    x, y = (IsotropicNormal(loc, torch.tensor([s], dtype=torch.float64)) for loc, s in ((a, s1), (b, s2)))
     for value in (pairwise_score("mls", x, y)[0, 0], paired_score("mls", x, y)[0]):
         assert value.item() == pytest.approx(expected, abs=1e-7)
+
+
+def test_embeddings_that_differ_beside_a_large_number_have_different_keys():
+    rows = torch.tensor([[1e20, 0.1], [1e20, 0.2], [1e20, 0.1]], dtype=torch.float64)
+    first, other, same = DistanceBound(lambda index: PointMass(rows[index]), 3).keys
+    assert first == same != other
 
 
 @pytest.mark.parametrize("diagonal", [False, True])

@@ -286,8 +286,8 @@ def test_a_method_that_is_named_twice_is_one():
 def test_data_sets_side_by_side_mark_what_differs_from_one_method():
     far = {seed: value - 0.1 for seed, value in A.items()}
     noisy = {"cosface": A, "pfe": {**A, 0: A[0] + 0.02}, "scf": _seeds([0.7, 0.71, 0.69, 0.715])}
-    own = {name: by_dataset(*_results(values)) for name, values in (("x", noisy), ("y", {"cosface": A, "pfe": far}))}
-    groups = {name: of["d"] for name, of in own.items()}
+    worlds = {"x": noisy, "y": {"cosface": A, "pfe": far}}
+    groups = {name: by_dataset(*_results(values))["d"] for name, values in worlds.items()}
     rows = {name: next(iter(rows_by_budget(of).values())) for name, of in groups.items()}
     titles = {"cosface": "CosFace", "pfe": "PFE"}
     document = side_by_side(groups, rows, titles, "cosface")
