@@ -21,12 +21,15 @@ from .contender import (
     method_names,
     unequal_budgets,
 )
+from .compare import Comparison, ask
+from .questions import HEAD
 from .ranks import Rank, ranks, unranked_text
-from .reference import MARK, Against, against_reference, sentences
-from .remarks import Remark, lines, remarks
+from .remarks import Remark, about_heads, lines, remarks
 from .seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics, compared
-from .splits import OverSplits
-from .table import EVERYWHERE, Cell, Column, Document, frame_of, held, label, named_by_reason, table_of
+from .table import EVERYWHERE, Cell, Column, Document, frame_of, grouped, held, label, named_by_reason, table_of
+
+MARK = "\N{DAGGER}"
+"""Mark of a head on frozen features that is not shown to be better than the network as it is."""
 
 _MAP_AT_R = [column.metric for column in COMPARED].index("map_at_r")
 
@@ -57,7 +60,7 @@ class ComparisonRow:
     marks: tuple[Mark, ...]
     rank: Rank
     unequal: str
-    against: tuple[Against, ...] = ()
+    against: tuple[Comparison, ...] = ()
     remarks: tuple[Remark, ...] = ()
     budget: str = ""
 
@@ -69,10 +72,10 @@ class ComparisonRow:
     @property
     def marked(self) -> str:
         """The same, marked if the head is not shown to be better than the network as it is."""
-        return f"{self.label} {MARK}" if any(each.verdict != "better" for each in self.against) else self.label
+        return f"{self.label} {MARK}" if any(each.outcome != "better" for each in self.against) else self.label
 
 
-Comparison = Mapping[str, Sequence[ComparisonRow]]
+Rows = Mapping[str, Sequence[ComparisonRow]]
 """Rows by data set."""
 
 
@@ -103,11 +106,20 @@ def compare_within(groups: Sequence[SeedGroup]) -> list[ComparisonRow]:
     values = [tuple(SeedStatistics.of(group.column(column)) for column in compared()) for group in groups]
     marks = zip(*(_marks(column, groups, of_column) for column, of_column in zip(compared(), zip(*values))))
     ranked = ranks(groups, COMPARED[_MAP_AT_R])
+    heads = grouped(ask(HEAD, groups), lambda row: row.contender)
     unequal = unequal_budgets([group.contender for group in groups], [group.seeds for group in groups])
     rows = [
         ComparisonRow(group.contender, group.seeds, group.trainings, group.confidence, *judged)
         for group, judged in zip(
-            groups, zip(values, marks, ranked, unequal, against_reference(groups), map(remarks, groups))
+            groups,
+            zip(
+                values,
+                marks,
+                ranked,
+                unequal,
+                (tuple(heads.get(group.contender, ())) for group in groups),
+                map(remarks, groups),
+            ),
         )
     ]
     return sorted(rows, key=_order)
@@ -137,8 +149,7 @@ class Part(NamedTuple):
     @property
     def against(self) -> list[str]:
         """Sentences about the heads that are not shown to be better than the network as it is."""
-        found = sentences(self.dataset, ((row.label, row.against) for row in self.rows))
-        return [f"{MARK} {each}" for each in found]
+        return [f"{MARK} {each}" for each in about_heads((row.label, row.against) for row in self.rows)]
 
     @property
     def remarks(self) -> list[str]:
@@ -151,7 +162,7 @@ class Part(NamedTuple):
         return named_by_reason((row.label, row.unequal) for row in self.rows)
 
 
-def parts(rows: Comparison) -> Iterator[Part]:
+def parts(rows: Rows) -> Iterator[Part]:
     """Divide the rows of each data set into tables: one for each budget of several methods, one for all other rows."""
     for dataset, every in rows.items():
         tables: list[Part] = []
@@ -322,7 +333,7 @@ def comparison_frame(rows: Iterable[ComparisonRow]) -> pd.DataFrame:
 
 
 def comparison_document(
-    rows: Comparison, untested: Mapping[str, Sequence[str]] | None = None, splits: Sequence[OverSplits] = ()
+    rows: Rows, untested: Mapping[str, Sequence[str]] | None = None, splits: Sequence[Comparison] = ()
 ) -> Document:
     """Tables of the comparison, one per data set and budget; what is over class splits is counted below them."""
     introduction = NOTE + " **Bold**: best. <u>Underlined</u>: better than every deterministic method."

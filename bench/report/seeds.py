@@ -33,7 +33,7 @@ class ComparedColumn:
     brief: bool = True
     wide: bool = False
 
-    @property
+    @cached_property
     def declared(self) -> Metric:
         """Declaration of the metric: its title, unit and direction."""
         return declared_metric(self.metric)

@@ -1,43 +1,23 @@
-"""Results over class splits: means whose unit is the split, and comparisons with the plain method of the budget."""
+"""Results over class splits: means whose unit is the split, and the questions of a report with that unit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
-
-import numpy as np
+from dataclasses import replace
 
 from ..protocols.rows import OWN
-from ..protocols.statistics import Summary, holm, p_over_splits, paired_difference, summarise_splits
+from ..protocols.statistics import summarise_splits
 from ..store.folder import Store
+from .compare import NAN, Comparison, decided, over_splits
 from .contender import CONTENDER, Contender, by_budget, distinct_labels
 from .frame import Results
-from .seeds import NO_DIFFERENCE, ComparedColumn, SeedGroup, SeedStatistics, defined_values, seed_groups
-from .systems import plain_of, systems
-from .table import GAP, Column, Document, Table, cells_table, frame_of, grouped, headings, held, interval, number
-from .verdicts import IMAGES, METRIC, QUESTIONS, Question, images_of, verdicts
+from .questions import CONFIDENCE, IMAGES, MEASURES, METRIC, PLAIN, RETRIEVAL, SYSTEM, USES
+from .seeds import ComparedColumn, SeedGroup, SeedStatistics, defined_values, seed_groups
+from .table import GAP, Column, Document, Table, cells_table, frame_of, grouped, headings, interval, number
+from .views import images_of
 
-MEASURED = (ComparedColumn("map_at_r", reranked=True), ComparedColumn("recall_at_1", reranked=True))
-"""Metrics of which a contender has a mean, and a difference from the plain method."""
-
-
-def _systems_title(question: Question, split: str) -> str:
-    """Heading of a comparison of systems, by question and test images."""
-    return f"{QUESTIONS[question]}, {images_of(split)}"
-
-
-FIRST: tuple[Question, str] = ("before_gallery", "test")
-"""Question and test images of the comparison whose p-value is shown and adjusted."""
-
-BRIEF = (
-    *("method", "splits", "seeds", *(column.title for column in MEASURED)),
-    *(_systems_title(question, split) for question in QUESTIONS for split in IMAGES),
-)
-"""Headings of the columns that a narrow terminal shows."""
-
-AUGRC = ComparedColumn("augrc", variant="recall_at_1")
-"""Metric of systems."""
+MEAN = "mean"
+"""Question of a value that is compared with nothing."""
 
 FREE = "free confidence"
 """What the own confidence is compared with: the free one that validation chose on each split."""
@@ -54,7 +34,7 @@ ABOUT_SYSTEMS = (
     "AUGRC of Recall@1 of the plain method with the free confidence that validation chose on each split, minus that of"
     " the method with its own confidence: above 0, the method is the better system. Each side ranks by the scorer that"
     " validation chose. Intervals as for the means: no new draw of the validation classes. p:"
-    f" t-test of the same heuristic for {_systems_title(*FIRST)}; Holm: adjusted over the methods of the table."
+    " t-test of the same heuristic for before the gallery, clean images; Holm: adjusted over the methods of the table."
     " Methods whose confidence orders images as a free one does, on all splits, are left out."
 )
 """Legend of the tables of systems."""
@@ -63,128 +43,14 @@ BySplit = Mapping[int, SeedGroup]
 """Values over seeds of one contender by the number of the class split."""
 
 
-@dataclass(frozen=True)
-class OverSplits:
-    """One value of a contender by class split, or a difference: own confidence or method minus what it is ``against``.
-
-    A comparison of systems has the ``question`` that the confidences answer, and is plain minus method.
-    ``test_over_train`` is the number of test classes over that of training classes; nan if it is not known.
-    """
-
-    contender: Contender
-    column: ComparedColumn
-    against: str
-    values: Mapping[int, float]
-    seeds: int
-    test_over_train: float
-    reason: str = ""
-    question: Question | Literal[""] = ""
-    p_holm: float = float("nan")
-
-    @property
-    def p(self) -> float:
-        """P-value of a difference that is 0; nan with fewer than two splits."""
-        return p_over_splits([*self.values.values()], self.test_over_train)
-
-    @property
-    def summary(self) -> Summary:
-        """Mean over splits with its interval."""
-        return summarise_splits([*self.values.values()], self.test_over_train) if self.values else NO_DIFFERENCE
-
-    @property
-    def text(self) -> str:
-        """Mean and interval as text."""
-        found, sign = self.summary, "+" if self.against else ""
-        return interval(*(self.column.text(value, sign) for value in (found.mean, found.ci_low, found.ci_high)))
-
-
 def groups_by_split(results: Results) -> dict[Contender, dict[int, SeedGroup]]:
     """Values over seeds of every contender on class splits that are not the data set's own."""
     found: dict[Contender, dict[int, SeedGroup]] = {}
-    for group in (
-        seed_groups(Results.of(results.splits, rescorings=results.rescorings).merged) if results.splits else ()
-    ):
+    of_splits = Results.of(results.splits, rescorings=results.rescorings).merged if results.splits else None
+    for group in seed_groups(of_splits) if of_splits is not None else ():
         pinned = group.contender.pinned
         found.setdefault(group.contender._replace(pinned=pinned.on_split(0)), {})[pinned.class_seed] = group
     return found
-
-
-def over_splits(store: Store, results: Results) -> list[OverSplits]:
-    """Values of every contender over class splits, by data set and budget."""
-    every = groups_by_split(results)
-    found: list[OverSplits] = []
-    for of_dataset in grouped(every, lambda contender: contender.dataset).values():
-        for contenders in by_budget(of_dataset).values():
-            first = {each: next(iter(every[each].values())) for each in contenders if not each.ensemble}
-            chosen = plain_of([*first.values()]) if first else None
-            plain = next((each for each, group in first.items() if group is chosen), None)
-            for each in contenders:
-                ratio = test_over_train(every[each], results, store)
-                found += _of_contender(each, every[each], ratio)
-                if plain not in (None, each) and plain.common == each.common:
-                    found += _differences(each, every[each], plain, every[plain], ratio)
-            found += _systems({each: every[each] for each in contenders}, found)
-    return found
-
-
-def _of_contender(contender: Contender, splits: BySplit, ratio: float) -> Iterator[OverSplits]:
-    seeds = max(group.seeds for group in splits.values())
-    for column in MEASURED:
-        means = {number: SeedStatistics.of(group.column(column)).mean for number, group in splits.items()}
-        if values := defined_values(means):
-            yield OverSplits(contender, column, "", values, seeds, ratio)
-    gains = {
-        number: answer.difference.mean
-        for number, group in splits.items()
-        for answer in verdicts([group])
-        if (answer.split, answer.question, answer.challenger) == ("test", "before_gallery", OWN)
-        and answer.difference
-        and answer.counts
-    }
-    if gains:
-        yield OverSplits(contender, ComparedColumn(METRIC), FREE, gains, seeds, ratio)
-
-
-def _differences(
-    contender: Contender, splits: BySplit, plain: Contender, others: BySplit, ratio: float
-) -> Iterator[OverSplits]:
-    """Differences from the plain method over common splits, of the mean over common seeds within each."""
-    for column in MEASURED:
-        own, other = (
-            {number: defined_values(group.column(column)) for number, group in side.items()}
-            for side in (splits, others)
-        )
-        if any([*own.values(), *other.values()]):
-            both = [number for number in sorted(own.keys() & other.keys()) if own[number].keys() & other[number].keys()]
-            found = {number: paired_difference(own[number], other[number]) for number in both}
-            values = {number: difference.mean for number, difference in found.items()}
-            seeds = max((difference.n for difference in found.values()), default=0)
-            reason = "" if values else f"no split and seed in common with {plain.label}"
-            yield OverSplits(contender, column, plain.label, values, seeds, ratio, reason)
-
-
-def _systems(every: Mapping[Contender, BySplit], means: Iterable[OverSplits]) -> list[OverSplits]:
-    """Comparisons of systems over splits, by question and images, for the methods of a budget."""
-    of = {each.contender: each for each in means}
-    gains: dict[tuple[Contender, str, Question, str], dict[int, float]] = {}
-    learned = set()  # contenders whose confidence is not a free one in another scale
-    for place in sorted({place for splits in every.values() for place in splits}):
-        for each in systems(splits[place] for splits in every.values() if place in splits):
-            if each.plain and each.difference.n:
-                contender = each.contender._replace(pinned=each.contender.pinned.on_split(0))
-                key = contender, each.plain.label, each.question, each.split
-                gains.setdefault(key, {})[place] = each.difference.mean
-                if not each.same_order_as:
-                    learned.add(contender)
-    found = [
-        replace(of[contender], column=replace(AUGRC, split=split), against=plain, question=question, values=values)
-        for (contender, plain, question, split), values in gains.items()
-        if contender in learned
-    ]
-    compared = grouped(found, lambda each: (each.question, each.column.split)).values()
-    return [
-        replace(each, p_holm=float(p)) for own in compared for each, p in zip(own, holm(np.array([o.p for o in own])))
-    ]
 
 
 def test_over_train(splits: BySplit, results: Results, *stores: Store) -> float:
@@ -196,82 +62,157 @@ def test_over_train(splits: BySplit, results: Results, *stores: Store) -> float:
             trained = next(filter(None, every), None)
             if trained is not None:
                 return record.test_classes / trained.num_classes
-    return float("nan")
+    return NAN
 
 
-def _numbers(each: OverSplits) -> dict[str, object]:
-    found = each.summary
-    ends = {"ci95_low": found.ci_low, "ci95_high": found.ci_high}
-    sure = {"p": each.p, "p_holm": each.p_holm} if each.question else {}
-    return {"mean": found.mean, "sd": found.sd, **ends, **sure, "splits": found.n, "seeds": each.seeds}
+def split_comparisons(store: Store, results: Results) -> list[Comparison]:
+    """Comparisons over class splits, and means, which are compared with nothing, by data set and budget."""
+    every = groups_by_split(results)
+    ratios = {contender: test_over_train(splits, results, store) for contender, splits in every.items()}
+    found: list[Comparison] = []
+    for of_dataset in grouped(every, lambda contender: contender.dataset).values():
+        for contenders in by_budget(of_dataset).values():
+            here = {each: every[each] for each in contenders}
+            asked = {question: _folded(question.pairs, here, ratios) for question in (CONFIDENCE, PLAIN, SYSTEM)}
+            own = decided((row for row in asked[CONFIDENCE] if _is_first(row)), CONFIDENCE)
+            gains = {row.contender: row for row in own if row.counts or row.n == 1}
+            versus = grouped(decided(asked[PLAIN], PLAIN), lambda row: row.contender)
+            for contender in contenders:
+                found += _means(contender, every[contender], ratios[contender])
+                found += [gains[contender]] if contender in gains else []
+                found += versus.get(contender, [])
+            systems = grouped(decided(asked[SYSTEM], SYSTEM), lambda row: (row.use, row.column.split))
+            found += [row for own in systems.values() for row in own]
+    return found
 
 
-NUMBERS: tuple[Column[OverSplits], ...] = (
+def _is_first(row: Comparison) -> bool:
+    return (row.column.split, row.use, row.confidence, row.about["chosen"]) == ("test", "before_gallery", OWN, True)
+
+
+def _folded(
+    pairs: Callable[[Sequence[SeedGroup]], Iterable[Comparison]],
+    every: Mapping[Contender, BySplit],
+    ratios: Mapping[Contender, float],
+) -> list[Comparison]:
+    numbers = sorted({number for splits in every.values() for number in splits})
+    by_split = {number: pairs([s[number] for s in every.values() if number in s]) for number in numbers}
+    return list(over_splits(by_split, ratios.__getitem__))
+
+
+def _means(contender: Contender, splits: BySplit, ratio: float) -> Iterator[Comparison]:
+    for column in RETRIEVAL:
+        means = {number: SeedStatistics.of(group.column(column)).mean for number, group in splits.items()}
+        if values := defined_values(means):
+            found = summarise_splits([*values.values()], ratio)
+            yield Comparison(
+                question=MEAN,
+                contender=contender,
+                column=column,
+                values=values,
+                others={},
+                unit="split",
+                test_over_train=ratio,
+                about={"seeds": max(group.seeds for group in splits.values())},
+                mean=found.mean,
+                sd=found.sd,
+                low=found.ci_low,
+                high=found.ci_high,
+                n=found.n,
+            )
+
+
+def shown(rows: Iterable[Comparison]) -> list[Comparison]:
+    """Comparisons that the table has: systems by the measure that decides, of methods that are not free in disguise."""
+    decides = next(iter(MEASURES)).metric
+    systems = [row for row in rows if row.question == SYSTEM.name and row.column.metric == decides and row.n]
+    learned = {row.contender for row in systems if not row.same_order_as}
+    kept = {id(row) for row in systems if row.contender in learned}
+    return [row for row in rows if row.question != SYSTEM.name or id(row) in kept]
+
+
+def _against(row: Comparison) -> str:
+    if row.question == CONFIDENCE.name:
+        return FREE
+    return row.against.label if row.against else ""
+
+
+def _numbers(row: Comparison) -> dict[str, object]:
+    ends = {"ci95_low": row.low, "ci95_high": row.high}
+    sure = {"p": row.p, "p_holm": row.p_holm} if row.question == SYSTEM.name else {}
+    return {"mean": row.mean, "sd": row.sd, **ends, **sure, "splits": row.n, "seeds": row.about["seeds"]}
+
+
+def _reason(row: Comparison) -> str:
+    if row.question == PLAIN.name and not row.n and row.against:
+        return f"no split and seed in common with {row.against.label}"
+    return row.why if row.question == SYSTEM.name else ""
+
+
+NUMBERS: tuple[Column[Comparison], ...] = (
     CONTENDER,
-    Column("", fields=lambda each: {"metric": each.column.metric, "split": each.column.split}),
-    Column("", fields=held("against")),
-    Column("", fields=held("question")),
+    Column("", fields=lambda row: {"metric": row.column.metric, "split": row.column.split}),
+    Column("", fields=lambda row: {"against": _against(row)}),
+    Column("", fields=lambda row: {"question": row.use if row.question == SYSTEM.name else ""}),
     Column("", fields=_numbers),
-    Column("", fields=held("test_over_train")),
-    Column("", fields=held("reason")),
+    Column("", fields=lambda row: {"test_over_train": row.test_over_train, "reason": _reason(row)}),
 )
 """Columns of the numbers; tables for readers have a column per metric and difference."""
 
 
-def split_document(found: Sequence[OverSplits]) -> Document:
+def split_document(found: Sequence[Comparison]) -> Document:
     """Tables of means, differences and systems over class splits, one of each per data set."""
+    rows = shown(found)
     tables: list[Table] = []
-    for dataset, rows in grouped(found, lambda each: each.contender.dataset).items():
-        tables.append(_table(dataset, [row for row in rows if not row.question]))
-        if compared := [row for row in rows if row.question]:
-            tables.append(_table_of_systems(dataset, compared))
-    return Document("splits", "Class splits", ABOUT, tuple(tables), frame_of(NUMBERS, found))
+    for dataset, own in grouped(rows, lambda row: row.contender.dataset).items():
+        systems = [row for row in own if row.question == SYSTEM.name]
+        tables.append(_table_of_means(dataset, [row for row in own if row.question != SYSTEM.name]))
+        tables += [_table_of_systems(dataset, systems)] if systems else []
+    return Document("splits", "Class splits", ABOUT, tuple(tables), frame_of(NUMBERS, rows))
 
 
-def _table(dataset: str, rows: Sequence[OverSplits]) -> Table:
-    titles = list(dict.fromkeys(map(_title, rows)))
+def _table_of_means(dataset: str, rows: Sequence[Comparison]) -> Table:
+    def title(row: Comparison) -> str:
+        against = "free" if _against(row) == FREE else _against(row)
+        return f"{row.column.title}{f': own - {against}' if against else ''}"
+
     names = distinct_labels([*dict.fromkeys(row.contender for row in rows)])
-    notes = list(dict.fromkeys(f"{names[row.contender]}: {row.reason}." for row in rows if row.reason))
-    by_contender = grouped(rows, lambda row: row.contender)
-    unknown = [names[each] for each, own in by_contender.items() if own[0].test_over_train != own[0].test_over_train]
+    notes = list(dict.fromkeys(f"{names[row.contender]}: {_reason(row)}." for row in rows if _reason(row)))
+    unknown = dict.fromkeys(names[row.contender] for row in rows if row.test_over_train != row.test_over_train)
     notes += [f"No interval, as the numbers of classes are not known: {', '.join(unknown)}."] if unknown else []
-    return _lines(f"{dataset}, over class splits", rows, titles, _title, ABOUT, notes)
+    return _lines(f"{dataset}, over class splits", rows, title, ABOUT, notes)
 
 
-def _table_of_systems(dataset: str, rows: Sequence[OverSplits]) -> Table:
-    def title(row: OverSplits) -> str:
-        return _systems_title(row.question, row.column.split) if row.question else ""
-
-    plain = ", ".join(dict.fromkeys(row.against for row in rows))
-    titles = [title(row) for question in QUESTIONS for row in rows if row.question == question]
+def _table_of_systems(dataset: str, rows: Sequence[Comparison]) -> Table:
+    plain = ", ".join(dict.fromkeys(map(_against, rows)))
+    ordered = [row for use in USES for row in rows if row.use == use]
     name = f"{dataset}, systems over class splits: AUGRC of {plain} minus the method's"
-    return _lines(name, rows, list(dict.fromkeys(titles)), title, ABOUT_SYSTEMS)
+    return _lines(name, ordered, lambda row: f"{USES[row.use]}, {images_of(row.column.split)}", ABOUT_SYSTEMS)
+
+
+def _text(row: Comparison) -> str:
+    sign = "" if row.question == MEAN else "+"
+    return interval(*(row.column.text(value, sign) for value in (row.mean, row.low, row.high)))
 
 
 def _lines(
     name: str,
-    rows: Sequence[OverSplits],
-    titles: Sequence[str],
-    title_of: Callable[[OverSplits], str],
+    rows: Sequence[Comparison],
+    title_of: Callable[[Comparison], str],
     caption: str,
     notes: Sequence[str] = (),
 ) -> Table:
     """A table with a line per contender and a column per title; one of systems has p-values, too."""
     by_contender = grouped(rows, lambda row: row.contender)
     names = distinct_labels(list(by_contender))
-    sure = ("p", "p, Holm") if rows[0].question else ()
+    titles = list(dict.fromkeys(map(title_of, rows)))
+    sure = ("p", "p, Holm") if rows[0].question == SYSTEM.name else ()
     lines = []
     for contender, own in by_contender.items():
-        texts = {title_of(row): row.text for row in own}
-        counts = str(max(len(row.values) for row in own)), str(max(row.seeds for row in own))
-        first = next((row for row in own if (row.question, row.column.split) == FIRST), None)
+        texts = {title_of(row): _text(row) for row in own}
+        counts = str(max(row.n for row in own)), str(max(row.about["seeds"] for row in own))  # type: ignore[type-var]
+        first = next((row for row in own if (row.use, row.column.split) == ("before_gallery", "test")), None)
         p = ((number(first.p, 3), number(first.p_holm, 3)) if first else (GAP, GAP)) if sure else ()
-        lines.append((names[contender], *counts, *(texts.get(title, GAP) for title in titles), *p))
+        lines.append((names[contender], *counts, *(texts.get(each, GAP) for each in titles), *p))
     columns = headings("method", "splits", "seeds", *titles, *sure)
     return cells_table(name, columns, lines, notes=tuple(notes), caption=caption)
-
-
-def _title(row: OverSplits) -> str:
-    """Heading of a value: the metric, and what it is compared with."""
-    against = "free" if row.against == FREE else row.against
-    return f"{row.column.title}{f': own - {against}' if against else ''}"

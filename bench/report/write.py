@@ -12,29 +12,29 @@ import pandas as pd
 from ..site import Site
 from ..store.folder import Damage, Store
 from ..store.specs import Cell
+from .compare import Comparison, Question, comparisons_frame, decided
 from .comparison import ComparisonRow, compare, comparison_document, rows_by_budget
 from .contender import Budget
 from .cost import CostRow, cost_document, costs
 from .figures.registry import write_automatic
 from .figures.source import Note, Source
 from .frame import Results, confidences, provenance, scorers
-from .pairing import (
-    Decision,
-    decision_document,
-    decisions,
-    form_differences,
-    form_document,
-    paired_methods,
-    paired_with_base,
-)
+from .questions import BASE, CONFIDENCE, FORM, PAIR, SYSTEM
 from .ranks import OverDatasets, over_datasets, profile_frame, rank_document
 from .render import write_documents
 from .seeds import SeedGroup, corruptions, divided, seed_groups
-from .splits import OverSplits, over_splits, split_document
-from .systems import System, system_document, systems
+from .splits import MEAN, split_comparisons, split_document
 from .table import Document, grouped
-from .variance import SourceShare, shares_of_variance, spreads, variance_document
-from .verdicts import Verdict, verdict_document, verdicts
+from .views import (
+    base_frame,
+    decision_document,
+    decisions,
+    form_document,
+    paired_frame,
+    system_document,
+    systems_of,
+    verdict_document,
+)
 
 
 @dataclass(frozen=True)
@@ -64,25 +64,38 @@ class Judged:
         """Rows of the comparison by data set."""
         return {name: compare(groups, self.budgets[name]) for name, groups in self.by_dataset.items()}
 
-    @cached_property
-    def verdicts(self) -> list[Verdict]:
-        """Verdicts on the confidences."""
-        return verdicts(self.groups, apart=self.over_splits)
+    def ask(self, question: Question) -> list[Comparison]:
+        """Comparisons of a question over seeds; data sets that class splits answer for are adjusted apart."""
+        rows = list(question.pairs(self.groups))
+        for row in rows:
+            row.apart = row.contender.dataset if row.contender.dataset in self.over_splits else ""
+        return decided(rows, question)
 
     @cached_property
-    def systems(self) -> list[System]:
-        """Methods with their own confidences against the plain method with a free one."""
-        return systems(self.groups, self.over_splits)
+    def pairs(self) -> list[Comparison]:
+        """Every two contenders."""
+        return self.ask(PAIR)
 
     @cached_property
-    def pairs(self) -> pd.DataFrame:
-        """Differences of every two contenders."""
-        return paired_methods(self.groups)
+    def verdicts(self) -> list[Comparison]:
+        """Confidences of methods against the free ones of the same networks, under every ranking."""
+        return self.ask(CONFIDENCE)
 
     @cached_property
-    def decisions(self) -> list[Decision]:
-        """Decisions against the best contender."""
-        return decisions(self.groups, self.pairs)
+    def systems(self) -> list[Comparison]:
+        """Methods with their own confidences against the plain method with a free one, by each measure of risk."""
+        return self.ask(SYSTEM)
+
+    @cached_property
+    def splits(self) -> list[Comparison]:
+        """Comparisons and means over class splits."""
+        return split_comparisons(self.store, self.results)
+
+    @cached_property
+    def comparisons(self) -> list[Comparison]:
+        """All comparisons of the report, over seeds and over class splits."""
+        seeds = [*self.systems, *self.verdicts, *self.pairs, *self.ask(BASE), *self.ask(FORM)]
+        return [*seeds, *(row for row in self.splits if row.question != MEAN)]
 
     @cached_property
     def costs(self) -> list[CostRow]:
@@ -90,39 +103,25 @@ class Judged:
         return costs(self.store, self.results.tests)
 
     @cached_property
-    def forms(self) -> pd.DataFrame:
-        """Differences between the forms of methods."""
-        return form_differences(self.groups)
-
-    @cached_property
     def over_datasets(self) -> list[OverDatasets]:
         """Values over all data sets."""
         return over_datasets(self.groups)
 
     @cached_property
-    def splits(self) -> list[OverSplits]:
-        """Values over class splits."""
-        return over_splits(self.store, self.results)
-
-    @cached_property
     def over_splits(self) -> set[str]:
         """Data sets whose systems were compared over class splits: those answer, not the seeds on their own split."""
-        return {each.contender.dataset for each in self.splits if each.question and len(each.values) > 1}
-
-    @cached_property
-    def variance(self) -> list[SourceShare]:
-        """Shares of the sources of randomness, and the spread over seeds and class splits."""
-        shares = shares_of_variance(self.results)
-        return [*shares, *spreads(self.groups, self.splits, shares)]
+        return {row.contender.dataset for row in self.splits if row.question == SYSTEM.name and row.n > 1}
 
     @cached_property
     def numbers(self) -> dict[str, pd.DataFrame]:
         """Tables that are CSV files alone, by name."""
+        by_question = grouped(self.comparisons, lambda row: row.question)
         return {
+            "comparisons": comparisons_frame(self.comparisons),
             "confidences": confidences(self.results.frame),
             "corruptions": corruptions(self.groups),
-            "paired": self.pairs,
-            "paired_with_base": paired_with_base(self.groups),
+            "paired": paired_frame(self.pairs),
+            "paired_with_base": base_frame(by_question.get(BASE.name, ())),
             "profiles": profile_frame(self.over_datasets),
             "provenance": provenance(self.results),
             "scorers": scorers(self.results.frame),
@@ -152,13 +151,12 @@ def write_report(
     documents = [
         comparison_document(judged.comparison, judged.untested, judged.splits),
         split_document(judged.splits),
-        verdict_document(verdicts(judged.groups, every_ranking=True, apart=judged.over_splits)),
-        system_document(judged.systems),
-        decision_document(judged.decisions),
+        verdict_document(judged.verdicts),
+        system_document(systems_of(judged.systems)),
+        decision_document(decisions(judged.groups, judged.pairs)),
         cost_document(judged.costs),
-        form_document(judged.forms),
+        form_document([row for row in judged.comparisons if row.question == FORM.name]),
         rank_document(judged.over_datasets),
-        variance_document(judged.variance),
     ]
     documents += [Document(name, numbers=numbers) for name, numbers in judged.numbers.items()]
     source = Source(site or Site(results=str(judged.store.root)), judged.results)

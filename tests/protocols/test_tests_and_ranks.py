@@ -164,6 +164,13 @@ def test_the_seeds_that_are_needed_have_the_power_and_one_less_has_not(sd, effec
     assert measured == pytest.approx(power_of_seeds(n, sd, effect), abs=0.02)
 
 
+@pytest.mark.parametrize(("seeds", "shift", "power"), [(2, 11.582290927366103, 0.636510541773732), (2, 59.0, 1.0)])
+def test_a_tail_that_is_0_up_to_rounding_leaves_the_power_known(seeds, shift, power):
+    """The first value is an integral by mpmath over the chi-squared variable; SciPy's lower tail is nan there."""
+    assert power_of_seeds(seeds, 1.0, shift / seeds**0.5) == pytest.approx(power, abs=1e-9)
+    assert seeds_needed(0.029435828584614857, 0.2410769769333776) == 3
+
+
 def test_seeds_without_a_sensible_answer():
     assert seeds_needed(0.0, 0.1) == 2
     assert seeds_needed(1.0, 1e-9, most=1000) == 1000

@@ -1,0 +1,455 @@
+"""A comparison is a row: two series of values by unit, what a paired test says about them, and the decision.
+
+Every judged table of a report, and every claim of a paper, is a choice of such rows; how they are made is a
+:class:`Question`. Seeds pair up because initialisation and order of the data depend on (data set, replicate), not on
+the method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy import special, stats
+
+from ..protocols.statistics import (
+    ROUNDING,
+    Summary,
+    holm,
+    p_different,
+    p_equivalent,
+    probability_of_superiority,
+    seeds_needed,
+    verdict,
+)
+from .contender import Contender
+from .seeds import ComparedColumn, SeedGroup
+from .table import Column, frame_of, grouped, interval, percent
+
+NAN = float("nan")
+
+ALPHA = 0.05
+"""Largest p-value of a decision."""
+
+Outcome = Literal["better", "worse", "equivalent", "undecided", "no verdict"]
+
+OUTCOMES: tuple[Outcome, ...] = ("better", "worse", "equivalent", "undecided", "no verdict")
+"""What a comparison may come to, in the order in which readers see them."""
+
+Use = Literal["", "before_gallery", "at_query_time"]
+"""When a confidence is used: when only the image is known, or when its ranking is; empty without a confidence."""
+
+
+class Reason(Enum):
+    """Why there is no verdict, or not the one that the interval alone would give; the text of each."""
+
+    NO_PAIRS = "no common {unit}"
+    ONE_UNIT = "one {unit}"
+    NO_PLAIN = "no result of the plain method at this budget"
+    NO_OWN = "no own confidence"
+    NO_VALUE = "no AUROC on test"
+    CONSTANT = "confidence {detail}"
+    NO_RANKING = "no Recall@1 on validation images chooses the ranking"
+    NO_CLASSES = "no validation classes"
+    TRAINED_ON = "validation classes were trained on"
+    NO_VALIDATION = "no validation rows"
+    NO_CHOICE = "no AUROC on validation"
+    NO_RECORDS = "no {detail}"
+    NOT_ABOVE_CHANCE = "not above chance"
+    SAME_ORDER = "orders images as {detail}"
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class Comparison:
+    """Values of a contender beside those of what it is compared with, paired by unit, and what follows.
+
+    Attributes:
+        question: Name of its :class:`Question`.
+        contender: Method at one setting that the outcome is about.
+        against: Contender that it is compared with; None if it is a confidence of the same network.
+        column: Metric, with the images and the variant.
+        values: Values of the contender by unit; ``others`` are those that it is compared with.
+        unit: What values are paired over: ``seed``, or ``split`` for class splits.
+        test_over_train: Test classes over training classes of class splits; 0 of seeds, nan if not known.
+        use: When the confidence is used.
+        ranking: Scorer that ranks; ``confidence`` and ``rival`` are the confidences of the two sides.
+        leads: Whether its budget is the leading one of the data set.
+        apart: Data set whose p-values are adjusted apart, since class splits answer for it; else empty.
+        aurocs: AUROC of the confidence by unit, which a win needs above chance; None without a confidence.
+        free: Values of every free confidence that could have been the rival, by name and unit.
+        same_order_as: Free confidence that orders the images alike; the comparison is then not counted.
+        about: What else a question says about it, by column.
+        mean: Mean difference, in favour of the contender, with ``sd`` and the 95 % t-interval ``low`` to ``high``, over
+            ``n`` units. What does not exist is nan.
+        p: P-value of no difference; of a win, also of an AUROC at chance. ``p_equivalence`` is that of a difference
+            inside the region of the metric (two one-sided t-tests).
+        p_holm: The same adjusted over the family of the question, as is ``p_equivalence_holm``; ``p_bh`` by Benjamini
+            and Hochberg's method.
+        family: Number of p-values that are adjusted together.
+        outcome: One of :data:`OUTCOMES`, with a ``reason`` if the interval is not all that decides, and its ``detail``.
+    """
+
+    question: str
+    contender: Contender
+    column: ComparedColumn
+    values: Mapping[int, float]
+    others: Mapping[int, float]
+    against: Contender | None = None
+    unit: str = "seed"
+    test_over_train: float = 0.0
+    use: Use = ""
+    ranking: str = ""
+    confidence: str = ""
+    rival: str = ""
+    leads: bool = True
+    apart: str = ""
+    aurocs: Mapping[int, float] | None = None
+    free: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    same_order_as: str = ""
+    about: Mapping[str, object] = field(default_factory=dict)
+    mean: float = NAN
+    sd: float = NAN
+    low: float = NAN
+    high: float = NAN
+    n: int = 0
+    p: float = NAN
+    p_equivalence: float = NAN
+    p_holm: float = NAN
+    p_equivalence_holm: float = NAN
+    p_bh: float = NAN
+    family: int = 0
+    survives: bool = False
+    outcome: Outcome = "no verdict"
+    reason: Reason | None = None
+    detail: str = ""
+
+    @property
+    def counts(self) -> bool:
+        """True if it is a case that can be won or lost."""
+        return self.outcome != "no verdict" and not self.same_order_as
+
+    @property
+    def holds(self) -> bool:
+        """True if it is still decided when it is adjusted over all cases of its question."""
+        return self.p_holm <= ALPHA
+
+    @property
+    def why(self) -> str:
+        """Text of the reason; empty without one."""
+        unit = "class split" if self.unit == "split" else self.unit
+        return self.reason.value.format(unit=unit, detail=self.detail) if self.reason else ""
+
+    @property
+    def verdict(self) -> str:
+        """The outcome, or the reason for having none."""
+        return self.why if self.outcome == "no verdict" else self.outcome
+
+    @property
+    def text(self) -> str:
+        """Mean difference with its interval: shares in points with one decimal."""
+        ends = (self.mean, self.low, self.high)
+        if self.column.percent:
+            return interval(*(percent(value, 1, "+") for value in ends))
+        return interval(*(self.column.text(value, "+") for value in ends))
+
+    @property
+    def raw(self) -> dict[str, float]:
+        """Values of the contender minus the others, as they are measured, whichever direction is better."""
+        sign = self.column.sign
+        low, high = sorted((sign * self.low, sign * self.high)) if self.low == self.low else (NAN, NAN)
+        return {"difference_mean": sign * self.mean, "difference_sd": self.sd, "ci95_low": low, "ci95_high": high}
+
+    @property
+    def superiority(self) -> dict[str, float]:
+        """Share of units at which the contender is better, ties counted half, with its exact 95 % interval."""
+        found = np.array([self.column.sign * (self.values[at] - self.others[at]) for at in common(self)])
+        better = probability_of_superiority(found) if len(found) else None
+        ends = (better.probability, better.ci_low, better.ci_high) if better else (NAN, NAN, NAN)
+        return dict(zip(("superiority", "superiority_ci95_low", "superiority_ci95_high"), ends))
+
+    def turned(self) -> Comparison:
+        """The same comparison, about the other contender."""
+        assert self.against is not None
+        turn: dict[Outcome, Outcome] = {"better": "worse", "worse": "better"}
+        return replace(
+            self,
+            contender=self.against,
+            against=self.contender,
+            values=self.others,
+            others=self.values,
+            mean=-self.mean,
+            low=-self.high,
+            high=-self.low,
+            outcome=turn.get(self.outcome, self.outcome),
+        )
+
+    def units_needed(self, alpha: float = ALPHA) -> int | None:
+        """Units, in all, at which a difference of the observed size would be found in 80 % of cases.
+
+        A difference smaller than the region counts as the region; without either there is no number.
+        """
+        effect = max(abs(self.mean), self.column.declared.equivalence)
+        return seeds_needed(self.sd, effect, alpha=alpha) if self.n > 1 and effect > 0 else None
+
+
+def common(row: Comparison) -> list[int]:
+    """Units at which both sides have a value, sorted."""
+    other = row.others
+    return sorted(at for at, value in row.values.items() if value == value and other.get(at, NAN) == other.get(at, NAN))
+
+
+class Question(NamedTuple):
+    """How comparisons are made and decided.
+
+    Attributes:
+        name: Name in ``comparisons.csv``.
+        pairs: Function that makes the comparisons of some groups, which need no numbers.
+        family: P-values of comparisons with a common value of it are adjusted together.
+        adjusted: Whether the outcome is at the adjusted p-values, not at those of each comparison alone.
+        regions: Whether a difference inside the metric's region of practical equivalence is ``equivalent``.
+    """
+
+    name: str
+    pairs: Callable[[Sequence[SeedGroup]], Iterable[Comparison]]
+    family: Callable[[Comparison], Hashable]
+    adjusted: bool = False
+    regions: bool = True
+
+
+class Paired(NamedTuple):
+    """Paired differences of P pairs, an array ``[P]`` each; what does not exist is nan."""
+
+    mean: np.ndarray
+    sd: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    n: np.ndarray
+    p: np.ndarray
+    p_equivalence: np.ndarray
+
+
+def compare(
+    values: Sequence[Mapping[int, float]],
+    others: Sequence[Mapping[int, float]],
+    regions: Sequence[float] | float = 0.0,
+    test_over_train: Sequence[float] | float = 0.0,
+) -> Paired:
+    """Differences ``values - others`` of P pairs over their common units: means, intervals and p-values.
+
+    Student's paired t-test; over class splits, with ``test_over_train`` above 0, the variance of the mean is that of
+    Nadeau and Bengio (2003).
+
+    Args:
+        values: Values by unit, one mapping a pair; ``others`` likewise. nan is no value.
+        regions: Largest difference without practical meaning, at least 0, of each pair or of all.
+        test_over_train: Test classes over training classes, at least 0, of each pair or of all; nan leaves the interval
+            and the p-values unknown.
+
+    Returns:
+        The results, in the order of the pairs.
+
+    Example:
+        >>> found = compare([{0: 0.3, 1: 0.5, 2: 0.4}], [{0: 0.2, 1: 0.3, 2: 0.1, 3: 0.0}])
+        >>> [float(round(each[0], 4)) for each in (found.mean, found.low, found.n, found.p)]
+        [0.2, -0.0484, 3.0, 0.0742]
+    """
+    count = len(values)
+    found = Paired(*(np.full(count, NAN) for _ in Paired._fields))
+    found.n[:] = 0
+    regions, ratios = (np.broadcast_to(each, count) for each in (regions, test_over_train))
+    units = [
+        tuple(sorted(at for at, value in own.items() if value == value and other.get(at, NAN) == other.get(at, NAN)))
+        for own, other in zip(values, others)
+    ]
+    for (at, region, ratio), places in grouped(range(count), lambda i: (units[i], regions[i], ratios[i])).items():
+        found.n[places] = len(at)
+        if not at:
+            continue
+        difference = np.array([[values[i][unit] - others[i][unit] for i in places] for unit in at])
+        found.mean[places] = mean = difference.mean(0)
+        if len(at) < 2:
+            continue
+        found.sd[places] = sd = difference.std(0, ddof=1)
+        half = special.stdtrit(len(at) - 1, 1 - ALPHA / 2) * sd * np.sqrt(1 / len(at) + ratio)
+        found.low[places], found.high[places] = mean - half, mean + half
+        if ratio == ratio:
+            found.p[places] = p_different(difference, ratio)
+            if region > 0:
+                found.p_equivalence[places] = p_equivalent(difference, region, ratio)
+    return found
+
+
+def decided(rows: Iterable[Comparison], question: Question) -> list[Comparison]:
+    """Fill in the numbers and outcomes of comparisons: one set of rules, whatever the unit.
+
+    Without a reason that was given, there is no verdict on a single unit. A difference is ``equivalent`` if two
+    one-sided t-tests place it inside the region of its metric, else ``better`` or ``worse`` if its p-value is at most
+    5 %, else ``undecided``. A confidence cannot win unless its AUROC is above chance.
+    """
+    found = list(rows)
+    regions = [row.column.declared.equivalence if question.regions else 0.0 for row in found]
+    sides = [[{at: row.column.sign * v for at, v in side.items()} for row in found for side in [getattr(row, of)]]
+             for of in ("values", "others")]  # fmt: skip
+    ratios = [row.test_over_train for row in found]
+    tested = compare(*sides, regions, ratios)
+    chance = _p_of_chance(found)
+    for row, numbers in zip(found, zip(*tested)):
+        row.mean, row.sd, row.low, row.high, _, row.p, row.p_equivalence = map(float, numbers)
+        row.n = int(numbers[4])
+        if row.reason is None and row.n < 2:
+            row.reason = Reason.ONE_UNIT if row.n else Reason.NO_PAIRS
+    for row, p in zip(found, chance):
+        if row.aurocs is not None and row.mean > 0:
+            row.p = float(np.fmax(row.p, p)) if row.p == row.p else NAN
+        if row.reason is not None:
+            row.p = row.p_equivalence = NAN
+    _adjust([row for row in found if not row.same_order_as], question)
+    for row, p in zip(found, tested.p):
+        if row.reason is None:
+            kinds = ("p_holm", "p_equivalence_holm") if question.adjusted else ("p", "p_equivalence")
+            row.outcome = verdict(row.mean, *(getattr(row, kind) for kind in kinds))
+            if row.outcome == "undecided" and row.aurocs is not None and row.mean > 0 and p <= ALPHA:
+                row.reason = Reason.NOT_ABOVE_CHANCE
+            elif row.same_order_as:
+                row.reason, row.detail = Reason.SAME_ORDER, row.same_order_as
+    _mark_survivors(found)
+    return found
+
+
+def _p_of_chance(rows: Sequence[Comparison]) -> np.ndarray:
+    """P-value of an AUROC of one half; 1 of one that is not above it in the mean."""
+    aurocs = [row.aurocs or {} for row in rows]
+    found = compare(aurocs, [dict.fromkeys(own, 0.5) for own in aurocs], 0.0, [row.test_over_train for row in rows])
+    return np.where(found.mean > 0, found.p, 1.0)
+
+
+def _adjust(rows: Sequence[Comparison], question: Question) -> None:
+    for own in grouped(rows, question.family).values():
+        for kind in ("p", "p_equivalence"):
+            for row, p in zip(own, holm(np.array([getattr(row, kind) for row in own]))):
+                setattr(row, f"{kind}_holm", float(p))
+        known = [row for row in own if row.p == row.p]
+        for row, p in zip(known, stats.false_discovery_control([row.p for row in known]) if known else ()):
+            row.p_bh = float(p)
+        for row in own:
+            row.family = len(known)
+
+
+def _mark_survivors(rows: Sequence[Comparison]) -> None:
+    """Mark those that are better than with every free confidence that has a value at their units."""
+    pairs = [
+        (row, other)
+        for row in rows
+        for other in row.free.values()
+        if {at for at, value in row.values.items() if value == value} <= {at for at, v in other.items() if v == v}
+    ]
+    sides = [[{at: row.column.sign * value for at, value in side.items()} for row, side in own]
+             for own in ([(row, row.values) for row, _ in pairs], pairs)]  # fmt: skip
+    found = compare(*sides, 0.0, [row.test_over_train for row, _ in pairs])
+    lost = {id(row) for (row, _), low in zip(pairs, found.low) if not low > ROUNDING}
+    for row in {id(row): row for row, _ in pairs}.values():
+        row.survives = id(row) not in lost
+
+
+def ask(question: Question, groups: Sequence[SeedGroup]) -> list[Comparison]:
+    """Make the comparisons of a question and decide them."""
+    return decided(question.pairs(groups), question)
+
+
+def over_splits(
+    rows: Mapping[int, Iterable[Comparison]], ratio: Callable[[Contender], float]
+) -> Iterator[Comparison]:
+    """Fold comparisons over seeds, made on each class split, into those whose unit is the split.
+
+    Args:
+        rows: Comparisons by the number of the class split. Of each, the mean over common seeds is the value.
+        ratio: Function of a contender, as on the data set's own split: test over training classes.
+    """
+    every: dict[Hashable, dict[int, Comparison]] = {}
+    for number, own in rows.items():
+        for row in own:
+            sides = tuple(each and _on_own_split(each) for each in (row.contender, row.against))
+            about = row.column, row.use, row.confidence if row.question == "confidence" else ""
+            every.setdefault((row.question, *sides, *about), {})[number] = row
+    for by_split in every.values():
+        held = {number: row for number, row in by_split.items() if common(row)}
+        first = next(iter((held or by_split).values()))
+        refused = next((row for row in held.values() if row.reason), first if not held else None)
+        same = {row.same_order_as for row in held.values()}
+        contender = _on_own_split(first.contender)
+        yield replace(
+            first,
+            unit="split",
+            test_over_train=ratio(contender),
+            contender=contender,
+            against=first.against and _on_own_split(first.against),
+            values={number: _mean(row.values, common(row)) for number, row in held.items()},
+            others={number: _mean(row.others, common(row)) for number, row in held.items()},
+            aurocs=None
+            if first.aurocs is None
+            else {number: _mean(row.aurocs or {}, row.aurocs or ()) for number, row in held.items()},
+            free={
+                name: {n: _mean(row.free[name], common(row)) for n, row in held.items() if name in row.free}
+                for name in first.free
+            },
+            same_order_as=first.same_order_as if len(same) == 1 else "",
+            reason=refused.reason if refused else None,
+            detail=refused.detail if refused else "",
+            about={**first.about, "seeds": max((len(common(row)) for row in held.values()), default=0)},
+        )
+
+
+def _on_own_split(contender: Contender) -> Contender:
+    return contender._replace(pinned=contender.pinned.on_split(0))
+
+
+def _mean(values: Mapping[int, float], at: Iterable[int]) -> float:
+    own = [values[each] for each in at if values.get(each, NAN) == values.get(each, NAN)]
+    return sum(own) / len(own) if own else NAN
+
+
+def _identity(row: Comparison) -> dict[str, object]:
+    other = row.against
+    images = row.column.split.removeprefix("test_") if row.column.split != "test" else "clean"
+    sides = {"against": other.label, "against_tuning": other.tuning} if other else {"against": "", "against_tuning": ""}
+    return {
+        "question": row.question,
+        **row.contender._asdict(),
+        **sides,
+        "use": row.use,
+        "images": images,
+        "confidence": row.confidence,
+        "rival": row.rival,
+        "ranking": row.ranking,
+        "metric": row.column.metric,
+        "variant": row.about.get("variant", row.column.variant),
+    }
+
+
+def _numbers(row: Comparison) -> dict[str, object]:
+    return {
+        "difference": row.mean,
+        "low": row.low,
+        "high": row.high,
+        "n": row.n,
+        "unit": row.unit,
+        "outcome": row.outcome,
+        "reason": row.why,
+        "p": row.p,
+        "p_holm": row.p_holm,
+        "p_bh": row.p_bh,
+        "p_equivalence": row.p_equivalence,
+        "p_equivalence_holm": row.p_equivalence_holm,
+        "leads": row.leads,
+        "survives": row.survives,
+        "same_order_as": row.same_order_as,
+    }
+
+
+def comparisons_frame(rows: Iterable[Comparison]) -> pd.DataFrame:
+    """Table ``comparisons.csv``: all comparisons, a row each; differences above 0 are in favour of the method."""
+    return frame_of([Column("", fields=_identity), Column("", fields=_numbers)], rows)

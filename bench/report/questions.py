@@ -1,0 +1,494 @@
+"""Questions that a report asks: generators of comparisons, each with the family that its p-values are adjusted in.
+
+There are two questions about confidences. Before there is a gallery, a method's own confidence competes with the free
+image confidences of the same network. At query time it competes, alone and combined with free ones, with the free
+confidences of the ranking and with combinations of free ones. The rival is the best on validation images; a constant is
+one, too. Values on test classes never choose it.
+
+A user chooses a network together with a confidence, so whole systems are compared, too: a method with its own
+confidence against the plain method with a free one, by the wrong answers among those that each accepts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ..protocols.rows import (
+    COMBINED,
+    FITTED,
+    FITTED_TO_MARGIN,
+    FREE_IMAGE_CONFIDENCES,
+    MARGIN,
+    MARGIN_AND_AGREEMENT,
+    OWN,
+    RETRIEVAL_CONFIDENCES,
+    kind_of,
+)
+from ..registry import Registry
+from .compare import NAN, Comparison, Question, Reason, Use
+from .contender import COMMON, Contender, by_budget
+from .frame import tested_splits
+from .seeds import ComparedColumn, SeedGroup, SeedStatistics, compared, defined_values, divided
+
+METRIC = "confidence_auroc"
+"""AUROC of telling right from wrong answers (Recall@1) by the confidence."""
+
+USES: Mapping[Use, str] = {"before_gallery": "before the gallery", "at_query_time": "at query time"}
+"""When a confidence is used, with the words of tables."""
+
+IMAGES = {"test": "clean images", "test_crop": "centre crops"}
+"""Splits that readers are shown first, with their names in titles; the files have every split."""
+
+CHALLENGERS: Mapping[Use, tuple[str, ...]] = {
+    "before_gallery": (OWN,),
+    "at_query_time": (OWN, f"{OWN}{COMBINED}", f"{OWN}{FITTED_TO_MARGIN}", f"{OWN}{FITTED}"),
+}
+"""Names of the confidences of a method that each use allows; a record has the third or the fourth."""
+
+SAME_ORDER = 5e-4
+"""Largest difference of the AUROCs of two confidences, at every seed, that are said to order the images alike.
+
+A norm that is the concentration of a distribution is one: its AUROC differs from that of the norm by rounding only.
+"""
+
+CONSTANT = "constant"
+"""Name of the rival that is as confident of every answer, which a free confidence has to beat on validation images."""
+
+DEFAULTS: Mapping[Use, str] = {"before_gallery": FREE_IMAGE_CONFIDENCES[0], "at_query_time": MARGIN}
+"""Free confidence of a network with too few wrong validation answers to choose one by."""
+
+FEW_ERRORS = 100
+"""Wrong validation answers below which no confidence is chosen by them."""
+
+MEASURES: Mapping[ComparedColumn, float] = {
+    ComparedColumn("augrc", variant="recall_at_1"): 0.5,
+    ComparedColumn("risk_at_coverage", variant="recall_at_1,coverage=0.8"): 1.0,
+    ComparedColumn("aurc", variant="recall_at_1"): 1.0,
+}
+"""What systems are compared by, the first decides; and the risk of a constant confidence per share of wrong answers."""
+
+FORM_METRICS = (
+    ComparedColumn("map_at_r"),
+    ComparedColumn("recall_at_1"),
+    ComparedColumn("spearman_crop", split="test_crop"),
+    ComparedColumn(METRIC),
+)
+"""Metrics in which the two forms of a method are compared; those of a confidence judge the default one of each."""
+
+RETRIEVAL = (ComparedColumn("map_at_r", reranked=True), ComparedColumn("recall_at_1", reranked=True))
+"""Metrics of retrieval."""
+
+
+class Choice(NamedTuple):
+    """Confidence of a network that its validation images chose, a note on it, or the reason for having none."""
+
+    name: str = ""
+    note: str = ""
+    reason: Reason | None = None
+
+    @property
+    def remark(self) -> str:
+        """The note or the reason, as text."""
+        return self.reason.value if self.reason else self.note
+
+
+def rankings_of(group: SeedGroup) -> tuple[str, ...]:
+    """The cosine and the method's own scorer, as far as image confidences were tested under them."""
+    names = (OWN, *FREE_IMAGE_CONFIDENCES)
+    found = {scorer for name in names for scorer in group.scorers(METRIC, "test", name)} & {"cosine", group.scorer}
+    return tuple(sorted(found, key=lambda name: (name != "cosine", name))) or (group.scorer,)
+
+
+def ranking_of(group: SeedGroup) -> str:
+    """Scorer by which a system with this network ranks: that of the best Recall@1 on validation images.
+
+    It is the mean over clean and corrupted ones; the method's own scorer if that is not known.
+    """
+    means = _recalls(group)
+    return max(means, key=lambda scorer: means[scorer]) if len(means) > 1 else group.scorer
+
+
+def _no_ranking(group: SeedGroup) -> Reason | None:
+    """Why the ranking of a system is not known, as in older records that lack Recall@1 on validation images."""
+    others = group.scorers("recall_at_1", "test", "") & {"cosine"} - {group.scorer}
+    return Reason.NO_RANKING if others and len(_recalls(group)) < 2 else None
+
+
+def _recalls(group: SeedGroup) -> dict[str, float]:
+    """Recall@1 on validation images by ranking, mean over clean and corrupted ones."""
+    splits = _held_out(group, "recall_at_1")
+    means = {}
+    for scorer in rankings_of(group):
+        values = [group.under(scorer).per_seed("recall_at_1", split) for split in splits]
+        if values and all(len(defined_values(each)) == group.seeds for each in values):
+            means[scorer] = float(np.mean([value for each in values for value in each.values()]))
+    return means
+
+
+def _held_out(group: SeedGroup, metric: str) -> list[str]:
+    """Splits of validation images, clean and corrupted, that a metric was measured on."""
+    return sorted(split for split in group.splits(metric) if split == "val" or split.startswith("val_"))
+
+
+def free_confidences(group: SeedGroup, use: Use) -> tuple[str, ...]:
+    """Free confidences that a use allows: of images before the gallery, also of the ranking and both later on."""
+    kinds = ("image",) if use == "before_gallery" else ("retrieval", "combined")
+    names = group.confidences(METRIC)
+    first = (*FREE_IMAGE_CONFIDENCES, *RETRIEVAL_CONFIDENCES, MARGIN_AND_AGREEMENT)
+    ordered = sorted(names, key=lambda name: (first.index(name) if name in first else len(first), name))
+    return tuple(name for name in ordered if kind_of(name) in kinds and name.partition("+")[0] not in (OWN, "random"))
+
+
+def choose(group: SeedGroup, use: Use, names: Sequence[str] = ()) -> Choice:
+    """Choose a confidence of a network by its mean AUROC over clean and corrupted validation images.
+
+    Of its free confidences, unless there are names of its own ones; a constant (0.5) competes with free ones. The
+    default is taken if fewer than :data:`FEW_ERRORS` validation answers are wrong, in the mean over seeds.
+    """
+    splits = _held_out(group, METRIC)
+    free = not names
+    names = names or free_confidences(group, use)
+    if not splits:
+        return Choice(reason=_why_no_choice(group)) if free or len(names) > 1 else Choice(names[0])
+    default = DEFAULTS[use] if free else names[0]
+    errors = sum(_wrong(group, split) for split in splits)
+    if errors < FEW_ERRORS and default in names:
+        return Choice(default, f"default, {errors:.0f} wrong validation answers")
+    # A seed that answers every validation query rightly has no AUROC there, of any confidence.
+    values = {
+        name: {(split, seed): value for split in splits for seed, value in aurocs(group, split, name).items()}
+        for name in names
+    }
+    places = {place for own in values.values() for place in own}
+    means = {name: float(np.mean([*own.values()])) for name, own in values.items() if own.keys() == places}
+    if not places or not means:
+        return Choice(reason=Reason.NO_CHOICE)
+    means = ({CONSTANT: 0.5} if free else {}) | means
+    return Choice(max(means, key=lambda name: means[name]))
+
+
+def _wrong(group: SeedGroup, split: str) -> float:
+    """Number of wrong answers, mean over seeds; infinite if older records do not tell."""
+    known = defined_values(group.per_seed("recall_at_1", split))
+    return group.queries[split] * (1 - float(np.mean([*known.values()]))) if known else float("inf")
+
+
+def _why_no_choice(group: SeedGroup) -> Reason:
+    if group.contender.ensemble == "concatenated":
+        return Reason.NO_CLASSES
+    trained_on = any(each.startswith("train") for each in group.splits(METRIC))
+    return Reason.TRAINED_ON if trained_on else Reason.NO_VALIDATION
+
+
+def aurocs(group: SeedGroup, split: str, confidence: str) -> dict[int, float]:
+    """AUROC of a confidence by seed, if it has one; 0.5 for a constant."""
+    if confidence == CONSTANT:
+        return dict.fromkeys(sorted(group.tested), 0.5)
+    return defined_values(group.per_seed(METRIC, split, confidence=confidence))
+
+
+def same_order_as(group: SeedGroup, split: str) -> str:
+    """The first free image confidence with the AUROC of the own one at every seed; empty if there is none.
+
+    AUROCs of exactly one half, as of embeddings that are all equal, tell nothing about the order.
+    """
+    own = aurocs(group, split, OWN)
+    if all(abs(value - 0.5) <= SAME_ORDER for value in own.values()):
+        return ""
+    for name in free_confidences(group, "before_gallery"):
+        other = aurocs(group, split, name)
+        if set(own) == set(other) and all(abs(own[seed] - other[seed]) <= SAME_ORDER for seed in own):
+            return name
+    return ""
+
+
+def plain_of(groups: Sequence[SeedGroup]) -> SeedGroup | None:
+    """The plain method: the base of most heads or of the recipe, or else the only deterministic method there is."""
+    bases = Counter(group.contender.base for group in groups if group.contender.base)
+    name = max(bases, key=lambda base: bases[base]) if bases else base_of_recipe(groups[0].contender.dataset)
+    plain = [group for group in groups if not group.probabilistic and OWN not in group.confidences(METRIC)]
+    named = [group for group in plain if group.contender.method == name]
+    return next(iter(named or (plain if len(plain) == 1 else [])), None)
+
+
+def base_of_recipe(dataset: str) -> str:
+    """Base that the recipe of a data set names; empty for data sets of plug-ins, which are not here."""
+    from ..protocols.recipes import recipe_of  # late: data sets import torch
+
+    registry = Registry("datasets")
+    return recipe_of(registry.dataset(dataset)).base if dataset in registry.names else ""
+
+
+def _leading(groups: Sequence[SeedGroup]) -> set[Contender]:
+    """Contenders of the leading budget of each data set."""
+    of_dataset = divided(groups, ["dataset"]).values()
+    return {each for own in of_dataset for each in next(iter(by_budget(group.contender for group in own).values()), ())}
+
+
+def _confidences(groups: Sequence[SeedGroup]) -> Iterator[Comparison]:
+    """Each confidence of a method against the free one that validation chose, by AUROC.
+
+    Under every ranking for which image confidences were tested; that of a system is marked as chosen. A contender
+    without a retrieval confidence on test images, as in old records, is left out.
+    """
+    leading = _leading(groups)
+    for own in divided(groups, ["dataset"]).values():
+        for split in tested_splits(split for group in own for split in group.splits(METRIC)):
+            for group in own:
+                chosen = ranking_of(group)
+                for ranking in rankings_of(group):
+                    for row in _of_network(group.under(ranking), split, ranking == chosen):
+                        row.leads = group.contender in leading
+                        yield row
+
+
+def _of_network(group: SeedGroup, split: str, chosen: bool) -> Iterator[Comparison]:
+    names = group.confidences(METRIC, split)
+    if not names & set(RETRIEVAL_CONFIDENCES):
+        return
+    same = same_order_as(group, split) if OWN in names else ""
+    column = ComparedColumn(METRIC, split=split)
+    for use, challengers in CHALLENGERS.items():
+        choice = choose(group, use)
+        free = {name: aurocs(group, split, name) for name in (*free_confidences(group, use), CONSTANT)}
+        best = _best(free)
+        about = {
+            "chosen": chosen,
+            "rival_remark": choice.remark,
+            "best_on_test": best,
+            "best_on_test_mean": float(np.mean([*free[best].values()])) if best else NAN,
+        }
+        for name in [each for each in challengers if each in names] if OWN in names else [""]:
+            own, other = aurocs(group, split, name), aurocs(group, split, choice.name)
+            constant = group.constant(name)
+            reason = Reason.CONSTANT if constant else None if name else Reason.NO_OWN
+            reason = reason or choice.reason or (None if own.keys() & other.keys() else Reason.NO_VALUE)
+            held = [value for each in _held_out(group, METRIC) for value in aurocs(group, each, name).values()]
+            validation = {"validation_mean": float(np.mean(held)) if held else NAN, "own_mean": _mean(own)}
+            yield Comparison(
+                question="confidence",
+                contender=group.contender,
+                column=column,
+                values={} if constant else own,
+                others=other,
+                use=use,
+                ranking=group.scorer,
+                confidence=name,
+                rival=choice.name,
+                aurocs=own,
+                free=free,
+                same_order_as=same,
+                reason=reason or _no_ranking(group),
+                detail=constant,
+                about=about | validation,
+            )
+
+
+def _mean(values: Mapping[int, float]) -> float:
+    return float(np.mean([*values.values()])) if values else NAN
+
+
+def _best(free: Mapping[str, Mapping[int, float]]) -> str:
+    """The free confidence with the highest mean, of those that have a value at every seed; empty without any."""
+    known = {name: values for name, values in free.items() if name != CONSTANT}
+    seeds = {seed for values in known.values() for seed in values}
+    means = {name: _mean(values) for name, values in known.items() if seeds and set(values) == seeds}
+    return max(means, key=lambda name: means[name], default="")
+
+
+def _systems(groups: Sequence[SeedGroup]) -> Iterator[Comparison]:
+    """Every method with its own confidence against the plain method of its budget with a free one, by risk."""
+    for own in divided(groups, ["dataset"]).values():
+        ranked = {group.contender: group.under(ranking_of(group)) for group in own}
+        for place, contenders in enumerate(by_budget(ranked).values()):
+            here = [ranked[contender] for contender in contenders if contender.ensemble in ("", "separated")]
+            judged = [group for group in here if OWN in group.confidences(METRIC)]
+            plain = plain_of(here) if judged else None
+            rivals = {use: choose(plain, use) if plain else Choice() for use in USES}
+            for group in judged:
+                for use, rival in rivals.items():
+                    chosen = choose(group, use, CHALLENGERS[use])
+                    for split in tested_splits(group.splits(METRIC)):
+                        for column in MEASURES:
+                            row = _system(group, plain, split, use, chosen, rival, column)
+                            row.leads = not place
+                            yield row
+
+
+def _system(
+    group: SeedGroup,
+    plain: SeedGroup | None,
+    split: str,
+    use: Use,
+    own: Choice,
+    rival: Choice,
+    column: ComparedColumn,
+) -> Comparison:
+    constant = group.constant(own.name)
+    refused = Reason.CONSTANT if constant else None if plain else Reason.NO_PLAIN
+    free = (*free_confidences(plain, use), CONSTANT) if plain else ()
+    return Comparison(
+        question="system",
+        contender=group.contender,
+        against=plain.contender if plain else None,
+        column=ComparedColumn(column.metric, split=split, variant=column.variant),
+        values=_risks(group, column, split, own.name),
+        others=_risks(plain, column, split, rival.name),
+        use=use,
+        ranking=group.scorer,
+        confidence=own.name,
+        rival=rival.name,
+        aurocs=aurocs(group, split, own.name),
+        free={name: _risks(plain, column, split, name) for name in free},
+        same_order_as=same_order_as(group, split),
+        reason=refused or own.reason or rival.reason or _no_ranking(group),
+        detail=constant,
+        about={
+            "confidence_remark": own.remark,
+            "rival_remark": rival.remark,
+            "with_agreement": f"{OWN}{FITTED}" in group.confidences(METRIC),
+        },
+    )
+
+
+def _risks(group: SeedGroup | None, column: ComparedColumn, split: str, name: str) -> dict[int, float]:
+    """Values of a risk by seed, if there is such a confidence."""
+    if group is None or not name:
+        return {}
+    if name == CONSTANT:
+        factor = MEASURES[column]
+        return {seed: factor * (1 - value) for seed, value in group.per_seed("recall_at_1", split).items()}
+    return defined_values(group.per_seed(column.metric, split, column.variant, name))
+
+
+def _pairs(groups: Iterable[SeedGroup], names: Sequence[str] = ()) -> Iterator[Comparison]:
+    """Every two contenders that share :data:`~bench.report.contender.COMMON`, by each column of the comparison.
+
+    The one that comes later is compared with the first. With names, ``names[0]`` is the first of every pair.
+    """
+    for own in divided(groups, COMMON).values():
+        yield from paired("pair", _couples(own, names), compared())
+
+
+def _couples(groups: list[SeedGroup], names: Sequence[str]) -> Iterator[tuple[SeedGroup, SeedGroup]]:
+    if not names:
+        yield from ((other, first) for first, other in combinations(groups, 2))
+        return
+    # A name that is given twice must not enlarge the family that p-values are adjusted over.
+    chosen = [group for name in dict.fromkeys(names) for group in groups if group.contender.method == name]
+    yield from (
+        (other, first) for first, other in combinations(chosen, 2) if first.contender.method == names[0]
+    )
+
+
+def paired(
+    question: str, couples: Iterable[tuple[SeedGroup, SeedGroup]], columns: Sequence[ComparedColumn]
+) -> Iterator[Comparison]:
+    """Compare contenders with others by columns of the comparison, each side with its own scorer and confidence."""
+    read: dict[tuple[int, ComparedColumn], dict[int, float]] = {}
+    for couple in couples:
+        for column in columns:
+            for each in couple:
+                if (id(each), column) not in read:
+                    read[id(each), column] = defined_values(each.column(column))
+            own, others = (read[id(each), column] for each in couple)
+            if own or others:
+                yield Comparison(
+                    question=question,
+                    contender=couple[0].contender,
+                    against=couple[1].contender,
+                    column=column,
+                    values=own,
+                    others=others,
+                    about={
+                        "variant": couple[0].variant(column),
+                        "left_out": _left_out(column, *zip(couple, (own, others))),
+                    },
+                )
+
+
+def _left_out(column: ComparedColumn, *sides: tuple[SeedGroup, Mapping[int, float]]) -> str:
+    """Seeds that only one side has, and why, as text."""
+    every = {seed for _, values in sides for seed in values}
+    if all(values.keys() == every for _, values in sides):
+        return ""
+    gaps = [(group.contender.label, group.gaps(column, every)) for group, _ in sides]
+    return "; ".join(f"{name}: {gap}" for name, gap in gaps if gap)
+
+
+def _with_base(groups: Sequence[SeedGroup]) -> Iterator[Comparison]:
+    """Each two-stage method against the very networks that its heads were trained on."""
+    by_contender = {group.contender: group for group in groups}
+    for head in groups:
+        # Budgets and pinned values of head and base may differ.
+        trained_on = set(head.rows["base_train"].unique()) if head.contender.base else set()
+        bases = [group for group in groups if trained_on & group.trained]
+        parts = [group.rows[group.rows["train"].isin(trained_on)] for group in bases]
+        if not parts:
+            continue
+        # Its networks at seeds that have no head, so that these are named.
+        alike = by_contender[Contender.of(parts[0])].rows
+        base = SeedGroup.of(pd.concat([*parts, alike[~alike["seed"].isin(head.rows["seed"])]]))
+        yield from paired("base", [(head, base)], compared())
+
+
+def _forms(groups: Sequence[SeedGroup]) -> Iterator[Comparison]:
+    """Each method as its paper's equations say against what public code computes, at the same setting."""
+    by_contender = {group.contender: group for group in groups}
+    for contender, released in by_contender.items():
+        corrected = by_contender.get(contender._replace(fidelity="corrected"))
+        if contender.fidelity != "corrected" and corrected is not None:
+            yield from paired("form", [(corrected, released)], FORM_METRICS)
+
+
+def _heads(groups: Sequence[SeedGroup]) -> Iterator[Comparison]:
+    """Each head on frozen features of one budget against the network as it is, which it has to beat.
+
+    The reference is a method that trains nothing (:attr:`bench.methods.Method.reference_for_frozen`).
+    """
+    for own in divided(groups, COMMON).values():
+        references = [group for group in own if group.reference]
+        for column in RETRIEVAL if references else ():
+            means = [SeedStatistics.of(group.column(column)).mean for group in references]
+            best = references[means.index(max(means))]
+            yield from paired("head", [(group, best) for group in own if not group.reference], [column])
+
+
+def _against_plain(groups: Sequence[SeedGroup]) -> Iterator[Comparison]:
+    """Each contender of one budget against the plain method, by retrieval."""
+    single = [group for group in groups if not group.contender.ensemble]
+    plain = plain_of(single) if single else None
+    for group in groups:
+        if plain and group.contender != plain.contender and group.contender.common == plain.contender.common:
+            yield from paired("plain", [(group, plain)], RETRIEVAL)
+
+
+def _family(row: Comparison) -> tuple[object, ...]:
+    """Pairs of a data set, protocol, preset and combination of models, by metric and images."""
+    return row.contender.common, row.column.metric, row.column.split
+
+
+def _case(row: Comparison) -> tuple[object, ...]:
+    """Cases of a use and kind of images, those of all leading budgets together."""
+    place = row.leads or (row.against or row.contender.common)
+    about = row.confidence if row.question == "confidence" else row.column.metric
+    return row.use, row.column.split, about, place, row.about.get("chosen"), row.unit, row.apart
+
+
+PAIR = Question("pair", _pairs, _family, adjusted=True)
+BASE = Question("base", _with_base, _family, adjusted=True)
+FORM = Question("form", _forms, _family, adjusted=True)
+HEAD = Question("head", _heads, _family, adjusted=True)
+PLAIN = Question("plain", _against_plain, _family)
+CONFIDENCE = Question("confidence", _confidences, _case)
+SYSTEM = Question("system", _systems, _case, regions=False)
+"""A region of AUGRC would hide most of what there is to gain on a data set with few wrong answers."""
+
+QUESTIONS = (PAIR, BASE, FORM, HEAD, PLAIN, CONFIDENCE, SYSTEM)
+"""Questions of every report."""
