@@ -75,16 +75,23 @@ class Results:
     @cached_property
     def verdicts(self) -> pd.DataFrame:
         """Verdicts on the confidences, a row each: those of ``verdicts.csv`` under the ranking that counts."""
-        from ..report.verdicts import verdict_document
+        from ..report.views import verdict_document
 
-        return verdict_document(self._judged.verdicts).numbers
+        return verdict_document([row for row in self._judged.verdicts if row.about["chosen"]]).numbers
 
     @cached_property
     def systems(self) -> pd.DataFrame:
         """Methods with a confidence of their own against the plain method with a free one, as in ``systems.csv``."""
-        from ..report.systems import system_document
+        from ..report.views import system_document, systems_of
 
-        return system_document(self._judged.systems).numbers
+        return system_document(systems_of(self._judged.systems)).numbers
+
+    @cached_property
+    def comparisons(self) -> pd.DataFrame:
+        """All comparisons of the report, a row each: the table ``comparisons.csv``."""
+        from ..report.compare import comparisons_frame
+
+        return comparisons_frame(self._judged.comparisons)
 
     @cached_property
     def trials(self) -> pd.DataFrame:
@@ -153,7 +160,8 @@ class Results:
         from dataclasses import replace
 
         from ..report.render import to_html
-        from ..report.verdicts import verdict_document
+        from ..report.views import verdict_document
 
-        tables = [self._counts, *verdict_document(self._judged.verdicts).tables]
+        chosen = [row for row in self._judged.verdicts if row.about["chosen"]]
+        tables = [self._counts, *verdict_document(chosen).tables]
         return "\n".join(to_html(replace(table, small="small", csv=None)) for table in tables)

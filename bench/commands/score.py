@@ -158,9 +158,9 @@ def compare_methods(store: Store, methods: tuple[str, ...], as_json: bool) -> No
     from rich.console import Console
 
     from ..report.frame import plain_rows
-    from ..report.pairing import paired_methods
     from ..report.seeds import seed_groups
     from ..report.terminal import print_paired
+    from ..report.views import paired_methods
     from ..store.check import failures
     from .results import collect_from, say_what_was_left_out
 
@@ -192,7 +192,7 @@ def _nothing_to_compare(store: Store, methods: Sequence[str], datasets: Sequence
             f"{store.root}: no two of {', '.join(methods)} have a common seed on one data set; `bench status` counts"
             " what each has"
         )
-    from ..report.systems import base_of_recipe
+    from ..report.questions import base_of_recipe
 
     base = base_of_recipe(datasets[0])
     other = base if base and base not in methods else "METHOD"

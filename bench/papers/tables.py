@@ -15,12 +15,14 @@ from rich.console import Console
 
 from ..errors import printable
 from ..report import render
+from ..report.compare import OUTCOMES, Comparison, ask
 from ..report.contender import CONTENDER_KEYS, Contender, distinct_labels
 from ..report.frame import Results
+from ..report.questions import CONFIDENCE, USES
 from ..report.render import markdown_text
 from ..report.seeds import SeedGroup, SeedStatistics, divided, seed_groups
 from ..report.table import GAP, Document, cells_table, headings
-from ..report.verdicts import QUESTIONS, Verdict, verdicts
+from ..report.views import WORTH, outcome_text
 from .items import UNPUBLISHED, Column, How, Named, Published, Reads, Row, published_value, quoted_rows
 from .run import PlannedItem, PlannedRow, what_differs
 
@@ -30,7 +32,7 @@ BySeed = dict[int, float]
 Cells = dict[tuple[str, str], BySeed]
 """Values by title of the row and of the column, in the unit of the paper."""
 
-VERDICTS = tuple(f"worth it {heading}" for heading in QUESTIONS.values())
+VERDICTS = tuple(f"worth it {heading}" for heading in USES.values())
 """Headings of the verdicts on the method's own confidence: at query time, the best of it alone and combined."""
 
 FORM_LEGEND = (
@@ -311,7 +313,7 @@ def print_table(table: Reproduction, console: Console) -> None:
 def fill_form(named: Named, results: Results) -> Document:
     """A paper's table filled with the results of a folder, one table per data set; it has none without results."""
     every = seed_groups(results.merged)
-    answers = verdicts(every)
+    answers = ask(CONFIDENCE, every)
     tables, numbers = [], []
     for (dataset,), groups in divided(every, ["dataset"]).items():
         columns = named.columns(dataset)
@@ -340,13 +342,14 @@ def fill_form(named: Named, results: Results) -> Document:
     return Document(stem, heading, FORM_LEGEND, tuple(tables), pd.DataFrame(numbers))
 
 
-def answers_of(contender: Contender, answers: Sequence[Verdict]) -> tuple[str, ...]:
+def answers_of(contender: Contender, answers: Sequence[Comparison]) -> tuple[str, ...]:
     """Verdicts on a contender's own confidence, as they stand below :data:`VERDICTS`."""
     texts = []
-    for question in QUESTIONS:
-        own = [a for a in answers if a.contender == contender and a.split == "test" and a.question == question]
-        said = list(dict.fromkeys(": ".join(filter(None, [a.verdict, a.reason])) for a in own))
+    for use in USES:
+        own = [
+            a for a in answers if (a.contender, a.column.split, a.use) == (contender, "test", use) and a.about["chosen"]
+        ]
         # One of its confidences suffices, one without a remark first.
-        worth = sorted((text for text in said if text.startswith("worth it")), key=len)
-        texts.append((worth or sorted(said, key=lambda text: not text.startswith("undecided")) or [GAP])[0])
+        first = min(own, key=lambda row: (OUTCOMES.index(row.outcome), row.why != ""), default=None)
+        texts.append(outcome_text(first, WORTH) if first else GAP)
     return tuple(text or GAP for text in texts)

@@ -18,7 +18,6 @@ from scipy import special, stats
 
 from ..protocols.statistics import (
     ROUNDING,
-    Summary,
     holm,
     p_different,
     p_equivalent,
@@ -244,7 +243,8 @@ def compare(
     Nadeau and Bengio (2003).
 
     Args:
-        values: Values by unit, one mapping a pair; ``others`` likewise. nan is no value.
+        values: Values by unit, one mapping a pair; nan is no value.
+        others: What they are compared with, likewise.
         regions: Largest difference without practical meaning, at least 0, of each pair or of all.
         test_over_train: Test classes over training classes, at least 0, of each pair or of all; nan leaves the interval
             and the p-values unknown.
@@ -360,9 +360,7 @@ def ask(question: Question, groups: Sequence[SeedGroup]) -> list[Comparison]:
     return decided(question.pairs(groups), question)
 
 
-def over_splits(
-    rows: Mapping[int, Iterable[Comparison]], ratio: Callable[[Contender], float]
-) -> Iterator[Comparison]:
+def over_splits(rows: Mapping[int, Iterable[Comparison]], ratio: Callable[[Contender], float]) -> Iterator[Comparison]:
     """Fold comparisons over seeds, made on each class split, into those whose unit is the split.
 
     Args:
@@ -373,7 +371,7 @@ def over_splits(
     for number, own in rows.items():
         for row in own:
             sides = tuple(each and _on_own_split(each) for each in (row.contender, row.against))
-            about = row.column, row.use, row.confidence if row.question == "confidence" else ""
+            about = row.column, row.use, row.about.get("chosen"), row.confidence if row.question == "confidence" else ""
             every.setdefault((row.question, *sides, *about), {})[number] = row
     for by_split in every.values():
         held = {number: row for number, row in by_split.items() if common(row)}

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from ..protocols.rows import kind_of
+from .compare import Comparison, ask
 from .contender import (
     PINNED,
     TUNING,
@@ -21,7 +22,6 @@ from .contender import (
     method_names,
     unequal_budgets,
 )
-from .compare import Comparison, ask
 from .questions import HEAD
 from .ranks import Rank, ranks, unranked_text
 from .remarks import Remark, about_heads, lines, remarks

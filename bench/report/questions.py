@@ -12,7 +12,7 @@ confidence against the plain method with a free one, by the wrong answers among 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
@@ -166,8 +166,8 @@ def choose(group: SeedGroup, use: Use, names: Sequence[str] = ()) -> Choice:
         for name in names
     }
     places = {place for own in values.values() for place in own}
-    means = {name: float(np.mean([*own.values()])) for name, own in values.items() if own.keys() == places}
-    if not places or not means:
+    means = {name: float(np.mean([*own.values()])) for name, own in values.items() if places and own.keys() == places}
+    if not means:
         return Choice(reason=Reason.NO_CHOICE)
     means = ({CONSTANT: 0.5} if free else {}) | means
     return Choice(max(means, key=lambda name: means[name]))
@@ -262,7 +262,7 @@ def _of_network(group: SeedGroup, split: str, chosen: bool) -> Iterator[Comparis
             "chosen": chosen,
             "rival_remark": choice.remark,
             "best_on_test": best,
-            "best_on_test_mean": float(np.mean([*free[best].values()])) if best else NAN,
+            "best_on_test_mean": _mean(free.get(best, {})),
         }
         for name in [each for each in challengers if each in names] if OWN in names else [""]:
             own, other = aurocs(group, split, name), aurocs(group, split, choice.name)
@@ -270,7 +270,7 @@ def _of_network(group: SeedGroup, split: str, chosen: bool) -> Iterator[Comparis
             reason = Reason.CONSTANT if constant else None if name else Reason.NO_OWN
             reason = reason or choice.reason or (None if own.keys() & other.keys() else Reason.NO_VALUE)
             held = [value for each in _held_out(group, METRIC) for value in aurocs(group, each, name).values()]
-            validation = {"validation_mean": float(np.mean(held)) if held else NAN, "own_mean": _mean(own)}
+            means = {"validation_mean": _mean(dict(enumerate(held))), "own_mean": _mean(own)}
             yield Comparison(
                 question="confidence",
                 contender=group.contender,
@@ -286,7 +286,7 @@ def _of_network(group: SeedGroup, split: str, chosen: bool) -> Iterator[Comparis
                 same_order_as=same,
                 reason=reason or _no_ranking(group),
                 detail=constant,
-                about=about | validation,
+                about=about | means,
             )
 
 
@@ -367,7 +367,7 @@ def _risks(group: SeedGroup | None, column: ComparedColumn, split: str, name: st
     return defined_values(group.per_seed(column.metric, split, column.variant, name))
 
 
-def _pairs(groups: Iterable[SeedGroup], names: Sequence[str] = ()) -> Iterator[Comparison]:
+def pairs_of(groups: Iterable[SeedGroup], names: Sequence[str] = ()) -> Iterator[Comparison]:
     """Every two contenders that share :data:`~bench.report.contender.COMMON`, by each column of the comparison.
 
     The one that comes later is compared with the first. With names, ``names[0]`` is the first of every pair.
@@ -382,9 +382,7 @@ def _couples(groups: list[SeedGroup], names: Sequence[str]) -> Iterator[tuple[Se
         return
     # A name that is given twice must not enlarge the family that p-values are adjusted over.
     chosen = [group for name in dict.fromkeys(names) for group in groups if group.contender.method == name]
-    yield from (
-        (other, first) for first, other in combinations(chosen, 2) if first.contender.method == names[0]
-    )
+    yield from ((other, first) for first, other in combinations(chosen, 2) if first.contender.method == names[0])
 
 
 def paired(
@@ -481,7 +479,7 @@ def _case(row: Comparison) -> tuple[object, ...]:
     return row.use, row.column.split, about, place, row.about.get("chosen"), row.unit, row.apart
 
 
-PAIR = Question("pair", _pairs, _family, adjusted=True)
+PAIR = Question("pair", pairs_of, _family, adjusted=True)
 BASE = Question("base", _with_base, _family, adjusted=True)
 FORM = Question("form", _forms, _family, adjusted=True)
 HEAD = Question("head", _heads, _family, adjusted=True)

@@ -1,4 +1,4 @@
-"""Lines below a table on what went wrong: heads without a gain, constant or reversed confidences, networks at chance."""
+"""Lines below a table on what went wrong: heads without a gain, useless confidences, networks at chance."""
 
 from __future__ import annotations
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from ..errors import UnknownName, UserError
 from .comparison import ComparisonRow
-from .pairing import paired_methods
+from .questions import plain_of
 from .seeds import SeedGroup, compared
-from .systems import plain_of
 from .table import GAP, Cell, Column, Document, Table, cells_table, label
+from .views import paired_methods
 
 SHOWN = ("recall_at_1", "map_at_r", "aurc")
 """Metrics of the table, a column each for every data set."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from ..protocols.rows import OWN
 from ..protocols.statistics import summarise_splits
@@ -11,8 +10,8 @@ from ..store.folder import Store
 from .compare import NAN, Comparison, decided, over_splits
 from .contender import CONTENDER, Contender, by_budget, distinct_labels
 from .frame import Results
-from .questions import CONFIDENCE, IMAGES, MEASURES, METRIC, PLAIN, RETRIEVAL, SYSTEM, USES
-from .seeds import ComparedColumn, SeedGroup, SeedStatistics, defined_values, seed_groups
+from .questions import CONFIDENCE, MEASURES, PLAIN, RETRIEVAL, SYSTEM, USES
+from .seeds import SeedGroup, SeedStatistics, defined_values, seed_groups
 from .table import GAP, Column, Document, Table, cells_table, frame_of, grouped, headings, interval, number
 from .views import images_of
 
@@ -165,9 +164,8 @@ def split_document(found: Sequence[Comparison]) -> Document:
     rows = shown(found)
     tables: list[Table] = []
     for dataset, own in grouped(rows, lambda row: row.contender.dataset).items():
-        systems = [row for row in own if row.question == SYSTEM.name]
-        tables.append(_table_of_means(dataset, [row for row in own if row.question != SYSTEM.name]))
-        tables += [_table_of_systems(dataset, systems)] if systems else []
+        for of_systems, some in grouped(own, lambda row: row.question == SYSTEM.name).items():
+            tables.append((_table_of_systems if of_systems else _table_of_means)(dataset, some))
     return Document("splits", "Class splits", ABOUT, tuple(tables), frame_of(NUMBERS, rows))
 
 

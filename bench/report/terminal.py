@@ -13,15 +13,15 @@ from rich.console import Console
 from ..errors import printable
 from ..protocols.rows import RERANKED
 from ..store.specs import split_pinned
-from .comparison import ALONE, COLUMNS, Comparison, ComparisonRow, Part, metric_column, parts
+from .compare import OUTCOMES, Comparison
+from .comparison import ALONE, COLUMNS, ComparisonRow, Part, Rows, metric_column, parts
 from .contender import COMMON, TUNING, distinct_labels
-from .pairing import SIDES
+from .questions import IMAGES, USES
 from .render import fits, print_table
-from .seeds import ComparedColumn, compared, difference_text
-from .splits import ABOUT, BRIEF, OverSplits, split_document
-from .systems import System
+from .seeds import ComparedColumn, compared
+from .splits import ABOUT, split_document
 from .table import GAP, Cell, Column, Table, cells_table, grouped, headings, label, table_of
-from .verdicts import IMAGES, QUESTIONS
+from .views import SIDES, systems_of
 
 if TYPE_CHECKING:
     from .write import Judged
@@ -37,7 +37,7 @@ def print_tables(judged: Judged, console: Console) -> None:
     print_answers(judged.systems, console)
 
 
-def print_comparison(rows: Comparison, console: Console) -> None:
+def print_comparison(rows: Rows, console: Console) -> None:
     """Print the main columns of the comparison of methods, a table per data set and budget."""
     for part in parts(rows):
         table = _comparison_table(part, console)
@@ -46,10 +46,10 @@ def print_comparison(rows: Comparison, console: Console) -> None:
         print_table(replace(shown, notes=tuple(_notes(part, fit))), console)
 
 
-def print_splits(found: Sequence[OverSplits], console: Console) -> None:
+def print_splits(found: Sequence[Comparison], console: Console) -> None:
     """Print means over class splits; a narrow terminal has no differences, which are in files."""
     for table in split_document(found).tables:
-        shown = table if fits(table, console) else table.only(lambda column: column.title in BRIEF)
+        shown = table if fits(table, console) else table.only(lambda column: " - " not in column.title)
         print_table(replace(shown, notes=(*table.notes, ABOUT)), console)
 
 
@@ -101,41 +101,33 @@ def _title(part: Part, common: Mapping[str, str], backbone: str, pinned: str) ->
     return title + (f"\n{printable(pinned)}" if pinned else "")
 
 
-def print_answers(found: Iterable[System], console: Console) -> None:
+def print_answers(found: Iterable[Comparison], console: Console) -> None:
     """Print which methods with a confidence of their own are better systems than the plain method.
 
-    A line for each data set, question and kind of images, at the leading budget: AUGRC of the plain method with the
-    free confidence that validation chose minus that of the method [95 % interval], so above 0 if the method is better.
+    A line for each data set, use and kind of images, at the leading budget: AUGRC of the plain method with the free
+    confidence that validation chose minus that of the method [95 % interval], so above 0 if the method is better.
     """
-    shown = [each for each in found if each.leads and each.split in IMAGES]
-    for dataset, of_dataset in grouped(shown, lambda each: each.contender.dataset).items():
-        names = distinct_labels(list(dict.fromkeys(each.contender for each in of_dataset)))
-        plain = next((each.plain.label for each in of_dataset if each.plain), "the plain method")
-        console.print(
-            printable(f"{dataset}: better with its own confidence than {plain} with a free one? (AUGRC)"),
-            markup=False,
-            highlight=False,
-        )
-        for (question, split), own in grouped(of_dataset, lambda each: (each.question, each.split)).items():
-            outcomes = grouped(own, lambda each: each.outcome or f"no verdict ({each.reason})")
-            order = [each for each in OUTCOMES if each in outcomes]
-            order += [each for each in outcomes if each not in OUTCOMES]  # reasons for no verdict
-            texts = (
-                f"{outcome}: {', '.join(_gained(names[each.contender], each) for each in outcomes[outcome])}"
-                for outcome in order
-            )
-            line = f"{QUESTIONS[question]}, {IMAGES[split]}: {'; '.join(texts)}"
+    shown = [row for row in systems_of(found) if row.leads and row.column.split in IMAGES]
+    for dataset, of_dataset in grouped(shown, lambda row: row.contender.dataset).items():
+        names = distinct_labels(list(dict.fromkeys(row.contender for row in of_dataset)))
+        plain = next((row.against.label for row in of_dataset if row.against), "the plain method")
+        lines = [f"{dataset}: better with its own confidence than {plain} with a free one? (AUGRC)"]
+        for (use, split), own in grouped(of_dataset, lambda row: (row.use, row.column.split)).items():
+            said = grouped(own, lambda row: (OUTCOMES.index(row.outcome), _outcome(row)))
+            texts = (f"{said_of}: {', '.join(_gained(names[row.contender], row) for row in said[place, said_of])}"
+                     for place, said_of in sorted(said))  # fmt: skip
+            lines.append(f"{USES[use]}, {IMAGES[split]}: {'; '.join(texts)}")
+        for line in (*lines, ""):
             console.print(printable(line), markup=False, highlight=False)
-        console.print()
 
 
-OUTCOMES = ("better", "worse", "equivalent", "undecided")
-"""Outcomes in the order in which they are printed."""
+def _outcome(row: Comparison) -> str:
+    return f"no verdict ({row.why})" if row.outcome == "no verdict" else row.outcome
 
 
-def _gained(name: str, each: System) -> str:
-    reason = f", {each.reason}" if each.outcome and each.reason else ""
-    return f"{name} {difference_text(each.difference)}{reason}" if each.outcome and each.difference.n > 1 else name
+def _gained(name: str, row: Comparison) -> str:
+    reason = f", {row.why}" if row.why else ""
+    return name if row.outcome == "no verdict" else f"{name} {row.text}{reason}"
 
 
 def print_paired(differences: pd.DataFrame, console: Console) -> None:

@@ -10,13 +10,25 @@ import numpy as np
 import pandas as pd
 
 from ..store.specs import split_pinned
-from .compare import NAN, Comparison, common
+from .compare import Comparison, common, decided
 from .contender import COMMON, CONTENDER, LABELS, TUNING, Contender, distinct_labels, ranked_together
-from .questions import FORM_METRICS, IMAGES, MEASURES, PAIR, USES
+from .questions import IMAGES, MEASURES, PAIR, USES, pairs_of
 from .ranks import competition
 from .seeds import ComparedColumn, SeedGroup, SeedStatistics, compared, divided
-from .table import GAP, Cell, Column, Document, Table, cells_table, frame_of, grouped, headings, interval, label
-from .table import number, percent, table_of
+from .table import (
+    GAP,
+    Cell,
+    Column,
+    Document,
+    Table,
+    frame_of,
+    grouped,
+    interval,
+    label,
+    number,
+    percent,
+    table_of,
+)
 
 SIDE = ("", "_tuning", "_network", "_pinned")
 """Endings of the columns that name a side of a pair: the method itself, and what tells its settings apart."""
@@ -72,6 +84,14 @@ _WHOLE = {"seeds_needed": "Int64"}
 def paired_frame(rows: Iterable[Comparison]) -> pd.DataFrame:
     """Table of every two contenders, other minus first, as metrics are measured; the verdict is on the other."""
     return frame_of((Column("", fields=_sides), *_NUMBERS), rows, **_WHOLE)
+
+
+def paired_methods(groups: Sequence[SeedGroup], names: Sequence[str] = ()) -> pd.DataFrame:
+    """Table of every two contenders; with names, ``names[0]`` is the first of every pair, any later one the other.
+
+    P-values are adjusted over the pairs of the table with the same data set, metric and split.
+    """
+    return paired_frame(decided(pairs_of(groups, names), PAIR))
 
 
 def base_frame(rows: Iterable[Comparison]) -> pd.DataFrame:
@@ -309,7 +329,7 @@ VERDICT_COLUMNS: tuple[Column[Comparison], ...] = (
     Column("seeds", lambda row: str(row.n or GAP), lambda row: {"seeds": row.n}, note="paired seeds"),
     Column(
         "verdict",
-        lambda row: Cell(_said(row, WORTH), mark=row.outcome),
+        lambda row: Cell(outcome_text(row, WORTH), mark=row.outcome),
         lambda row: {"verdict": WORTH.get(row.outcome, row.outcome), "reason": row.why},
         number=False,
         note="worth it if the interval lies above 0, not worth it if below",
@@ -319,7 +339,7 @@ VERDICT_COLUMNS: tuple[Column[Comparison], ...] = (
 """Columns of the tables of verdicts."""
 
 
-def _said(row: Comparison, words: Mapping[str, str]) -> str:
+def outcome_text(row: Comparison, words: Mapping[str, str]) -> str:
     """The outcome in words with the reason."""
     outcome = "" if row.outcome == "no verdict" else words.get(row.outcome, row.outcome)
     return ": ".join(filter(None, (outcome, row.why))) or GAP
@@ -405,7 +425,7 @@ SYSTEM_COLUMNS: tuple[Column[Comparison], ...] = (
     Column("seeds", fields=lambda row: {"seeds": row.n}, note="paired seeds"),
     Column(
         "verdict",
-        lambda row: Cell(_said(row, {}), mark=row.outcome),
+        lambda row: Cell(outcome_text(row, {}), mark=row.outcome),
         lambda row: {"verdict": row.outcome if row.outcome != "no verdict" else "", "reason": row.why},
         number=False,
         note="of AUGRC, plain minus method: better if the interval lies above 0, worse if below",

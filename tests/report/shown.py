@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from bench.report import comparison as compared
-from bench.report import pairing, ranks, seeds, verdicts
-from bench.report.page.words import Anchors, dataset_facts
+from bench.report import questions, ranks, seeds, views
+from bench.report.compare import ask
 from bench.report.render import files_of
 from bench.report.seeds import divided, seed_groups
-from bench.report.write import Judged
-from bench.store.folder import Store
 
 
 def groups(frame, roles):
@@ -25,24 +23,19 @@ def _of_groups(function):
     return lambda frame, roles, *others, **named: function(groups(frame, roles), *others, **named)
 
 
-decisions_of = _of_groups(pairing.decisions)
-form_differences = _of_groups(pairing.form_differences)
+decisions_of = _of_groups(lambda own: views.decisions(own, ask(questions.PAIR, own)))
+forms_of = _of_groups(lambda own: ask(questions.FORM, own))
 over_datasets_of = _of_groups(ranks.over_datasets)
-paired_methods = _of_groups(pairing.paired_methods)
-paired_with_base = _of_groups(pairing.paired_with_base)
+paired_methods = _of_groups(views.paired_methods)
+paired_with_base = _of_groups(lambda own: views.base_frame(ask(questions.BASE, own)))
 corruptions = _of_groups(seeds.corruptions)
-verdicts_of = _of_groups(verdicts.verdicts)
+verdicts_of = _of_groups(lambda own: [row for row in ask(questions.CONFIDENCE, own) if row.about["chosen"]])
 
 
 def comparison(frame, roles):
     """Rows of the comparison by data set."""
     every = by_dataset(frame, roles).items()
     return {name: compared.compare(own, compared.rows_by_budget(own)) for name, own in every}
-
-
-def facts_of(results):
-    """What a page says about results."""
-    return dataset_facts(Judged(Store("."), results), Anchors())
 
 
 def markdown(document):

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from dataclasses import replace
-from statistics import fmean, stdev
+from statistics import fmean
 
 import pytest
 from bench.protocols.statistics import Summary, summarise_splits
 from bench.report.frame import collect
-from bench.report.page.answer import split_counts, split_sentences
-from bench.report.page.page import page_html
-from bench.report.splits import over_splits, split_document
-from bench.report.variance import variance_document
+from bench.report.splits import split_comparisons, split_document
 from bench.report.write import Judged
 from bench.store.check import damages, inconsistencies
 from bench.store.files import write_archive
@@ -48,11 +44,12 @@ def _values(store, method):
 def test_the_unit_is_the_split_and_the_own_one_is_not_among_them(store):
     values = _values(store, "cosface")
     means = [fmean(values[number, seed] for seed in (0, 1)) for number in (1, 2, 3)]
-    found = over_splits(store, collect(store))
+    found = split_comparisons(store, collect(store))
     one = next(each for each in found if each.contender.method == "cosface" and not each.against)
-    assert (one.contender.pinned, one.column.metric, one.seeds) == (Pinned(), "map_at_r", 2)
+    assert (one.contender.pinned, one.column.metric, one.about["seeds"]) == (Pinned(), "map_at_r", 2)
     assert [*one.values.values()] == pytest.approx(means)
-    assert one.summary == summarise_splits([*one.values.values()], RATIO)
+    expected = summarise_splits([*one.values.values()], RATIO)
+    assert (one.mean, one.low, one.high) == (expected.mean, expected.ci_low, expected.ci_high)
 
 
 def test_differences_are_over_the_seeds_and_splits_of_both(store):
@@ -61,11 +58,12 @@ def test_differences_are_over_the_seeds_and_splits_of_both(store):
     results = collect(store)
     kept = tuple(r for r in results.splits if r.unit != gone.unit)
     kept = tuple(r for r in kept if (r.columns.method, r.columns.pinned.class_seed) != ("cosface", 3))
-    found = over_splits(store, replace(results, splits=kept))
-    difference = next(each for each in found if each.against == "cosface" and each.column.metric == "map_at_r")
+    found = split_comparisons(store, replace(results, splits=kept))
+    difference = next(each for each in found if each.question == "plain" and each.column.metric == "map_at_r")
     left = {0, 1} - {gone.columns.seed}
     expected = {1: fmean(head[1, s] - plain[1, s] for s in (0, 1)), 2: fmean(head[2, s] - plain[2, s] for s in left)}
-    assert difference.values == pytest.approx(expected)
+    found = {number: difference.values[number] - difference.others[number] for number in difference.values}
+    assert found == pytest.approx(expected)
 
 
 def test_splits_that_do_not_pair_are_said_to(store):
@@ -73,11 +71,10 @@ def test_splits_that_do_not_pair_are_said_to(store):
     kept = tuple(
         r for r in results.splits if (r.columns.method == "cosface") == (r.columns.pinned.class_seed == 1)
     )  # fmt: skip
-    found = over_splits(store, replace(results, splits=kept))
-    reasons = {each.reason for each in found if each.against == "cosface"}
-    assert reasons == {"no split and seed in common with cosface"}
+    found = split_comparisons(store, replace(results, splits=kept))
+    assert {each.why for each in found if each.question == "plain"} == {"no common class split"}
     assert "pfe (cosface): no split and seed in common with cosface." in markdown(split_document(found))
-    assert all(math.isnan(each.summary.mean) for each in found if each.reason)
+    assert all(math.isnan(each.mean) for each in found if each.reason)
 
 
 @pytest.mark.slow
@@ -95,7 +92,7 @@ def test_no_table_of_methods_has_splits_and_the_comparison_counts_them(store, tm
 
 
 def test_files_name_the_unit_and_the_interval(store):
-    document = split_document(over_splits(store, collect(store)))
+    document = split_document(split_comparisons(store, collect(store)))
     numbers = document.numbers
     assert set(numbers["splits"]) == {3}
     assert set(numbers["metric"]) == {"map_at_r"}  # no other was recorded
@@ -109,32 +106,11 @@ def test_files_name_the_unit_and_the_interval(store):
 def test_without_the_numbers_of_classes_there_is_no_interval(store):
     results = collect(store)
     older = tuple(record.model_copy(update={"test_classes": None}) for record in results.splits)
-    found = over_splits(store, replace(results, splits=older))
-    one = found[0].summary
-    assert math.isnan(one.ci_low)
-    assert one.mean == one.mean
+    found = split_comparisons(store, replace(results, splits=older))
+    assert math.isnan(found[0].low)
+    assert found[0].mean == found[0].mean
     said = "No interval, as the numbers of classes are not known: cosface, pfe (cosface)."
     assert said in markdown(split_document(found))
-
-
-@pytest.mark.slow
-def test_seeds_and_splits_are_side_by_side(store):
-    judged = Judged(store, collect(store))
-    values = _values(store, "cosface")
-    rows = {each.source: each for each in judged.variance if each.contender.method == "cosface"}
-    assert set(rows) == {"seeds", "splits"}
-    assert rows["seeds"].sd == pytest.approx(stdev(values[0, seed] for seed in (0, 1)))
-    assert rows["splits"].sd == pytest.approx(stdev(fmean(values[n, s] for s in (0, 1)) for n in (1, 2, 3)))
-    text = markdown(variance_document(judged.variance))
-    assert "| method | metric | seeds | splits | tuning |" in text
-
-
-def test_tuning_is_beside_seeds_and_splits(tmp_path, monkeypatch):
-    asked = {"methods": ("cosface",), "seeds": 2, "trials": 2, "vary": ("tuning",), "set": ("data.class_splits=2",)}
-    _drive(tmp_path, [Fake()], monkeypatch, **asked)
-    judged = Judged(Store(tmp_path), collect(Store(tmp_path)))
-    assert {each.source for each in judged.variance} == {"seeds", "splits", "tuning"}
-    assert len(list(tmp_path.rglob("study.json"))) == 3  # one of the own split, one for each run of the variance
 
 
 def test_one_split_has_a_mean_alone():
@@ -160,54 +136,9 @@ def test_an_archive_of_brief_records_gives_the_same_table(store, tmp_path):
     assert Store(kept).texts() == texts
     assert damages(kept) == []
     assert inconsistencies(Store(kept)) == []
-    found, wanted = (split_document(over_splits(each, collect(each))).numbers for each in (Store(kept), store))
+    found, wanted = (split_document(split_comparisons(each, collect(each))).numbers for each in (Store(kept), store))
     assert found.equals(wanted)
     assert not found.empty
-
-
-def _system(store, method, split, values):
-    """A comparison of systems over class splits, with made-up differences."""
-    every = over_splits(store, collect(store))
-    means = next(each for each in every if each.contender.method == method and not each.against)
-    column = replace(means.column, metric="augrc", variant="recall_at_1", split=split)
-    numbered = dict(enumerate(values, 1))
-    return replace(means, column=column, against="cosface", question="before_gallery", values=numbered, p_holm=0.01)
-
-
-@pytest.mark.slow
-def test_the_page_begins_with_the_class_splits(store):
-    found = [_system(store, "pfe", "test", (0.1, 0.11, 0.12)), _system(store, "pfe", "test_crop", (-0.2, 0.1, 0.2))]
-    (sentence,) = split_sentences(found)
-    assert sentence == (
-        "Over 3 class splits, before there is a gallery, a method with its own confidence is better than the plain"
-        " method with a free one in 1 (1 adjusted) of 1 cases on clean images and 0 of 1 cases on centre crops; it is"
-        " worse in 0 and in 0."
-    )
-    judged = Judged(store, collect(store))
-    judged.__dict__["splits"] = [*judged.splits, *found]
-    page = page_html(judged, ())
-    assert page.index(sentence) < page.index('id="results"')
-    assert set(re.findall('href="#([^"]+)"', page)) <= set(re.findall('id="([^"]+)"', page))
-    assert 'id="answer"' not in page  # two seeds on the data set's own split do not answer it once more
-    assert "systems over class splits: AUGRC of cosface minus the method" in page
-    rows = judged.splits
-    others = [replace(each, contender=each.contender._replace(dataset="other")) for each in rows]
-    apart = Judged(store, judged.results)
-    apart.__dict__["splits"] = others
-    page = page_html(apart, ())
-    assert page.index(sentence) < page.index("Data sets whose systems were not") < page.index('id="answer"')
-    counts = split_counts([*found, *(each for each in others if each.question)])
-    place = "before there is a gallery"
-    assert [[cell.text for cell in line.cells] for line in counts.rows] == [
-        [place, images, data, "1", *better, "0", "0"]
-        for images, better in (("clean images", ("1", "1")), ("centre crops", ("0", "0")))
-        for data in ("ndigit_smoke", "other")
-    ]
-    alone = Judged(store, replace(judged.results, tests=()))
-    alone.__dict__["splits"] = rows
-    page = page_html(alone, ())
-    assert sentence in page
-    assert "All tests are on class splits" in page
 
 
 @pytest.mark.slow
@@ -224,7 +155,7 @@ def test_a_rescoring_of_a_test_on_a_class_split_counts(store):
     store.write(later)
 
     def means(of):
-        found = over_splits(store, of)
+        found = split_comparisons(store, of)
         return next(each.values for each in found if each.contender.method == "pfe" and not each.against)
 
     before, after = means(results), means(collect(store))

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from bench.protocols.statistics import critical_difference, holm, mean_ranks, p_different, seeds_needed
-from bench.report.pairing import decision_document
 from bench.report.ranks import profile_frame, rank_document
+from bench.report.views import decision_document
 
 from tests.report.shown import (
     comparison,
@@ -16,16 +16,19 @@ from tests.report.shown import (
     latex,
     markdown,
     over_datasets_of,
-    paired_methods,
     to_latex,
     to_markdown,
 )
 from tests.report.test_ranks import A, B, C, _at_two_budgets, _results, _seeds
 
 
+def _more_seeds(row):
+    return decision_document([row]).numbers["more_seeds"].dropna().item() if row.outcome == "undecided" else None
+
+
 def _decided(values):
     frame, roles = _results(values)
-    return decisions_of(frame, roles, paired_methods(frame, roles))
+    return decisions_of(frame, roles)
 
 
 def test_each_method_is_compared_with_the_best_and_p_values_count_all_pairs():
@@ -34,23 +37,26 @@ def test_each_method_is_compared_with_the_best_and_p_values_count_all_pairs():
     values = {name: np.array(list(of.values())) for name, of in (("a", A), ("b", B), ("c", C))}
     differences = [values["b"] - values["a"], values["c"] - values["a"], values["c"] - values["b"]]
     adjusted = holm(np.array([float(p_different(each)) for each in differences]))
-    assert found["c"].line["p_holm"] == pytest.approx(adjusted[1])
-    assert found["c"].line["difference_mean"] == pytest.approx(differences[1].mean())
-    assert found["c"].line["ci95_high"] < 0
-    assert (found["c"].line["verdict"], found["c"].more_seeds) == ("worse", None)
-    assert found["c"].line["superiority"] == 0.0
-    assert found["b"].line["verdict"] == "undecided"
+    assert found["c"].p_holm == pytest.approx(adjusted[1])
+    assert found["c"].raw["difference_mean"] == pytest.approx(differences[1].mean())
+    assert found["c"].high < 0
+    assert (found["c"].verdict, _more_seeds(found["c"])) == ("worse", None)
+    assert found["c"].superiority["superiority"] == 0.0
+    assert found["b"].verdict == "undecided"
     needed = seeds_needed(differences[0].std(ddof=1), max(abs(differences[0].mean()), 0.005), alpha=0.05 / 3)
-    assert found["b"].more_seeds == needed - 4
+    assert _more_seeds(found["b"]) == needed - 4
     assert (
-        found["b"].line["superiority"] == (values["b"] > values["a"]).mean() + 0.5 * (values["b"] == values["a"]).mean()
+        found["b"].superiority["superiority"]
+        == (values["b"] > values["a"]).mean() + 0.5 * (values["b"] == values["a"]).mean()
     )
 
 
 def test_the_best_is_that_of_the_same_budget():
     frame, roles = _at_two_budgets()
-    found = decisions_of(frame, roles, paired_methods(frame, roles))
-    compared = [(each.contender.hparams, each.contender.method, each.best.hparams, each.best.method) for each in found]
+    found = decisions_of(frame, roles)
+    compared = [
+        (each.contender.hparams, each.contender.method, each.against.hparams, each.against.method) for each in found
+    ]
     assert sorted(compared) == [
         ("default", "b", "default", "a"),
         ("default", "c", "default", "a"),
@@ -63,8 +69,8 @@ def test_the_best_is_that_of_the_same_budget():
 def test_one_common_seed_and_left_out_seeds_are_said():
     found = _decided({"a": A, "b": B, "short": {0: 0.1}})
     short = next(each for each in found if each.contender.method == "short")
-    assert (short.line["verdict"], short.line["seeds"], short.more_seeds) == ("one seed", 1, None)
-    assert "no seeds 1-3" in short.line["left_out"]
+    assert (short.verdict, short.n, _more_seeds(short)) == ("one seed", 1, None)
+    assert "no seeds 1-3" in short.about["left_out"]
     text = markdown(decision_document(found))
     assert "left out short: no seeds 1-3" in text
     assert "| short | -71.00 | 0.00 [0.00, 0.97] | 1 | one seed |" in text
@@ -131,7 +137,7 @@ def test_equal_records_give_equal_tables_in_any_order():
     frame, roles = _results(values)
     shuffled = frame.sample(frac=1, random_state=0), roles.sample(frac=1, random_state=1)
     first, second = (
-        (latex(decision_document(decisions_of(f, r, paired_methods(f, r)))), to_latex(comparison(f, r)))
+        (latex(decision_document(decisions_of(f, r))), to_latex(comparison(f, r)))
         for f, r in ((frame, roles), shuffled)
     )
     assert first == second

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from bench.protocols.statistics import holm, p_different, paired_difference
-from bench.report.pairing import form_document
+from bench.report.views import form_document
 
-from tests.report.shown import form_differences, latex, markdown
+from tests.report.shown import forms_of, latex, markdown
 from tests.report.test_tables import _frame
 
 MAP = {"metric": "map_at_r", "split": "test", "scorer": "cosine"}
@@ -28,12 +28,12 @@ def _form(values, fidelity, auroc=None):
 
 def _both(corrected, released):
     frames, roles = zip(corrected, released)
-    return form_differences(pd.concat(frames), pd.concat(roles))
+    return forms_of(pd.concat(frames), pd.concat(roles))
 
 
 def test_corrected_minus_released_is_paired_by_seed():
     table = _both(_form({"a": CORRECTED}, "corrected"), _form({"a": RELEASED}, "released"))
-    (row,) = table.to_dict("records")
+    (row,) = form_document(table).numbers.to_dict("records")
     expected = paired_difference(CORRECTED, RELEASED)
     assert row["difference_mean"] == pytest.approx(expected.mean) == pytest.approx(0.1025)
     assert (row["ci95_low"], row["ci95_high"]) == pytest.approx((expected.ci_low, expected.ci_high))
@@ -44,7 +44,7 @@ def test_corrected_minus_released_is_paired_by_seed():
 
 def test_means_are_those_of_the_paired_seeds_and_others_are_named():
     table = _both(_form({"a": CORRECTED}, "corrected"), _form({"a": {0: 0.7, 1: 0.73, 9: 0.1}}, "released"))
-    (row,) = table.to_dict("records")
+    (row,) = form_document(table).numbers.to_dict("records")
     assert row["seeds"] == 2
     assert (row["corrected_mean"], row["released_mean"]) == pytest.approx((0.81, 0.715))
     assert row["left_out"] == "a: no seed 9; a [released]: no seeds 2, 3"
@@ -56,10 +56,11 @@ def test_p_values_are_adjusted_over_the_methods_and_metrics_stay_apart():
     auroc = {"a": {0: 0.6, 1: 0.61, 2: 0.65, 3: 0.6}}
     corrected = _form({"a": CORRECTED, "b": CORRECTED}, "corrected", auroc)
     table = _both(corrected, _form(values, "released", {"a": dict.fromkeys(range(4), 0.52)}))
-    of_map = table[table["metric"] == "map_at_r"].set_index("method")
+    numbers = form_document(table).numbers
+    of_map = numbers[numbers["metric"] == "map_at_r"].set_index("method")
     p = [float(p_different(np.array([CORRECTED[s] - values[m][s] for s in range(4)]))) for m in ("a", "b")]
     assert of_map["p_holm"].tolist() == pytest.approx(holm(np.array(p)).tolist())
-    (judged,) = table[table["metric"] == "confidence_auroc"].to_dict("records")
+    (judged,) = numbers[numbers["metric"] == "confidence_auroc"].to_dict("records")
     assert judged["p_holm"] == judged["p"]
     assert judged["difference_mean"] == pytest.approx(0.095)
     text = markdown(form_document(table))
@@ -68,13 +69,13 @@ def test_p_values_are_adjusted_over_the_methods_and_metrics_stay_apart():
 
 
 def test_one_form_or_another_setting_is_no_pair():
-    assert _both(_form({"a": CORRECTED}, "corrected"), _form({"b": RELEASED}, "released")).empty
+    assert _both(_form({"a": CORRECTED}, "corrected"), _form({"b": RELEASED}, "released")) == []
     frame, roles = _form({"a": RELEASED}, "released")
-    assert _both(_form({"a": CORRECTED}, "corrected"), (frame.assign(dim=3), roles)).empty
+    assert _both(_form({"a": CORRECTED}, "corrected"), (frame.assign(dim=3), roles)) == []
 
 
 def test_one_common_seed_has_no_interval():
     table = _both(_form({"a": {0: 0.8}}, "corrected"), _form({"a": {0: 0.7}}, "released_per"))
-    assert table["verdict"].tolist() == ["one seed"]
+    assert form_document(table).numbers["verdict"].tolist() == ["one seed"]
     assert "| a [released_per] " in markdown(form_document(table))
     assert "| +10.00 | 1 | one seed |" in markdown(form_document(table))

@@ -8,10 +8,9 @@ import subprocess
 import pytest
 from bench.report.contender import Contender
 from bench.report.cost import CostRow, cost_document
-from bench.report.pairing import decision_document
 from bench.report.side_by_side import side_by_side
 from bench.report.table import Cell, Document, cells_table, headings
-from bench.report.verdicts import verdict_document
+from bench.report.views import decision_document, verdict_document
 
 from tests.report.shown import by_dataset, comparison, decisions_of, latex, paired_methods, to_latex, verdicts_of
 from tests.report.test_ranks import A, B, C, _results

@@ -240,7 +240,7 @@ def test_seeds_that_one_method_lacks_are_named_and_one_seed_is_no_comparison():
         "other": "other: no seeds 0-3; a: no seeds 8, 9",
     }
     assert table["seeds"].to_dict() == {"gap": 2, "one": 1, "other": 0}
-    assert table["verdict"].to_dict() == {"gap": "undecided", "one": "one seed", "other": "no pairs"}
+    assert table["verdict"].to_dict() == {"gap": "undecided", "one": "one seed", "other": "no common seed"}
     assert table.loc["other", ["difference_mean", "ci95_low", "superiority", "p_holm", "seeds_needed"]].isna().all()
     assert table.loc["one", ["ci95_low", "p_holm", "seeds_needed"]].isna().all()
     # A pair that could not be tested is no test: the other's p-value is not adjusted for it.

@@ -8,14 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from bench.protocols.rows import OWN
-from bench.report.page.answer import headline_of
-from bench.report.page.words import Anchors
+from bench.report.compare import ask, decided, over_splits
+from bench.report.questions import CONSTANT, SYSTEM, choose
 from bench.report.render import files_of
-from bench.report.seeds import ComparedColumn
-from bench.report.splits import OverSplits, split_document
-from bench.report.splits import _systems as over_splits_of
-from bench.report.systems import CONSTANT, choose, difference_text, system_document, systems
+from bench.report.splits import split_document
 from bench.report.terminal import print_answers
+from bench.report.views import system_document, systems_of
 from bench.store.records import COLUMNS
 from bench.store.specs import Pinned
 from rich.console import Console
@@ -78,7 +76,7 @@ PLAIN = _method("cosface", {"norm": 0.5, "max_cosine": 0.2, "margin": 1.5, "agre
 
 def _found(*methods):
     frames, roles = zip(*methods)
-    return systems(groups(pd.concat(frames, ignore_index=True), pd.concat(roles, ignore_index=True)))
+    return systems_of(ask(SYSTEM, groups(pd.concat(frames, ignore_index=True), pd.concat(roles, ignore_index=True))))
 
 
 def _by_seed(frame, metric, confidence, split="test"):
@@ -88,24 +86,24 @@ def _by_seed(frame, metric, confidence, split="test"):
 
 def test_a_system_is_compared_by_paired_risks():
     own = _method("spread", {OWN: 1.2, "norm": 0.1, "margin": 1.5}, risk=0.2)
-    found = {(each.question, each.split): each for each in _found(PLAIN, own)}
+    found = {(each.use, each.column.split): each for each in _found(PLAIN, own)}
     assert len(found) == 4
-    for metric, title in (("augrc", "AUGRC"), ("aurc", "AURC"), ("risk_at_coverage", "risk at 80 %")):
+    for metric in ("augrc", "aurc", "risk_at_coverage"):
         ours, theirs = _by_seed(own[0], metric, OWN), _by_seed(PLAIN[0], metric, "norm")
-        each = found["before_gallery", "test"].differences[title]
+        each = found["before_gallery", "test"].about["measures"][metric]
         assert each.mean == pytest.approx((theirs - ours).mean())
         ends = stats.ttest_rel(theirs, ours).confidence_interval()
-        assert (each.ci_low, each.ci_high) == pytest.approx(tuple(ends))
+        assert (each.low, each.high) == pytest.approx(tuple(ends))
     before, query = found["before_gallery", "test"], found["at_query_time", "test"]
-    assert (before.rival.name, before.own.name, before.outcome) == ("norm", OWN, "better")
+    assert (before.rival, before.confidence, before.outcome) == ("norm", OWN, "better")
     # A win needs a difference and an AUROC above chance.
     tests = (
         stats.ttest_rel(_by_seed(PLAIN[0], "augrc", "norm"), _by_seed(own[0], "augrc", OWN)),
         stats.ttest_1samp(_by_seed(own[0], "confidence_auroc", OWN), 0.5),
     )
     assert before.p == pytest.approx(max(each.pvalue for each in tests))
-    assert query.rival.name == "margin"
-    assert query.plain.method == "cosface"
+    assert query.rival == "margin"
+    assert query.against.method == "cosface"
 
 
 def test_the_terminal_has_a_line_for_each_question_and_names_every_method():
@@ -116,8 +114,8 @@ def test_the_terminal_has_a_line_for_each_question_and_names_every_method():
     print_answers(found, Console(file=out, width=300))
     title, before, crops, query, *_, end, after = out.getvalue().split("\n")
     assert title.startswith("d: better with its own confidence than cosface with a free one?")
-    gained = {each.contender.method: difference_text(each.differences["AUGRC"])
-              for each in found if (each.question, each.split) == ("before_gallery", "test")}  # fmt: skip
+    gained = {each.contender.method: each.text
+              for each in found if (each.use, each.column.split) == ("before_gallery", "test")}  # fmt: skip
     assert (
         before == f"before the gallery, clean images: better: spread {gained['spread']}; worse: [red] {gained['[red]']}"
     )
@@ -134,12 +132,10 @@ def test_records_that_combine_no_own_confidence_with_the_agreement_say_so(ending
     """Up to 2026-11 the plain method alone could use the agreement: `method+margin_fitted` still has its verdict."""
     plain = _method("cosface", {"norm": 0.5, "margin": 1.0, "margin+agreement": 2.0})
     own = _method("spread", {OWN: 0.2, "norm": 0.1, "margin": 1.0, f"{OWN}{ending}": 2.5})
-    found = {(each.question, each.split): each for each in _found(plain, own)}
+    found = {(each.use, each.column.split): each for each in _found(plain, own)}
     query = found["at_query_time", "test"]
-    assert (query.own.name, query.rival.name) == (f"{OWN}{ending}", "margin+agreement")
-    assert query.with_agreement != unequal
-    said = "own confidences are not combined with it in older records, here of d."
-    assert (said in headline_of([*found.values()], Anchors(), {"d": "d"}).compared) == unequal
+    assert (query.confidence, query.rival) == (f"{OWN}{ending}", "margin+agreement")
+    assert query.about["with_agreement"] != unequal
 
 
 def test_a_better_confidence_does_not_pay_for_worse_answers():
@@ -156,17 +152,17 @@ def test_the_choice_is_made_on_validation_images_of_all_kinds():
                                ("val_crop", "norm", 0.55), ("test", "norm", 0.99)):  # fmt: skip
         frame.loc[rows & (frame["split"] == split) & (frame["confidence"] == name), "value"] = value
     (group,) = groups(frame, roles)
-    assert choose(group, "before_gallery") == ("max_cosine", "")
+    assert choose(group, "before_gallery") == ("max_cosine", "", None)
     # A confidence that is worse than chance loses against a constant.
     frame.loc[rows & frame["split"].str.startswith("val"), "value"] = 0.49
     (group,) = groups(frame, roles)
-    assert choose(group, "before_gallery") == (CONSTANT, "")
+    assert choose(group, "before_gallery") == (CONSTANT, "", None)
 
 
 @pytest.mark.parametrize(("queries", "risk", "chosen"), [(400, 0.05, "norm"), (400, 0.13, "max_cosine")])
 def test_few_wrong_validation_answers_choose_nothing(queries, risk, chosen):
     (group,) = groups(*_method("cosface", {"norm": 0.1, "max_cosine": 2.0}, risk=risk, queries=queries))
-    name, remark = choose(group, "before_gallery")
+    name, remark, _ = choose(group, "before_gallery")
     wrong = 2 * risk * queries  # of clean and of corrupted validation images
     assert (name, remark) == (chosen, f"default, {wrong:.0f} wrong validation answers" if chosen == "norm" else "")
 
@@ -174,10 +170,10 @@ def test_few_wrong_validation_answers_choose_nothing(queries, risk, chosen):
 def test_a_constant_accepts_errors_at_random():
     own = _method("spread", {OWN: 1.0, "norm": 0.1}, risk=0.3)
     base = _method("cosface", {"norm": -1.0}, risk=0.3)
-    each = next(each for each in _found(base, own) if (each.question, each.split) == ("before_gallery", "test"))
-    assert each.rival.name == CONSTANT
-    assert each.values["AUGRC"][1].mean == pytest.approx(0.15)
-    assert each.values["AURC"][1].mean == each.values["risk at 80 %"][1].mean == pytest.approx(0.3)
+    each = next(each for each in _found(base, own) if (each.use, each.column.split) == ("before_gallery", "test"))
+    assert each.rival == CONSTANT
+    means = {name: np.mean([*row.others.values()]) for name, row in each.about["measures"].items()}
+    assert means == pytest.approx({"augrc": 0.15, "aurc": 0.3, "risk_at_coverage": 0.3})
 
 
 def test_p_values_are_adjusted_over_the_cases_of_all_data_sets():
@@ -185,7 +181,7 @@ def test_p_values_are_adjusted_over_the_cases_of_all_data_sets():
     skills = {"first": 0.75, "second": 0.9, "third": 1.2}
     made += [_method(name, {OWN: skill, "norm": 0.3}, dataset=data) for name, skill in skills.items()
              for data in ("d", "other")]  # fmt: skip
-    cases = [each for each in _found(*made) if (each.question, each.split) == ("before_gallery", "test")]
+    cases = [each for each in _found(*made) if (each.use, each.column.split) == ("before_gallery", "test")]
     assert len(cases) == 6
     ordered = sorted(cases, key=lambda each: each.p)
     holm, bh = [], []
@@ -201,16 +197,16 @@ def test_p_values_are_adjusted_over_the_cases_of_all_data_sets():
 def test_the_plain_method_is_the_base_of_the_heads_or_of_the_recipe():
     own = _method("spread", {OWN: 1.0, "norm": 0.1}, dataset="ndigit")
     plain = [_method(name, {"norm": 0.5}, dataset="ndigit") for name in ("arcface", "cosface")]
-    assert {each.plain.method for each in _found(*plain, own)} == {"cosface"}
+    assert {each.against.method for each in _found(*plain, own)} == {"cosface"}
     head = _method("head", {OWN: 1.0, "norm": 0.1}, dataset="ndigit", base="arcface")
-    assert {each.plain.method for each in _found(*plain, own, head)} == {"arcface"}
+    assert {each.against.method for each in _found(*plain, own, head)} == {"arcface"}
 
 
 def test_what_cannot_win_is_listed_and_not_counted():
     own, roles = _method("concentration", {"norm": 0.9})
     copies = own[own["confidence"] == "norm"].assign(confidence=OWN)
     each = _found(PLAIN, (pd.concat([own, copies], ignore_index=True), roles.assign(probabilistic=True)))[0]
-    assert (each.same_order_as, each.counts, each.reason) == ("norm", False, "its confidence is norm")
+    assert (each.same_order_as, each.counts, each.why) == ("norm", False, "orders images as norm")
     assert np.isnan(each.p_holm)
     # Where no order tells right from wrong, equal AUROCs do not show that it is the same.
     both = pd.concat([own, copies], ignore_index=True)
@@ -222,9 +218,9 @@ def test_what_cannot_win_is_listed_and_not_counted():
 def test_a_win_needs_a_confidence_above_chance():
     base = _method("cosface", {"norm": 0.0, "margin": 0.0}, risk=0.6)
     own = _method("spread", {OWN: -0.2, "norm": 0.0}, risk=0.1, queries=2000)
-    each = next(each for each in _found(base, own) if (each.question, each.split) == ("before_gallery", "test"))
-    assert each.differences["AUGRC"].ci_low > 0
-    assert (each.outcome, each.reason) == ("undecided", "the confidence is not above chance")
+    each = next(each for each in _found(base, own) if (each.use, each.column.split) == ("before_gallery", "test"))
+    assert each.low > 0
+    assert (each.outcome, each.why) == ("undecided", "not above chance")
 
 
 @pytest.mark.parametrize(
@@ -242,7 +238,7 @@ def test_a_win_needs_a_confidence_above_chance():
     ],
 )
 def test_what_cannot_be_judged_says_why(made, reason):
-    assert {(each.outcome, each.reason) for each in _found(*made)} == {(None, reason)}
+    assert {(each.outcome, each.why) for each in _found(*made)} == {("no verdict", reason)}
 
 
 @pytest.mark.slow
@@ -261,41 +257,18 @@ def test_no_better_method_seldom_wins():
         # Its AUROC differs from that of the norm, so that it is no copy of it.
         own.loc[(own["metric"] == "confidence_auroc") & (own["confidence"] == OWN), "value"] += 0.01
         made.append((own, both))
-    cases = [each for each in _found((frame, roles), *made) if each.question == "before_gallery"]
+    cases = [each for each in _found((frame, roles), *made) if each.use == "before_gallery"]
     assert len(cases) == 200
     assert np.mean([each.outcome == "better" for each in cases]) == pytest.approx(0.025, abs=0.025)
     assert sum(each.holds for each in cases) <= 1
 
 
-def test_files_and_the_first_screen_say_the_same():
+def test_files_have_a_table_for_each_use_and_kind_of_images():
     own = _method("spread", {OWN: 1.2, "norm": 0.1, "margin": 1.5}, risk=0.2)
     found = _found(PLAIN, own)
     files = files_of(system_document(found))
     assert set(files) == {"systems.csv", "systems.md", "systems.tex"}
     assert "d, clean images, before the gallery" in files["systems.md"]
-    headline = headline_of(found, Anchors(), {"d": "d (toy)"})
-    start = (
-        "Before there is a gallery, with its own confidence against cosface with a free one: spread is better on clean"
-    )
-    assert headline.sentences[0].startswith(start)
-    many = _found(PLAIN, *(_method(f"spread{n}", {OWN: 1.2, "norm": 0.1, "margin": 1.5}, risk=0.2) for n in range(4)))
-    screen = headline_of(many, Anchors(), {"d": "d (toy)"})
-    text = "is better than the plain method with a free one in 4 of 4 cases on clean images and"
-    assert text in screen.sentences[0]
-    assert [cell.text for cell in screen.counts.rows[0].cells] == [
-        *("all", "before there is a gallery", "clean images"),
-        *("4", "4", "4", "4", "0", "0"),
-    ]
-    assert [table.title for table in headline.matrices][:2] == [
-        "Before there is a gallery, clean images",
-        "Before there is a gallery, centre crops",
-    ]
-    assert headline.matrices[0].columns[1].title == "d (toy)"
-    cell = headline.matrices[0].rows[0].cells[1]
-    assert (cell.mark, cell.text.split()[0]) == ("better", "better*")
-    (table,) = headline.tables
-    assert cell.href in [row.anchor for row in table.rows]
-    assert headline_of([], Anchors(), {}) is None
 
 
 RATIO = 4 / 3
@@ -323,37 +296,36 @@ def test_over_class_splits_the_unit_is_the_split_and_the_rival_is_chosen_on_each
             roles.append(role)
     every = {}
     for group in groups(pd.concat(frames, ignore_index=True), pd.concat(roles, ignore_index=True)):
-        own = group.contender._replace(pinned=Pinned())
-        every.setdefault(own, {})[group.contender.pinned.class_seed] = group
-    column = ComparedColumn("map_at_r")
-    means = [OverSplits(each, column, "", {}, seeds=2, test_over_train=RATIO) for each in every]
-    found = over_splits_of(every, means)
+        every.setdefault(group.contender.pinned.class_seed, []).append(group)
+    pairs = {number: SYSTEM.pairs(own) for number, own in every.items()}
+    rows = decided(over_splits(pairs, lambda contender: RATIO), SYSTEM)
+    found = [row for row in rows if row.column.metric == "augrc" and not row.same_order_as]
     tables = {frame["method"].iloc[0] + str(frame["pinned"].iloc[0].class_seed): frame for frame in frames}
     assert {x.contender.method for x in found} == {"spread", "other"}  # the other one's confidence is the norm
     p = []
     for name in ("spread", "other"):
-        each = next(x for x in found if (x.contender.method, x.question, x.column.split) == (name, BEFORE, "test"))
+        each = next(x for x in found if (x.contender.method, x.use, x.column.split) == (name, BEFORE, "test"))
         expected = []
         for number, (norm, cosine) in skills.items():
             rival = "norm" if norm > cosine else "max_cosine"
             plain = _by_seed(tables[f"cosface{number}"], "augrc", rival)
             expected.append((plain - _by_seed(tables[f"{name}{number}"], "augrc", OWN)).mean())
-        assert [*each.values.values()] == pytest.approx(expected)
-        assert each.against == "cosface"
+        assert [each.others[n] - each.values[n] for n in skills] == pytest.approx(expected)
+        assert each.against.method == "cosface"
         error = np.std(expected, ddof=1) * np.sqrt(1 / 3 + RATIO)
         assert each.p == pytest.approx(2 * stats.t.sf(abs(np.mean(expected)) / error, 2))
         p.append((each.p, each.p_holm))
     low, high = sorted(p)
     assert low[1] == pytest.approx(2 * low[0])
     assert high[1] == pytest.approx(max(high[0], low[1]))
-    for place in {(x.question, x.column.split) for x in found}:  # every question and kind of images by itself
-        low, high = sorted((x.p, x.p_holm) for x in found if (x.question, x.column.split) == place)
+    for place in {(x.use, x.column.split) for x in found}:  # every question and kind of images by itself
+        low, high = sorted((x.p, x.p_holm) for x in found if (x.use, x.column.split) == place)
         assert (low[1], high[1]) == pytest.approx((min(1, 2 * low[0]), max(high[0], min(1, 2 * low[0]))))
-    document = split_document([*means, *found])
+    document = split_document(rows)
     text = files_of(document)["splits.md"]
     for images in ("clean images", "centre crops", "blur"):
         assert f"| before the gallery, {images} |" in text
-    assert set(document.numbers["question"]) == {"", BEFORE, "at_query_time"}
+    assert set(document.numbers["question"]) == {BEFORE, "at_query_time"}
 
 
 def test_a_constant_confidence_has_no_outcome():
@@ -361,7 +333,7 @@ def test_a_constant_confidence_has_no_outcome():
     frame.loc[(frame["confidence"] == OWN) & (frame["metric"] == "confidence_auroc"), "value"] = 0.5
     found = [each for each in _found(PLAIN, (frame, roles)) if each.contender.method == "dead"]
     assert found
-    assert {(each.outcome, each.reason) for each in found} == {
-        (None, f"its confidence is constant for all {QUERIES} images")
+    assert {(each.outcome, each.why) for each in found} == {
+        ("no verdict", f"confidence constant for all {QUERIES} images")
     }
     assert not any(each.counts for each in found)

@@ -294,6 +294,6 @@ def test_a_constant_confidence_is_compared_with_nothing_and_the_pair_says_so():
     assert aurc.loc[("fine", "point"), "verdict"] == "better"
     for pair in (("dead", "fine"), ("dead", "point")):
         assert (aurc.loc[pair, "verdict"], aurc.loc[pair, "left_out"]) == (
-            "no pairs",
+            "no common seed",
             "dead: confidence constant for all 1,200 images",
         )

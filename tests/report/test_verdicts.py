@@ -10,11 +10,12 @@ import pandas as pd
 import pytest
 from bench.papers.tables import answers_of
 from bench.protocols.rows import FREE_IMAGE_CONFIDENCES, OWN, RETRIEVAL_CONFIDENCES
+from bench.report.compare import ask
 from bench.report.frame import confidences
+from bench.report.questions import CONFIDENCE, rankings_of
 from bench.report.seeds import seed_groups
 from bench.report.table import frame_of
-from bench.report.verdicts import COLUMNS as VERDICT_COLUMNS
-from bench.report.verdicts import rankings_of, verdict_document, verdicts
+from bench.report.views import VERDICT_COLUMNS, verdict_document
 from bench.store.records import COLUMNS
 from bench.store.specs import Pinned
 from scipy import stats
@@ -85,9 +86,11 @@ def test_the_interval_is_scipys_and_decides(seeds, shift):
     assert row["difference_sd"] == pytest.approx((own - rival).std(ddof=1), abs=1e-12)
     assert list(row[["ci95_low", "ci95_high"]]) == pytest.approx(list(paired.confidence_interval(0.95)), abs=1e-12)
     assert (row["seeds"], row["rival"], row["reason"]) == (seeds, "norm", "")
-    # The interval excludes 0 exactly if the test rejects at 5 %.
+    # The interval excludes 0 exactly if the test rejects at 5 %; two one-sided tests place it within a point.
     decided = "worth it" if shift > 0 else "not worth it"
-    assert row["verdict"] == (decided if paired.pvalue < 0.05 else "undecided")
+    sides = [(own - rival, -0.01, "greater"), (own - rival, 0.01, "less")]
+    inside = max(stats.ttest_1samp(values, end, alternative=way).pvalue for values, end, way in sides) <= 0.05
+    assert row["verdict"] == ("equivalent" if inside else decided if paired.pvalue < 0.05 else "undecided")
     assert (paired.pvalue < 0.05) == (abs(shift) > 0.1)
 
 
@@ -142,13 +145,12 @@ def test_the_ranking_of_the_better_validation_recall_is_judged_and_the_files_hav
         rows.append(frame.drop_duplicates("seed").assign(**recall))
     merged = pd.concat(rows)
     (first, *_) = verdicts_of(merged, roles)
-    assert (first.ranking, first.challenger_mean) == ("cosine", pytest.approx(0.7))
+    assert (first.ranking, first.about["own_mean"]) == ("cosine", pytest.approx(0.7))
     better = merged["value"].where(merged["scorer"] != "mls", merged["value"] + 0.2)
     assert verdicts_of(merged.assign(value=better), roles)[0].ranking == "mls"
     groups = seed_groups(merged.merge(roles, on="unit"))
-    both = verdicts(groups, every_ranking=True)
-    assert [(each.ranking, each.chosen) for each in both][::4] == [("cosine", True), ("mls", False)]
-    assert [each for each in both if each.chosen] == verdicts(groups)
+    both = ask(CONFIDENCE, groups)
+    assert [(each.ranking, each.about["chosen"]) for each in both][::4] == [("cosine", True), ("mls", False)]
     # Another scorer on request is no ranking of a system.
     assert rankings_of(replace(groups[0], scorer="cosine")) == ("cosine",)
 
@@ -158,7 +160,7 @@ def test_p_values_are_adjusted_over_the_cases_that_are_counted():
     gains = {"a": 0.04, "b": 0.08, "c": 0.05}
     made = [_results(_levels() | {("test", OWN): 0.6 + gain + steps}, method=name) for name, gain in gains.items()]
     same = _results(_levels(own=0.6), method="norm_itself")
-    found = [each for each in verdicts_of(*_joined(*made, same)) if each.question == "before_gallery"]
+    found = [each for each in verdicts_of(*_joined(*made, same)) if each.use == "before_gallery"]
     assert [each.counts for each in found] == [True, True, True, False]
     p = [stats.ttest_1samp(gain + steps, 0).pvalue for gain in gains.values()]
     assert [each.p for each in found[:3]] == pytest.approx(p)
@@ -189,9 +191,9 @@ def test_a_rival_without_the_value_of_a_seed_does_not_compete():
     assert _table(*_results(values)).loc["test", "at_query_time", OWN]["rival"] == "margin"
 
 
-def test_one_seed_is_undecided():
+def test_one_seed_has_no_verdict():
     table = _table(*_results(_levels(seeds=1)))
-    assert set(table["verdict"]) == {"undecided"}
+    assert set(table["verdict"]) == {""}
     assert set(table["reason"]) == {"one seed"}
     assert table["difference_mean"].notna().all()
     assert table["ci95_low"].isna().all()
@@ -220,7 +222,7 @@ def test_a_seed_whose_answers_are_all_right_is_left_out():
     levels = _levels()
     values = levels | {key: [np.nan, 0.7, 0.71] for key in levels if key[0] == "test"}
     row = _table(*_results(values)).loc["test", "before_gallery", OWN]
-    assert (row["seeds"], row["verdict"]) == (2, "undecided")
+    assert (row["seeds"], row["verdict"]) == (2, "equivalent")
     none = levels | {key: [np.nan] * 3 for key in levels if key[0] == "test"}
     row = _table(*_results(none)).loc["test", "before_gallery", OWN]
     assert (row["verdict"], row["reason"]) == ("", "no AUROC on test")
@@ -231,7 +233,7 @@ def test_a_constant_confidence_is_named_and_gets_no_verdict():
     frame["n_queries"] = np.where(frame["split"] == "test", 1200, 300)
     table = _table(frame, roles)
     assert set(table["verdict"]) == {""}
-    assert set(table["reason"]) == {"constant for all 1,200 images"}  # with the margin it is the margin
+    assert set(table["reason"]) == {"confidence constant for all 1,200 images"}  # with the margin it is the margin
     assert table["difference_mean"].isna().all()
     assert table["p_holm"].isna().all()
     # At chance, but some correlation exists or a seed differs: no constant.
@@ -268,7 +270,7 @@ def test_the_table_of_confidences_is_about_test_images():
 
 def test_names_of_users_are_no_markup():
     found = verdicts_of(*_results(_levels(**{"[bold]|x": 0.9}), method="[red]"))
-    assert found[0].rivals.chosen == "[bold]|x"
+    assert found[0].rival == "[bold]|x"
     assert r"[bold]\|x 90.0" in markdown(verdict_document(found))
 
 
@@ -289,7 +291,7 @@ def test_a_combination_competes_with_a_free_one():
     combined = {"method+margin": [0.91, 0.93, 0.95], "norm+margin": [0.91, 0.93, 0.95]}
     values = _levels(own=0.62, **{"norm+margin": 0.85}) | {("test", name): level for name, level in combined.items()}
     row = _table(*_results(values)).loc["test", "at_query_time", "method+margin"]
-    assert (row["rival"], row["verdict"], row["difference_mean"]) == ("norm+margin", "undecided", 0.0)
+    assert (row["rival"], row["verdict"], row["difference_mean"]) == ("norm+margin", "equivalent", 0.0)
     values |= {("test", "margin+agreement"): [0.6] * 3, ("val", "margin+agreement"): [0.9] * 3}
     row = _table(*_results(values)).loc["test", "at_query_time", "method+margin"]
     assert (row["rival"], row["verdict"], row["survives"]) == ("margin+agreement", "worth it", False)
@@ -303,9 +305,9 @@ def test_a_combination_of_what_orders_images_as_a_free_one_beats_nothing_free(ap
     values["test", OWN] = [norm[0] + apart, *norm[1:]]
     values["test", "method+margin+agreement"] = [0.95] * 3
     values["test", "norm+margin+agreement"] = [0.9] * 3
-    (found,) = [each for each in verdicts_of(*_results(values)) if each.challenger == "method+margin+agreement"]
-    assert (found.verdict, found.same_order_as, found.beats_all_free) == ("worth it", name, not name)
-    assert found.reason == ("orders images as norm" if name else "")
+    (found,) = [each for each in verdicts_of(*_results(values)) if each.confidence == "method+margin+agreement"]
+    assert (found.outcome, found.same_order_as, found.counts) == ("better", name, not name)
+    assert found.why == ("orders images as norm" if name else "")
     assert frame_of(VERDICT_COLUMNS, [found])["same_order_as"].tolist() == [name]
 
 
@@ -321,4 +323,4 @@ def test_rounding_errors_decide_nothing():
         values = _levels() | {("test", OWN): rival + 2 * error, ("test", "norm"): rival}
         row = _table(*_results(values)).loc["test", "before_gallery", OWN]
         assert row["difference_mean"] != 0
-        assert row["verdict"] == "undecided"
+        assert row["verdict"] == "equivalent"

@@ -1,0 +1,163 @@
+"""Comparisons: numbers against SciPy, one set of rules for every unit, and a new question in a few lines."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from bench.protocols.rows import OWN
+from bench.report.compare import NAN, Comparison, Question, ask, compare, comparisons_frame, decided, over_splits
+from bench.report.questions import CONFIDENCE, METRIC, PAIR, SYSTEM, ranking_of
+from bench.report.seeds import ComparedColumn
+from bench.store.specs import Pinned
+from scipy import stats
+
+from tests.report.shown import groups
+from tests.report.test_systems import PLAIN, _method
+
+
+def _groups(*made):
+    frames, roles = zip(*made)
+    import pandas as pd
+
+    return groups(pd.concat(frames, ignore_index=True), pd.concat(roles, ignore_index=True))
+
+
+@pytest.mark.parametrize("units", [2, 3, 20])
+def test_numbers_are_scipys_whatever_units_the_pairs_have(units):
+    rng = np.random.default_rng(units)
+    values = [dict(enumerate(rng.normal(size=units))) for _ in range(4)]
+    others = [dict(enumerate(rng.normal(size=units))) for _ in range(4)]
+    others[1][99] = 1.0  # a unit of one side alone
+    values[2][0] = NAN
+    regions = [0.0, 0.3, 0.3, 5.0]
+    found = compare(values, others, regions)
+    for place, (own, other) in enumerate(zip(values, others)):
+        at = [unit for unit in range(units) if own[unit] == own[unit]]
+        a, b = np.array([own[unit] for unit in at]), np.array([other[unit] for unit in at])
+        assert (found.n[place], found.mean[place]) == (len(at), pytest.approx((a - b).mean()))
+        if len(at) < 2:
+            assert np.isnan([found.low[place], found.p[place], found.p_equivalence[place]]).all()
+            continue
+        test = stats.ttest_rel(a, b)
+        assert (found.low[place], found.high[place]) == pytest.approx(tuple(test.confidence_interval()))
+        assert found.p[place] == pytest.approx(test.pvalue)
+        region = regions[place]
+        sides = (
+            stats.ttest_1samp(a - b, end, alternative=way) for end, way in ((-region, "greater"), (region, "less"))
+        )
+        expected = max(side.pvalue for side in sides) if region else NAN
+        assert found.p_equivalence[place] == pytest.approx(expected, nan_ok=True)
+
+
+def test_over_class_splits_the_variance_is_that_of_nadeau_and_bengio():
+    differences, ratio = np.array([0.02, 0.05, 0.03]), 4 / 3
+    found = compare([dict(enumerate(differences))], [dict.fromkeys(range(3), 0.0)], 0.0, ratio)
+    error = differences.std(ddof=1) * np.sqrt(1 / 3 + ratio)
+    assert found.high[0] - found.mean[0] == pytest.approx(stats.t.ppf(0.975, 2) * error)
+    assert found.p[0] == pytest.approx(2 * stats.t.sf(differences.mean() / error, 2))
+    unknown = compare([dict(enumerate(differences))], [dict.fromkeys(range(3), 0.0)], 0.0, NAN)
+    assert np.isnan([unknown.low[0], unknown.p[0]]).all()
+
+
+def _over(number, made):
+    """Comparisons of systems with the class split as the unit, from copies of the same methods on some splits."""
+    every = {}
+    for split in range(1, number + 1):
+        parts = [
+            (frame.assign(pinned=[Pinned().on_split(split)] * len(frame), unit=frame["unit"] + str(split)),
+             roles.assign(unit=roles["unit"] + str(split)))
+            for frame, roles in made(split)
+        ]  # fmt: skip
+        every[split] = SYSTEM.pairs(_groups(*parts))
+    return decided(over_splits(every, lambda contender: 0.1), SYSTEM)
+
+
+def _first(rows):
+    return next(
+        row for row in rows if (row.use, row.column.split, row.column.metric) == ("before_gallery", "test", "augrc")
+    )
+
+
+def _at_chance(skill):
+    """A plain method that answers badly, and one that answers well with a confidence near chance."""
+    return (
+        _method("cosface", {"norm": 0.0, "margin": 0.0}, risk=0.6, seeds=3),
+        _method("spread", {OWN: skill, "norm": 0.0}, risk=0.1, seeds=3),
+    )
+
+
+def test_chance_and_constants_decide_alike_over_seeds_and_over_class_splits():
+    """A system of better answers, whose confidence tells nothing, is no better confidence on any unit."""
+    dead = _method("dead", {OWN: 1.0, "norm": 0.5}, seeds=3)
+    dead[0].loc[(dead[0]["confidence"] == OWN) & (dead[0]["metric"] == METRIC), "value"] = 0.5
+    for made, said in (
+        (_at_chance(-0.2), ("undecided", "not above chance")),
+        (_at_chance(3.0), ("better", "")),
+        ((PLAIN, dead), ("no verdict", "confidence constant for all 400 images")),
+    ):
+        seeds, splits = _first(ask(SYSTEM, _groups(*made))), _first(_over(3, lambda number, made=made: made))
+        assert (seeds.unit, splits.unit, splits.n) == ("seed", "split", 3)
+        assert (seeds.outcome, seeds.why) == (splits.outcome, splits.why) == said
+
+
+def test_one_unit_decides_nothing_whatever_it_is():
+    one = [
+        _method("cosface", {"norm": 0.5, "margin": 1.5}, seeds=1),
+        _method("spread", {OWN: 1.0, "norm": 0.1, "margin": 1.0}, seeds=1),
+    ]
+    groups_of_one = _groups(*one)
+    for question in (SYSTEM, CONFIDENCE, PAIR):
+        rows = [row for row in ask(question, groups_of_one) if row.values and row.others]
+        assert {(row.outcome, row.why) for row in rows} == {("no verdict", "one seed")}
+    assert (_first(_over(1, lambda number: one)).verdict) == "one class split"
+
+
+def test_a_new_question_is_ten_lines():
+    """Is the own confidence of a method better than the norm of the plain method's network, on its own answers?"""
+
+    def foreign(every):
+        plain = next(group for group in every if group.contender.method == "cosface")
+        for group in every:
+            if OWN in group.confidences(METRIC):
+                own = group.under(ranking_of(group)).per_seed(METRIC, confidence=OWN)
+                theirs = plain.per_seed(METRIC, confidence="norm")
+                yield Comparison(question="foreign", contender=group.contender, against=plain.contender,
+                                 column=ComparedColumn(METRIC), values=own, others=theirs, aurocs=own)  # fmt: skip
+
+    question = Question("foreign", foreign, lambda row: row.column)
+    made = [PLAIN, *(_method(f"m{n}", {OWN: skill, "norm": 0.1}) for n, skill in enumerate((0.1, 0.5, 1.5)))]
+    rows = ask(question, _groups(*made))
+    frame = comparisons_frame(rows).set_index("method")
+    assert frame["outcome"].to_dict() == {"m0": "worse", "m1": "undecided", "m2": "better"}
+    own, theirs = (
+        each[0].query("metric == @METRIC and confidence == @name and split == 'test'").sort_values("seed")["value"]
+        for each, name in ((made[3], OWN), (PLAIN, "norm"))
+    )
+    assert frame.loc["m2", "difference"] == pytest.approx((own.to_numpy() - theirs.to_numpy()).mean())
+
+
+def test_the_file_of_comparisons_has_a_row_for_each_with_its_unit_and_reason():
+    rows = [*ask(SYSTEM, _groups(PLAIN, _method("spread", {OWN: 1.2, "norm": 0.1, "margin": 1.5}, risk=0.2)))]
+    frame = comparisons_frame(rows)
+    wanted = {"question", "dataset", "method", "against", "use", "images", "metric", "difference", "low", "high", "n"}
+    wanted |= {"unit", "outcome", "reason", "p", "p_holm"}
+    assert wanted <= set(frame.columns)
+    assert len(frame) == len(rows) == 2 * 2 * 3
+    assert set(frame["metric"]) == {"augrc", "risk_at_coverage", "aurc"}
+    assert set(zip(frame["use"], frame["images"])) == {
+        (use, images) for use in ("before_gallery", "at_query_time") for images in ("clean", "crop")
+    }
+    decided_rows = frame[frame["outcome"] != "no verdict"]
+    assert (decided_rows["low"] <= decided_rows["difference"]).all()
+
+
+def test_what_lacks_is_a_row_with_a_reason():
+    lonely = _method("spread", {OWN: 1.0, "norm": 0.1})
+    assert {row.why for row in ask(SYSTEM, _groups(lonely))} == {"no result of the plain method at this budget"}
+    half = _method("half", {OWN: 1.0, "norm": 0.1})
+    half = half[0][~((half[0]["metric"] == "augrc") & (half[0]["seed"] > 0))], half[1]
+    found = {row.column.metric: row for row in ask(SYSTEM, _groups(PLAIN, half)) if row.use == "before_gallery"}
+    assert (found["augrc"].why, found["augrc"].n, found["aurc"].n) == ("one seed", 1, 5)
+    frame, roles = lonely
+    mine = frame.drop_duplicates("seed").assign(metric="mine", confidence="", value=0.5)
+    assert ask(PAIR, _groups((mine, roles))) == []  # a metric that no plug-in here declares is compared with nothing
