@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from ..errors import UserError
@@ -134,7 +135,9 @@ def _tidy(tests: Iterable[TestRecord], rescorings: Iterable[RescoreRecord]) -> p
     by_test = grouped(rescorings, lambda record: record.spec.test)
     measured = [(record.columns, _measured(record, by_test.get(record.unit, ()))) for record in tests]
     # By column: a dictionary per row takes several times the memory. Texts are slower to select than their categories.
-    table = {name: _column(getattr(columns, name) for columns, values in measured for _ in values) for name in KEYS}
+    test = np.repeat(np.arange(len(measured)), [len(values) for _, values in measured])
+    table = {name: _column(getattr(columns, name) for columns, _ in measured).iloc[test] for name in KEYS}
+    table = {name: column.reset_index(drop=True) for name, column in table.items()}
     for name in (*ROW_KEYS, "value", "n_queries", "n_lone"):
         table[name] = _column(row.get(name) for _, values in measured for row, _ in values)
     table["unit"] = pd.Series([unit for _, values in measured for _, unit in values]).astype("category")

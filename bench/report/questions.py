@@ -239,23 +239,23 @@ def _confidences(groups: Sequence[SeedGroup]) -> Iterator[Comparison]:
     """
     leading = _leading(groups)
     for own in divided(groups, ["dataset"]).values():
+        ranked = [(group.under(ranking), ranking == ranking_of(group)) for group in own for ranking in rankings_of(group)]
+        choices = [{use: choose(group, use) for use in USES} for group, _ in ranked]
         for split in tested_splits(split for group in own for split in group.splits(METRIC)):
-            for group in own:
-                chosen = ranking_of(group)
-                for ranking in rankings_of(group):
-                    for row in _of_network(group.under(ranking), split, ranking == chosen):
-                        row.leads = group.contender in leading
-                        yield row
+            for (group, chosen), choice in zip(ranked, choices):
+                for row in _of_network(group, split, chosen, choice):
+                    row.leads = group.contender in leading
+                    yield row
 
 
-def _of_network(group: SeedGroup, split: str, chosen: bool) -> Iterator[Comparison]:
+def _of_network(group: SeedGroup, split: str, chosen: bool, choices: Mapping[Use, Choice]) -> Iterator[Comparison]:
     names = group.confidences(METRIC, split)
     if not names & set(RETRIEVAL_CONFIDENCES):
         return
     same = same_order_as(group, split) if OWN in names else ""
     column = ComparedColumn(METRIC, split=split)
     for use, challengers in CHALLENGERS.items():
-        choice = choose(group, use)
+        choice = choices[use]
         free = {name: aurocs(group, split, name) for name in (*free_confidences(group, use), CONSTANT)}
         best = _best(free)
         about = {

@@ -223,7 +223,7 @@ class SeedGroup:
         if scorer == self.scorer:
             return self
         other = replace(self, scorer=scorer)
-        other.__dict__.update(_values=self._values, queries=self.queries)  # slow to compute, and the same
+        other.__dict__.update(_values=self._values, _judged=self._judged, queries=self.queries)  # slow to compute, and the same
         return other
 
     def scorers(self, metric: str, split: str, confidence: str) -> set[str]:
@@ -232,11 +232,19 @@ class SeedGroup:
 
     def confidences(self, metric: str, split: str = "") -> set[str]:
         """Names of the confidences that a metric judges, on some images or on any."""
-        return {name for of, place, _, name in self._values if of == metric and split in ("", place)}
+        return {name for place, name in self._judged.get(metric, ()) if split in ("", place)}
 
     def splits(self, metric: str) -> set[str]:
         """Images that a metric was measured on."""
-        return {split for of, split, _, _ in self._values if of == metric}
+        return {split for split, _ in self._judged.get(metric, ())}
+
+    @cached_property
+    def _judged(self) -> dict[str, set[tuple[str, str]]]:
+        """Images and confidences by metric."""
+        found: dict[str, set[tuple[str, str]]] = {}
+        for metric, split, _, name in self._values:
+            found.setdefault(metric, set()).add((split, name))
+        return found
 
     @cached_property
     def _values(self) -> dict[_Measured, list[tuple[str, int, float]]]:
@@ -253,7 +261,7 @@ class SeedGroup:
     @cached_property
     def queries(self) -> dict[str, float]:
         """Number of queries by whose answers confidences are judged, by split; nan if not known."""
-        rows = self.rows.loc[self.rows["metric"] == "confidence_auroc"].reindex(columns=["split", "n_queries"])
+        rows = self.rows.reindex(columns=["split", "n_queries"])[(self.rows["metric"] == "confidence_auroc").to_numpy()]
         counts = pd.to_numeric(rows["n_queries"], errors="coerce")
         return {str(split): float(own.mean()) for split, own in counts.groupby(rows["split"], observed=True)}
 

@@ -295,7 +295,7 @@ def power_of_seeds(seeds: int, sd: float, effect: float, alpha: float = 0.05) ->
     shift = abs(effect) / sd * np.sqrt(seeds)
     above, below = special.nctdtr(seeds - 1, shift, bound), special.nctdtr(seeds - 1, shift, -bound)
     # SciPy 1.17 has nan for probabilities that are 0 up to rounding.
-    return float(1 - np.nan_to_num(above) + np.nan_to_num(below))
+    return float(1 - (above if above == above else 0) + (below if below == below else 0))
 
 
 @dataclass(frozen=True)
