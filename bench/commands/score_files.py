@@ -78,7 +78,7 @@ def score_files(
     from rich.console import Console
 
     from ..report.frame import plain_rows
-    from ..report.scored import print_scored, scored_text, worth, write_mistakes, write_page, write_scored
+    from ..report.scored import print_scored, worth, write_scored
     from ..resources import pick_device
     from ..scoring.score import compare, score_set, tidy, wanted_metrics
 
@@ -99,10 +99,8 @@ def score_files(
     ]
     comparison = pd.DataFrame(differences)
     if out is not None:
-        written = write_scored(scored, frame, comparison, out)
-        if len(files) == 1 and files[0].is_dir():
-            written += write_mistakes(scored[names[0]], files[0], out)
-        page = write_page(scored_text(scored, frame, comparison), written, out)
+        photographs = files[0] if len(files) == 1 and files[0].is_dir() else None
+        written, page = write_scored(scored, frame, comparison, out, photographs)
     if not quiet:
         print_scored(scored, frame, comparison, Console())
         if out is not None:

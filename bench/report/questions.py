@@ -239,7 +239,9 @@ def _confidences(groups: Sequence[SeedGroup]) -> Iterator[Comparison]:
     """
     leading = _leading(groups)
     for own in divided(groups, ["dataset"]).values():
-        ranked = [(group.under(ranking), ranking == ranking_of(group)) for group in own for ranking in rankings_of(group)]
+        ranked = [
+            (group.under(ranking), ranking == ranking_of(group)) for group in own for ranking in rankings_of(group)
+        ]
         choices = [{use: choose(group, use) for use in USES} for group, _ in ranked]
         for split in tested_splits(split for group in own for split in group.splits(METRIC)):
             for (group, chosen), choice in zip(ranked, choices):

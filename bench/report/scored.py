@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import html
 import io
-import textwrap
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping
+from importlib import resources
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,13 +22,11 @@ from ..protocols.metrics import find_metric, title_of
 from ..protocols.rows import KINDS, kind_of
 from ..protocols.statistics import FEW
 from ..store.files import write_atomic
+from .page import svg
 from .render import data_uri, print_table, to_csv
 from .table import Column, cells_table, label, number, percent, table_of
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
     from ..scoring.score import Scored
 
 COVERAGES = np.linspace(0.01, 1.0, 100)
@@ -293,58 +291,80 @@ def curves(scored: Mapping[str, Scored], frame: pd.DataFrame) -> pd.DataFrame:
     for name, each in scored.items():
         for scorer in each.values:
             for confidence, risk in _risk_curves(each, scorer).items():
-                places = np.ceil(COVERAGES * len(risk)).astype(int) - 1
-                curve = pd.DataFrame(
-                    {
-                        "method": name,
-                        "scorer": scorer,
-                        "confidence": confidence,
-                        "curve": "risk_coverage",
-                        "variant": "recall_at_1",
-                        "x": (places + 1) / len(risk),
-                        "value": risk[places],
-                    }
-                )
-                tables.append(curve.drop_duplicates())
+                places = np.unique(np.ceil(COVERAGES * len(risk)).astype(int)) - 1
+                points = {"x": (places + 1) / len(risk), "value": risk[places]}
+                place = {"method": name, "scorer": scorer, "confidence": confidence}
+                tables.append(pd.DataFrame({**place, "curve": "risk_coverage", "variant": "recall_at_1", **points}))
     return pd.concat(tables, ignore_index=True)
 
 
 def _risk_curves(each: Scored, scorer: str) -> dict[str, np.ndarray]:
     """Risk of Recall@1 over coverage of every confidence and of the oracle, ``[Q]`` each."""
-    values = each.values[scorer]
-    if not values:
+    if not each.values[scorer]:
         return {}
-    hits = values["recall_at_1"].numpy()
-    counted = ~np.isnan(hits)
+    hits = each.values[scorer]["recall_at_1"]
+    counted = ~hits.isnan()
     of_images = {name: values[each.queries] for name, values in each.confidences.items()}
-    orders = {name: values.numpy() for name, values in {**of_images, **each.retrieval[scorer]}.items()}
-    return {name: _risk(order[counted], 1.0 - hits[counted]) for name, order in {**orders, "oracle": hits}.items()}
+    orders = {**of_images, **each.retrieval[scorer], "oracle": hits}
+    return {name: risk_coverage(order[counted], 1.0 - hits[counted]).numpy() for name, order in orders.items()}
 
 
-def _risk(order: np.ndarray, risk: np.ndarray) -> np.ndarray:
-    import torch
+PICTURES = {
+    "filter_out_map_at_r": ("least confident queries removed, %", "MAP@R of the others, %"),
+    "risk_coverage": ("most confident queries kept, %", "their wrong answers, %"),
+}
+"""Curves that are drawn, with the labels of their axes."""
 
-    return risk_coverage(torch.from_numpy(order.copy()), torch.from_numpy(risk)).numpy()
+
+def _pictures(scored: Mapping[str, Scored], points: pd.DataFrame) -> Iterator[tuple[str, str]]:
+    """Names and SVGs of curves by the confidences of a single file, or by the first confidence of each of several."""
+    first = {name: next(iter(each.values), "") for name, each in scored.items()}
+    points = points[
+        (points["scorer"] == points["method"].map(first)) & points["variant"].isin(["query_only", "recall_at_1"])
+    ]
+    for curve, (x_label, y_label) in PICTURES.items():
+        lines = []
+        for (name, confidence), own in points[points["curve"] == curve].groupby(["method", "confidence"], sort=False):
+            if confidence == scored[str(name)].shown[0] if len(scored) > 1 else confidence != "random":
+                label = f"{name} [{confidence}]" if len(scored) > 1 else str(confidence)
+                lines.append((label, own["x"].to_numpy(), own["value"].to_numpy(), np.nan, np.nan))
+        if lines:
+            yield curve, svg.curves(lines, x_label=x_label, y_label=y_label, percent=True)
 
 
-def write_scored(scored: Mapping[str, Scored], frame: pd.DataFrame, comparison: pd.DataFrame, out: Path) -> list[Path]:
-    """Write ``metrics.csv``, ``curves.csv``, ``comparison.csv`` (unless empty) and figures as PNG and SVG."""
-    from .figures.style import figure_style, save_figure
+def write_scored(
+    scored: Mapping[str, Scored],
+    frame: pd.DataFrame,
+    comparison: pd.DataFrame,
+    out: Path,
+    photographs: Path | None = None,
+) -> tuple[list[Path], Path]:
+    """Write tables (``metrics.csv``, ``curves.csv``, ``comparison.csv``), curves as SVG, and ``scores.html`` with all.
 
-    tables = {"metrics.csv": frame, "curves.csv": curves(scored, frame), "comparison.csv": comparison}
-    written = []
-    for name, table in tables.items():
-        if not table.empty:
-            write_atomic(out / name, to_csv(table).encode())
-            written.append(out / name)
-    judged = {name: each for name, each in scored.items() if each.shown[0]}
-    if judged:
-        with figure_style():
-            filtered = _filter_out_figure(judged, frame, list(scored))
-            written += save_figure(filtered, out / "filter_out") if filtered is not None else []
-            written += save_figure(_risk_figure(judged), out / "risk_coverage")
-            written += save_figure(_confidence_figure(judged), out / "confidence")
-    return written
+    Of a single folder of ``photographs``, the worst mistakes are drawn as well.
+
+    Returns:
+        Tables and figures, and the page.
+    """
+    points = curves(scored, frame)
+    pictures = dict(_pictures({name: each for name, each in scored.items() if each.shown[0]}, points))
+    style = (resources.files(__package__) / "page" / "svg.css").read_text(encoding="utf-8")
+    tables = {"metrics.csv": frame, "curves.csv": points, "comparison.csv": comparison}
+    files = {name: to_csv(table) for name, table in tables.items() if not table.empty}
+    files |= {f"{name}.svg": svg.standalone(picture, style) for name, picture in pictures.items()}
+    for name, text in files.items():
+        write_atomic(out / name, text.encode())
+    drawn = write_mistakes(next(iter(scored.values())), photographs, out) if photographs else []
+    images = [data_uri("image/png", path.read_bytes()) for path in drawn if path.suffix == ".png"]
+    text = scored_text(scored, frame, comparison)
+    body = [
+        f"<pre>{html.escape(text)}</pre>",
+        *pictures.values(),
+        *(f'<img alt="mistakes" src="{uri}">' for uri in images),
+    ]
+    page = PAGE.format(title=html.escape(text.partition(":")[0]), style=style, body="\n".join(body))
+    write_atomic(out / "scores.html", page.encode())
+    return [*(out / name for name in files), *drawn], out / "scores.html"
 
 
 def scored_text(scored: Mapping[str, Scored], frame: pd.DataFrame, comparison: pd.DataFrame, width: int = 120) -> str:
@@ -354,24 +374,12 @@ def scored_text(scored: Mapping[str, Scored], frame: pd.DataFrame, comparison: p
     return text.getvalue().rstrip()
 
 
-def write_page(text: str, written: Sequence[Path], out: Path) -> Path:
-    """Write ``scores.html``, one file with the printed tables and every PNG among the written files."""
-    figures = [path for path in written if path.suffix == ".png"]
-    parts = [f"<pre>{html.escape(text)}</pre>"]
-    for path in figures:
-        source = data_uri("image/png", path.read_bytes())
-        parts.append(f'<h2>{path.stem.replace("_", " ")}</h2>\n<img alt="{path.stem}" src="{source}">')
-    body = "\n".join(parts)
-    page = PAGE.format(title=html.escape(text.partition(":")[0]), body=body)
-    write_atomic(out / "scores.html", page.encode())
-    return out / "scores.html"
-
-
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>{title}: scores</title>
-<style>body {{ font: 16px sans-serif; margin: 1em auto; max-width: 70em; padding: 0 1em }}
-pre {{ overflow-x: auto }} img {{ max-width: 100%; height: auto }}</style></head>
+<style>:root {{ color-scheme: light dark }}
+body {{ font: 16px sans-serif; margin: 1em auto; max-width: 70em; padding: 0 1em }}
+pre {{ overflow-x: auto }} img {{ max-width: 100%; height: auto }} {style}</style></head>
 <body>
 {body}
 </body></html>
@@ -422,92 +430,3 @@ def write_mistakes(scored: Scored, folder: Path, out: Path) -> list[Path]:
 
 SHOWN_SIDE = 128
 """Side of the photographs in a figure, pixels."""
-
-
-def _filter_out_figure(judged: Mapping[str, Scored], frame: pd.DataFrame, names: Sequence[str]) -> Figure | None:
-    """Curves by the confidences of a single file, or by the primary confidence of each of several files."""
-    from .figures.filter_out import CURVES, VARIANTS, Filtered, filtered_figure, images_of
-    from .figures.style import looks
-
-    found: dict[str, tuple[pd.DataFrame, str]] = {}
-    for name, each in judged.items():
-        rows = frame[(frame["method"] == name) & (frame["scorer"] == next(iter(each.values)))]
-        rows = rows[rows["metric"].isin(CURVES) & rows["variant"].isin(list(VARIANTS))]
-        if rows.empty:
-            continue
-        if len(names) == 1:
-            free = {} if each.primary else next(iter(each.retrieval.values()))
-            found = {own: (rows, own) for own in (*each.confidences, *free) if own != "random"}
-        else:
-            found[name] = rows, each.shown[0]
-    if not found:
-        return None
-    every = [
-        Filtered(textwrap.fill(name, 40, max_lines=2, placeholder=" .."), look, *found[name])
-        for name, look in zip(sorted(found), looks(sorted(found)))
-    ]
-    return filtered_figure(every, f"{', '.join(names)}, {images_of('test')}")
-
-
-def _risk_figure(judged: Mapping[str, Scored]) -> Figure:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.0, 4.2), layout="constrained")
-    axis = figure.subplots()
-    for index, (name, each) in enumerate(judged.items()):
-        for confidence, risk in _risk_curves(each, next(iter(each.values))).items():
-            control = {"random": ":", "oracle": "--"}.get(confidence)
-            if len(judged) > 1 and control is None and confidence != each.shown[0]:
-                continue
-            label = confidence if len(judged) == 1 else f"{name} [{confidence}]"
-            colour = f"C{index}" if len(judged) > 1 else "0.4" if control else None
-            coverage = np.arange(1, len(risk) + 1) / len(risk)
-            style = control or ("-." if kind_of(confidence) == "retrieval" else "-")
-            axis.plot(100 * coverage, 100 * risk, style, lw=1.0 if control else 1.8, label=label, color=colour)
-    axis.set(xlabel="most confident queries kept, %", ylabel=f"their {title_of('recall_at_1')} errors, %")
-    axis.set_title("risk and coverage")
-    axis.legend(fontsize=8)
-    return figure
-
-
-def _confidence_figure(judged: Mapping[str, Scored]) -> Figure:
-    """Confidence against quality if it is known, else its histogram for right and wrong queries."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.0 * len(judged), 4.0), layout="constrained")
-    axes = figure.subplots(1, len(judged), squeeze=False)[0]
-    for axis, (name, each) in zip(axes, judged.items()):
-        if each.primary and each.given.quality is not None:
-            _draw_quality(axis, each, each.given.quality)
-        else:
-            _draw_histogram(axis, each)
-        axis.set_title(name)
-        axis.legend(fontsize=8)
-    return figure
-
-
-def _draw_quality(axis: Axes, each: Scored, quality: np.ndarray) -> None:
-    """Rank of the confidence against quality, with means of tenths."""
-    from scipy.stats import rankdata
-
-    confidence = each.confidences[each.primary].numpy()
-    rank01 = (rankdata(confidence) - 0.5) / len(confidence)
-    axis.scatter(quality, rank01, s=3, alpha=min(1.0, 500 / len(quality)), lw=0)
-    edges = np.unique(np.quantile(quality, np.linspace(0, 1, 11)))
-    place = np.clip(np.searchsorted(edges, quality, side="right") - 1, 0, max(0, len(edges) - 2))
-    bins = np.unique(place)
-    x = [quality[place == b].mean() for b in bins]
-    axis.plot(x, [rank01[place == b].mean() for b in bins], "o-", color="k", ms=4, label="mean of a tenth")
-    axis.set(xlabel="quality", ylabel=f"rank of confidence {each.primary!r}")
-
-
-def _draw_histogram(axis: Axes, each: Scored) -> None:
-    """Confidences of queries whose first neighbour is right, and of the others."""
-    hits = next(iter(each.values.values()))["recall_at_1"].numpy()
-    shown, values = each.shown
-    assert values is not None
-    confidence = values.numpy()
-    right, counted = hits >= 0.5, ~np.isnan(hits)
-    groups = [confidence[counted & right], confidence[counted & ~right]]
-    axis.hist(groups, bins=40, stacked=True, label=[f"{title_of('recall_at_1')} right", "wrong"], color=["C0", "C3"])
-    axis.set(xlabel=f"confidence {shown!r}", ylabel="queries")

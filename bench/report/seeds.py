@@ -223,7 +223,9 @@ class SeedGroup:
         if scorer == self.scorer:
             return self
         other = replace(self, scorer=scorer)
-        other.__dict__.update(_values=self._values, _judged=self._judged, queries=self.queries)  # slow to compute, and the same
+        other.__dict__.update(
+            _values=self._values, _judged=self._judged, queries=self.queries
+        )  # slow to compute, and the same
         return other
 
     def scorers(self, metric: str, split: str, confidence: str) -> set[str]:

@@ -9,6 +9,7 @@ import sys
 import tracemalloc
 import zipfile
 from pathlib import Path
+from xml.etree import ElementTree
 
 import bench as package
 import numpy as np
@@ -121,9 +122,7 @@ def test_kinds_of_confidences_are_told_apart_on_the_terminal(arrays, bench, tmp_
         },
     )
     assert "% of oracle" in out
-    assert {f"{name}.png" for name in ("filter_out", "risk_coverage", "confidence")} <= {
-        path.name for path in (tmp_path / "out").iterdir()
-    }
+    assert {"filter_out_map_at_r.svg", "risk_coverage.svg"} <= {path.name for path in (tmp_path / "out").iterdir()}
     curves = pd.read_csv(tmp_path / "out" / "curves.csv")
     assert set(curves[curves["curve"] == "risk_coverage"]["confidence"]) == {
         "norm",
@@ -138,12 +137,11 @@ def test_tables_and_figures_are_written(arrays, bench, tmp_path):
     write_embeddings(tmp_path / "mine.npz", arrays)
     assert bench("score", "mine.npz", "--out", "out")[0] == 0
     written = {path.name for path in (tmp_path / "out").iterdir()}
-    figures = {
-        f"{name}.{suffix}" for name in ("filter_out", "risk_coverage", "confidence") for suffix in ("png", "svg")
-    }
+    figures = {"filter_out_map_at_r.svg", "risk_coverage.svg"}
     assert written == {"metrics.csv", "curves.csv", "scores.html"} | figures
+    assert all(ElementTree.parse(tmp_path / "out" / name).getroot().tag.endswith("}svg") for name in figures)
     page = (tmp_path / "out" / "scores.html").read_text()
-    assert page.count("<img") == page.count("data:image/png;base64,") == 3
+    assert page.count("<svg") == page.count("</svg>") == 2
     assert "confidence &#x27;given&#x27;: without its least confident half" in page
     assert "http" not in page
     frame = pd.read_csv(tmp_path / "out" / "metrics.csv", keep_default_na=False)

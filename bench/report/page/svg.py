@@ -158,6 +158,12 @@ def curves(lines: Sequence[Line], *, x_label: str, y_label: str, percent: bool, 
     return _svg(WIDTH, end, label, parts + below)
 
 
+def standalone(picture: str, style: str) -> str:
+    """A picture as the text of a file, with the style sheet that a page has once."""
+    start, rest = picture.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1).split(">", 1)
+    return f"{start}><style>{style}</style>{rest}"
+
+
 def _samples(samples: Iterable[tuple[str, str]], top: float) -> tuple[list[str], float]:
     """Samples with their names, in as many lines as it takes, and the place below them."""
     parts, x, y = [], 0.0, top + _LINE
