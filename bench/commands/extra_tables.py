@@ -10,7 +10,6 @@ import pandas as pd
 from ..errors import UserError, require_known
 from ..papers.items import every_item
 from ..report.exporters import check_tensorboard, write_optuna, write_tensorboard
-from ..report.figures.source import Source
 from ..report.frame import as_texts
 from ..report.render import write_documents
 from ..report.table import Document
@@ -19,13 +18,12 @@ from ..scoring.parquet import check_pyarrow
 from ..site import Site
 from ..store.files import write_atomic
 
-BOOTSTRAP = "bootstrap"
 PARQUET = "parquet"
 SIDE_BY_SIDE = "side_by_side"
 TRACKERS = {"optuna": write_optuna, "tensorboard": write_tensorboard}
 """Writers of the files of other programs that show tuning and trainings."""
 
-OTHERS = (BOOTSTRAP, PARQUET, SIDE_BY_SIDE, *TRACKERS)
+OTHERS = (PARQUET, SIDE_BY_SIDE, *TRACKERS)
 
 
 def check_extras(chosen: Sequence[str]) -> None:
@@ -64,10 +62,6 @@ def _documents(chosen: Sequence[str], site: Site, judged: Judged, reference: str
         titles = {name: site.methods.get(name).title for name in here & set(site.methods.names)}
         leading = {dataset: next(iter(budgets.values())) for dataset, budgets in judged.budgets.items()}
         yield side_by_side(judged.by_dataset, leading, titles, reference)
-    if BOOTSTRAP in chosen:
-        from ..report.intervals import interval_document, query_intervals  # late: they need torch
-
-        yield interval_document(query_intervals(Source(site, results)), BOOTSTRAP)
     for name in chosen:
         if name not in OTHERS:
             from ..papers.tables import fill_form

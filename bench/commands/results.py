@@ -223,8 +223,7 @@ def report(
     also: Annotated[
         list[str] | None,
         typer.Option(
-            help="Write these, too, comma separated: bootstrap (intervals over seeds, classes and queries from the kept"
-            " embeddings), side_by_side (a LaTeX table for a paper), parquet (a copy of every table), optuna (a journal"
+            help="Write these, too, comma separated: side_by_side (a LaTeX table for a paper), parquet (a copy of every table), optuna (a journal"
             " of all tuning), tensorboard (events of all trainings), or a table of a paper to fill with these results,"
             " such as per/table1 (`bench paper list`).",
             metavar="NAME[,NAME]",
@@ -254,7 +253,7 @@ def report(
 
     \b
     bench report --results results/runs --out report
-    bench report --also per/table1,bootstrap,parquet
+    bench report --also per/table1,parquet
     bench report --figures spectra,norms
     bench report --figures densities,normalisers --out theory
     """  # noqa: D301 (click's mark for lines that are not to be filled)

@@ -1,4 +1,4 @@
-"""Ranks of contenders by a metric: over the paired seeds of a data set, and over data sets, with profiles."""
+"""Ranks of contenders by a metric: over the paired seeds of a data set; and over data sets."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ import numpy as np
 import pandas as pd
 
 from ..protocols.statistics import (
-    PROFILED,
     RANKED,
     RankInterval,
     critical_difference,
     friedman,
     may_be_best,
     mean_ranks,
-    performance_profile,
     rank_intervals,
     tie_groups,
 )
@@ -128,9 +126,6 @@ def unranked_text(reasons: Sequence[tuple[str, str]]) -> str:
 
 SHARED = tuple(key for key in COMMON if key != "dataset")
 """Columns in which methods agree if they are compared over data sets."""
-
-THRESHOLDS = np.round(np.linspace(0.0, 1.2, 121), 2)
-"""Thresholds of performance profiles, as parts of the best mean on a data set."""
 
 Method = tuple[str, str]
 """A method and its tuning; its base, network and size may differ from data set to data set."""
@@ -251,23 +246,6 @@ def mean_rank_frame(found: Sequence[OverDatasets]) -> pd.DataFrame:
         for one in found
         for (method, tuning), rank, ties in [*one.places, *((name, np.nan, GAP) for name in one.left_out)]
     )
-
-
-def profile_frame(found: Sequence[OverDatasets]) -> pd.DataFrame:
-    """Table of performance profiles by MAP@R: share of runs whose value is above a part of the best mean.
-
-    Data sets count alike; with fewer than four it is empty.
-    """
-    lines = []
-    for one in found:
-        if one.column.metric != "map_at_r" or len(one.datasets) < PROFILED:
-            continue
-        relative = [values / values.mean(0).max() for values in one.scores]
-        shares = performance_profile(relative, THRESHOLDS)
-        for place, (method, tuning) in enumerate(one.methods):
-            head = {**dict(zip(SHARED, one.shared)), "metric": one.column.metric, "method": method, "tuning": tuning}
-            lines += [{**head, "threshold": at, "share": share} for at, share in zip(THRESHOLDS, shares[:, place])]
-    return pd.DataFrame(lines)
 
 
 ABOUT = (

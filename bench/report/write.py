@@ -20,7 +20,7 @@ from .figures.registry import write_automatic
 from .figures.source import Note, Source
 from .frame import Results, confidences, provenance, scorers
 from .questions import BASE, CONFIDENCE, FORM, PAIR, SYSTEM
-from .ranks import OverDatasets, over_datasets, profile_frame, rank_document
+from .ranks import OverDatasets, over_datasets, rank_document
 from .render import write_documents
 from .seeds import SeedGroup, corruptions, divided, seed_groups
 from .splits import MEAN, split_comparisons, split_document
@@ -122,7 +122,6 @@ class Judged:
             "corruptions": corruptions(self.groups),
             "paired": paired_frame(self.pairs),
             "paired_with_base": base_frame(by_question.get(BASE.name, ())),
-            "profiles": profile_frame(self.over_datasets),
             "provenance": provenance(self.results),
             "scorers": scorers(self.results.frame),
         }

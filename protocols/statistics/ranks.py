@@ -11,9 +11,6 @@ import numpy as np
 
 from .paired import holm, p_greater
 
-PROFILED = 4
-"""Smallest number of data sets of a performance profile; with fewer, their own values say more."""
-
 
 @dataclass(frozen=True)
 class RankInterval:
@@ -136,34 +133,6 @@ def mean_ranks(values: np.ndarray) -> np.ndarray:
 
     ranks: np.ndarray = stats.rankdata(-values, axis=1).mean(0)
     return ranks
-
-
-def performance_profile(scores: Sequence[np.ndarray], thresholds: np.ndarray) -> np.ndarray:
-    """Performance profile over data sets: share of runs whose score is above a threshold (Agarwal et al. 2021).
-
-    Every data set counts equally, however many seeds it has. Scores have to mean the same on all data sets: divide them
-    by the best mean on the data set, say. They are ``[S_d, K]`` for K methods at S_d seeds, on four data sets or more;
-    the shares at T thresholds, in [0, 1], are ``[T, K]``.
-
-    Raises:
-        ValueError: If there are fewer than four data sets, they have other numbers of methods, or a value is not
-            finite.
-
-    Example:
-        >>> performance_profile([np.array([[0.5, 0.9]]), np.array([[0.7, 0.8]])] * 2, np.array([0.0, 0.6, 0.85]))
-        array([[1. , 1. ],
-               [0.5, 1. ],
-               [0. , 0.5]])
-    """
-    if len(scores) < PROFILED:
-        raise ValueError(f"a performance profile needs {PROFILED} data sets or more, got {len(scores)}")
-    if any(runs.ndim != 2 or not len(runs) or runs.shape[1] != scores[0].shape[1] for runs in scores):
-        raise ValueError("expected scores of seeds by methods [S, K] with the same methods on every data set")
-    if not all(np.isfinite(runs).all() for runs in scores):
-        raise ValueError("scores must be finite; leave out seeds without a value")
-    shares = [(runs[None] > thresholds[:, None, None]).mean(1) for runs in scores]
-    profile: np.ndarray = np.mean(shares, axis=0)
-    return profile
 
 
 RANKED = 5

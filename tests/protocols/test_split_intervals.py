@@ -1,4 +1,4 @@
-"""Intervals over class splits, and of a confidence's metrics over classes: by hand, by loops, by simulation."""
+"""Intervals over class splits: by hand and by simulation."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import math
 
 import numpy as np
 import pytest
-import torch
-from bench.protocols.confidence import augrc, confidence_auroc
-from bench.protocols.statistics import auroc_and_augrc, nested_bootstrap, nested_bootstrap_of, summarise_splits
+from bench.protocols.statistics import summarise_splits
 from scipy import stats
 
 WORLDS, SPLITS, CLASSES = 20_000, 5, 70
@@ -45,65 +43,3 @@ def test_the_corrected_interval_covers_more_than_the_plain_one_if_splits_share_c
     assert plain < corrected - 0.1
     assert plain < 0.85
     assert 0.9 < corrected <= 1
-
-
-def _loop(confidence, right, times):
-    drawn = np.repeat(np.arange(len(right)), times)
-    both = torch.from_numpy(confidence[drawn]), torch.from_numpy(right[drawn])
-    return confidence_auroc(*both), augrc(both[0], 1 - both[1])
-
-
-@pytest.mark.parametrize("ties", [False, True])
-def test_weighted_risks_are_those_of_repeated_queries(ties):
-    generator = np.random.default_rng(1)
-    right = generator.choice([0.0, 0.5, 1.0], 40, p=[0.3, 0.1, 0.6])
-    confidence = generator.integers(5, size=40).astype(float) if ties else generator.standard_normal(40)
-    times = generator.integers(4, size=(20, 40))
-    times[0] = right == 1.0  # no wrong answer
-    found = np.stack(auroc_and_augrc(confidence, right, times.astype(float)), 1)
-    np.testing.assert_allclose(found, [_loop(confidence, right, row) for row in times], atol=1e-12)
-    assert np.isnan(found[0, 0])
-
-
-def test_the_bootstrap_of_a_statistic_is_a_loop_over_its_draws():
-    generator = np.random.default_rng(2)
-    classes = np.repeat(np.arange(12), [3, 4] * 6)
-    right = (generator.random((3, len(classes))) < 0.6).astype(float)
-    confidence = generator.standard_normal(right.shape)
-    seen = []
-
-    def statistic(weights):
-        seen.append(weights.copy())
-        return np.stack([auroc_and_augrc(*each, weights)[0] for each in zip(confidence, right)], 1)
-
-    found = nested_bootstrap_of(statistic, classes, widen=False, resamples=200, seed=3)
-    weights = np.concatenate(seen[1:]).astype(int)
-    # Whole classes are drawn, and queries within them.
-    per_class = np.stack([np.bincount(classes, row, minlength=12) for row in weights])
-    assert (per_class % np.bincount(classes) == 0).all()
-    assert (per_class.sum(1) > 0).all()
-    values = [[_loop(*each, row)[0] for each in zip(confidence, right)] for row in weights]
-    spread = np.std(np.mean(values, 1))
-    assert found.mean == pytest.approx(np.mean([_loop(*each, np.ones(42, int))[0] for each in zip(confidence, right)]))
-    assert 2 * spread < found.ci_high - found.ci_low < 10 * spread
-    assert (found.seeds, found.classes, found.queries) == (3, 12, 42)
-
-
-def test_a_mean_as_a_statistic_is_the_bootstrap_of_means():
-    table = np.random.default_rng(4).random((3, 30))
-    classes = np.repeat(np.arange(10), 3)
-    found = nested_bootstrap_of(lambda weights: weights @ table.T / weights.sum(1, keepdims=True), classes)
-    assert found == nested_bootstrap(table, classes)
-
-
-def test_draws_without_a_value_are_left_out():
-    classes = np.repeat(np.arange(4), 2)
-    right = np.array([1.0, 1, 1, 1, 1, 1, 1, 0])
-    confidence = np.arange(8.0)
-
-    def statistic(weights):
-        return np.stack([auroc_and_augrc(confidence, right, weights)[0]] * 2, 1)
-
-    found = nested_bootstrap_of(statistic, classes, resamples=300)
-    assert found.mean == 0.0
-    assert math.isfinite(found.ci_low)

@@ -5,11 +5,9 @@ import pytest
 from bench.protocols.statistics import (
     holm,
     mean_ranks,
-    nested_bootstrap,
     p_different,
     p_equivalent,
     p_greater,
-    performance_profile,
     power_of_seeds,
     probability_of_superiority,
     rank_intervals,
@@ -213,73 +211,9 @@ def test_variance_that_cannot_be_divided_is_refused(varied, frozen, message):
         variance_by_source(np.array(varied), {k: [np.array(g) for g in groups] for k, groups in frozen.items()})
 
 
-def test_nested_draws_have_the_variance_of_the_design(rng):
-    """Seeds crossed with classes, many of each: variances of the means of seeds and of classes add up."""
-    seed, own = rng.normal(size=(60, 1)), 2 * rng.normal(size=80)
-    classes = np.repeat(np.arange(80), 2)
-    table = seed + own[classes]
-    found = nested_bootstrap(table, classes, resamples=1000, widen=False)
-    expected = 1.96 * np.sqrt(seed.var() / 60 + own.var() / 80)
-    assert (found.ci_high - found.ci_low) / 2 == pytest.approx(expected, rel=0.08)
-    assert found.mean == pytest.approx(table.mean())
-    shifted = nested_bootstrap(table, classes, table - 0.5, resamples=50)
-    assert (shifted.ci_low, shifted.ci_high) == pytest.approx((0.5, 0.5))
-
-
-def test_queries_are_drawn_within_their_class(rng):
-    """Classes without a mean of their own, of unequal sizes and in no order: what is left varies by query."""
-    classes = rng.permutation(np.repeat(np.arange(30), np.arange(30) % 4 + 1))
-    own = rng.normal(size=len(classes))
-    found = nested_bootstrap(np.stack([own, own]), classes, widen=False)
-    draws = np.random.default_rng(1)
-    members = [np.flatnonzero(classes == one) for one in range(30)]
-    means = [
-        np.concatenate([own[draws.choice(members[c], len(members[c]))] for c in draws.integers(30, size=30)]).mean()
-        for _ in range(500)
-    ]
-    assert [found.ci_low, found.ci_high] == pytest.approx(list(np.percentile(means, [2.5, 97.5])), abs=0.05)
-
-
-def test_the_nested_interval_of_five_seeds_covers_a_new_seed_and_new_classes(rng):
-    """95 % with widening, less three standard errors; the plain percentile interval covers less."""
-    classes = np.repeat(np.arange(20), 3)
-    hits = np.zeros(2)
-    for i in range(150):
-        own = 0.5 * rng.normal(size=20)[classes] + rng.normal(size=60)
-        table = rng.normal(size=(5, 1)) + own
-        both = [nested_bootstrap(table, classes, resamples=150, seed=i, widen=widen) for widen in (True, False)]
-        hits += [found.ci_low <= 0 <= found.ci_high for found in both]
-    assert hits[0] / 150 > 0.9
-    assert hits[1] < hits[0]
-
-
-@pytest.mark.parametrize(
-    ("values", "classes", "message"),
-    [
-        (np.zeros((1, 4)), np.array([0, 0, 1, 1]), "two seeds"),
-        (np.zeros((2, 4)), np.zeros(4, dtype=int), "two classes"),
-        (np.zeros((2, 4)), np.zeros(3, dtype=int), "class per query"),
-        (np.full((2, 2), np.nan), np.array([0, 1]), "finite"),
-    ],
-)
-def test_what_cannot_be_drawn_is_refused(values, classes, message):
-    with pytest.raises(ValueError, match=message):
-        nested_bootstrap(values, classes)
-
-
-def test_mean_ranks_and_profiles(rng):
+def test_mean_ranks(rng):
     values = rng.integers(0, 4, size=(7, 5)).astype(float)
     ranks = [[1 + (row > v).sum() + 0.5 * ((row == v).sum() - 1) for v in row] for row in values]
     assert mean_ranks(values) == pytest.approx(np.mean(ranks, 0))
-    scores = [rng.random((seeds, 2)) for seeds in (1, 3, 5, 5)]
-    profile = performance_profile(scores, np.array([0.25, 0.5]))
-    for t, threshold in enumerate((0.25, 0.5)):
-        for k in range(2):
-            expected = np.mean([np.mean([run > threshold for run in runs[:, k]]) for runs in scores])
-            assert profile[t, k] == pytest.approx(expected)
-    with pytest.raises(ValueError, match="4 data sets"):
-        performance_profile(scores[:3], np.array([0.5]))
-    with pytest.raises(ValueError, match="same methods"):
-        performance_profile([*scores, np.zeros((1, 3))], np.array([0.5]))
     with pytest.raises(ValueError, match="every data set"):
         mean_ranks(np.array([[1.0, np.nan]]))

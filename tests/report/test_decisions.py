@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from bench.protocols.statistics import critical_difference, holm, mean_ranks, p_different, seeds_needed
-from bench.report.ranks import profile_frame, rank_document
+from bench.report.ranks import rank_document
 from bench.report.views import decision_document
 
 from tests.report.shown import (
@@ -103,16 +103,12 @@ def test_mean_ranks_need_every_data_set_and_say_who_lacks_one():
     assert np.isnan(table.loc["partly", "mean_rank"])
     for text in (markdown(rank_document([found])), latex(rank_document([found]))):
         assert "left out: partly (not on d2)" in text
-    profiles = profile_frame([found])
-    best = profiles[(profiles["method"] == "a") & (profiles["threshold"] == 0.0)]
-    assert best["share"].tolist() == [1.0]
 
 
-def test_few_data_sets_have_no_test_and_no_profile_and_one_has_no_ranks():
+def test_few_data_sets_have_no_test_and_one_has_no_ranks():
     (found,) = _over(["d0", "d1", "d2"], a=_many(3, 1.0), b=_many(3, 0.9), c=_many(3, 0.8))
     assert np.isnan(found.p)
     assert found.ties == ["-", "-", "-"]
-    assert profile_frame([found]).empty
     assert _over(["d0"], a=_many(1, 1.0), b=_many(1, 0.9)) == []
 
 

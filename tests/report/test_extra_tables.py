@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 import pytest
-import torch
 from bench.commands import extra_tables
 from bench.commands.extra_tables import check_extras, write_extras
 from bench.errors import UserError
-from bench.methods.distributions.normal import PointMass
 from bench.papers.items import every_item
 from bench.papers.tables import fill_form
-from bench.protocols.statistics import nested_bootstrap
-from bench.report import intervals
-from bench.report.figures import tested
-from bench.report.figures.source import Missing, Source
-from bench.report.frame import Results, collect
-from bench.report.intervals import interval_document, query_intervals
+from bench.report.frame import collect
 from bench.report.write import Judged
 from bench.site import Site
 from bench.store.folder import Store
@@ -33,7 +25,7 @@ def results(tmp_path, monkeypatch):
 
 
 def test_names_of_extra_tables_are_checked():
-    check_extras(["bootstrap", "parquet", "per/table1", "el/table1", "nir/table3"])
+    check_extras(["side_by_side", "parquet", "per/table1", "el/table1", "nir/table3"])
     for name in ("per/table99", "el/figure2", "boot"):
         with pytest.raises(UserError, match="unknown extra table"):
             check_extras([name])
@@ -54,65 +46,6 @@ def test_a_form_has_the_columns_of_the_paper_and_a_row_for_every_method(results)
     assert "| cosface |" in markdown(document)
     assert " | \\- |" in markdown(document)
     assert "worth it before the gallery" in latex(document)
-
-
-def _model(noise):
-    """A fake for :func:`read_model`: four classes of three images, with noise around their means."""
-
-    def read(store, record, label, index):
-        generator = torch.Generator().manual_seed(record.columns.seed)
-        labels = torch.arange(12) % 4
-        means = torch.nn.functional.one_hot(labels).float() + noise * torch.randn(12, 4, generator=generator)
-        everything = torch.arange(12)
-        kept = {"norm": torch.rand(12, generator=generator)}
-        return tested.TestedModel(record, label, index, (), labels, PointMass(means), kept, everything, everything)
-
-    return read
-
-
-def test_intervals_need_embeddings_that_give_the_recorded_value(results, monkeypatch):
-    monkeypatch.setattr(intervals, "read_model", _model(0.5))
-    source = Source(Site(results="."), results)
-    found = query_intervals(source)
-    assert {each.reason for each in found} == {"seed 0: the kept embeddings do not give the recorded value"}
-    assert all(each.interval is None for each in found)
-    assert "cosface: seed 0" in markdown(interval_document(found, "bootstrap"))
-
-
-def test_intervals_are_the_nested_bootstrap_of_the_queries(results, monkeypatch):
-    read = _model(0.5)
-    values = {}
-    for seed in (0, 1):
-        model = read(None, next(t for t in results.tests if t.columns.seed == seed), "", 0)
-        ranking = intervals.rank(intervals.DistributionScorer("cosine", model.distribution), model.labels, depth=2)
-        values[seed] = intervals.per_query(ranking)
-    monkeypatch.setattr(intervals, "read_model", read)
-    frame = results.frame
-    lines = []
-    for metric in ("recall_at_1", "map_at_r"):
-        part = frame[frame["metric"] == "map_at_r"].assign(metric=metric, scorer="cosine")
-        part["value"] = [float(values[seed][metric].double().nanmean()) for seed in part["seed"]]
-        lines.append(part)
-    changed = Results(results.tests, 0, pd.concat(lines, ignore_index=True), results.roles)
-    found = query_intervals(Source(Site(results="."), changed))
-    assert [each.reason.partition(":")[0] for each in found] == ["", "", "seed 0", "seed 0"] * 2
-    table = np.stack([values[seed]["map_at_r"].double().numpy() for seed in (0, 1)])
-    expected = nested_bootstrap(table, np.arange(12) % 4)
-    own = next(each.interval for each in found if each.metric == "map_at_r")
-    assert (own.mean, own.seeds, own.classes, own.queries) == (expected.mean, 2, 4, 12)
-    assert (own.ci_low, own.ci_high) == (max(expected.ci_low, 0.0), min(expected.ci_high, 1.0))
-    assert "Not simulated with so few classes." in markdown(interval_document(found, "bootstrap"))
-
-
-def test_one_seed_or_lost_embeddings_are_a_gap(results, monkeypatch):
-    def lost(store, record, label, index):
-        raise Missing("no embeddings are kept")
-
-    monkeypatch.setattr(intervals, "read_model", lost)
-    found = query_intervals(Source(Site(results="."), results))
-    assert {each.reason for each in found} == {"no embeddings are kept"}
-    one = Results.of(tuple(test for test in results.tests if test.columns.seed == 0))
-    assert {each.reason for each in query_intervals(Source(Site(results="."), one))} == {"one seed"}
 
 
 def test_parquet_has_the_tables_and_equal_records_give_equal_bytes(results, tmp_path):
