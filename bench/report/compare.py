@@ -27,7 +27,7 @@ from ..protocols.statistics import (
 )
 from .contender import Contender
 from .seeds import ComparedColumn, SeedGroup
-from .table import Column, frame_of, grouped, interval, percent
+from .table import grouped, interval, percent
 
 NAN = float("nan")
 
@@ -410,44 +410,28 @@ def _mean(values: Mapping[int, float], at: Iterable[int]) -> float:
     return sum(own) / len(own) if own else NAN
 
 
-def _identity(row: Comparison) -> dict[str, object]:
-    other = row.against
-    images = row.column.split.removeprefix("test_") if row.column.split != "test" else "clean"
-    sides = {"against": other.label, "against_tuning": other.tuning} if other else {"against": "", "against_tuning": ""}
+_FIELDS = ("low", "high", "n", "unit", "outcome", "p", "p_holm", "p_bh", "p_equivalence", "p_equivalence_holm", "leads")
+_ABOUT = ("ranking", "confidence", "rival", "same_order_as", "survives")
+
+
+def _line(row: Comparison) -> dict[str, object]:
+    split = row.column.split
     return {
         "question": row.question,
         **row.contender._asdict(),
-        **sides,
+        "against": row.against.label if row.against else "",
+        "against_tuning": row.against.tuning if row.against else "",
         "use": row.use,
-        "images": images,
-        "confidence": row.confidence,
-        "rival": row.rival,
-        "ranking": row.ranking,
+        "images": split.removeprefix("test_") if split != "test" else "clean",
+        **{name: getattr(row, name) for name in _ABOUT},
         "metric": row.column.metric,
         "variant": row.about.get("variant", row.column.variant),
-    }
-
-
-def _numbers(row: Comparison) -> dict[str, object]:
-    return {
         "difference": row.mean,
-        "low": row.low,
-        "high": row.high,
-        "n": row.n,
-        "unit": row.unit,
-        "outcome": row.outcome,
+        **{name: getattr(row, name) for name in _FIELDS},
         "reason": row.why,
-        "p": row.p,
-        "p_holm": row.p_holm,
-        "p_bh": row.p_bh,
-        "p_equivalence": row.p_equivalence,
-        "p_equivalence_holm": row.p_equivalence_holm,
-        "leads": row.leads,
-        "survives": row.survives,
-        "same_order_as": row.same_order_as,
     }
 
 
 def comparisons_frame(rows: Iterable[Comparison]) -> pd.DataFrame:
     """Table ``comparisons.csv``: all comparisons, a row each; differences above 0 are in favour of the method."""
-    return frame_of([Column("", fields=_identity), Column("", fields=_numbers)], rows)
+    return pd.DataFrame([_line(row) for row in rows])

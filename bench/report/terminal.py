@@ -19,9 +19,9 @@ from .contender import COMMON, TUNING, distinct_labels
 from .questions import IMAGES, USES
 from .render import fits, print_table
 from .seeds import ComparedColumn, compared
-from .splits import ABOUT, split_document
+from .splits import MEAN
 from .table import GAP, Cell, Column, Table, cells_table, grouped, headings, label, table_of
-from .views import SIDES, systems_of
+from .views import SIDES, split_document, systems_of
 
 if TYPE_CHECKING:
     from .write import Judged
@@ -47,10 +47,9 @@ def print_comparison(rows: Rows, console: Console) -> None:
 
 
 def print_splits(found: Sequence[Comparison], console: Console) -> None:
-    """Print means over class splits; a narrow terminal has no differences, which are in files."""
-    for table in split_document(found).tables:
-        shown = table if fits(table, console) else table.only(lambda column: " - " not in column.title)
-        print_table(replace(shown, notes=(*table.notes, ABOUT)), console)
+    """Print means over class splits; differences are in files."""
+    for table in split_document([row for row in found if row.question == MEAN]).tables:
+        print_table(table, console)
 
 
 def _comparison_table(part: Part, console: Console) -> Table:

@@ -1,34 +1,19 @@
-"""Tables of comparisons: each is a choice of rows, with the columns of its file and those that readers see."""
+"""Tables of comparisons: each is a choice of rows. Files have columns of their own, readers one table for all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ..store.specs import split_pinned
 from .compare import Comparison, common, decided
-from .contender import COMMON, CONTENDER, LABELS, TUNING, Contender, distinct_labels, ranked_together
-from .questions import IMAGES, MEASURES, PAIR, USES, pairs_of
+from .contender import COMMON, LABELS, Contender, ranked_together
+from .questions import CONFIDENCE, IMAGES, MEASURES, PAIR, PLAIN, SYSTEM, USES, pairs_of
 from .ranks import competition
-from .seeds import ComparedColumn, SeedGroup, SeedStatistics, compared, divided
-from .table import (
-    GAP,
-    Cell,
-    Column,
-    Document,
-    Table,
-    frame_of,
-    grouped,
-    interval,
-    label,
-    number,
-    percent,
-    table_of,
-)
+from .seeds import SeedGroup, SeedStatistics, compared, divided
+from .table import GAP, Cell, Column, Document, Table, grouped, interval, label, number, table_of
 
 SIDE = ("", "_tuning", "_network", "_pinned")
 """Endings of the columns that name a side of a pair: the method itself, and what tells its settings apart."""
@@ -36,8 +21,11 @@ SIDE = ("", "_tuning", "_network", "_pinned")
 SIDES = tuple(f"{side}{ending}" for side in ("first", "other") for ending in SIDE)
 """Columns that name the two sides of a pair."""
 
-WORTH = {"better": "worth it", "worse": "not worth it", "no verdict": ""}
+WORTH = {"better": "worth it", "worse": "not worth it"}
 """Words of files for the outcomes of a learned confidence against the chosen free one, where they differ."""
+
+FREE = "free confidence"
+"""What the own confidence is compared with: the free one that validation chose."""
 
 
 def images_of(split: str) -> str:
@@ -45,24 +33,112 @@ def images_of(split: str) -> str:
     return IMAGES.get(split, split.removeprefix("test_"))
 
 
-def side(name: str, contender: Contender) -> dict[str, object]:
-    """Columns that name a side of a pair: method, tuning, network, fixed settings."""
-    texts = (contender.label, contender.tuning, contender.network, contender.pinned.text)
-    return {f"{name}{ending}": text for ending, text in zip(SIDE, texts)}
+def outcome_text(row: Comparison, words: Mapping[str, str]) -> str:
+    """The outcome in words with the reason."""
+    return ": ".join(filter(None, (_word(row, words), row.why))) or GAP
+
+
+def _word(row: Comparison, words: Mapping[str, str]) -> str:
+    return "" if row.outcome == "no verdict" else words.get(row.outcome, row.outcome)
+
+
+def _mean(values: Mapping[int, float]) -> float:
+    return SeedStatistics.of(values).mean
+
+
+def against_of(row: Comparison) -> str:
+    """What the contender is compared with: the other method, and the free confidence if there is one."""
+    other = (
+        row.against.label if row.against else "" if row.question != CONFIDENCE.name else FREE * (row.unit == "split")
+    )
+    return ": ".join(filter(None, (other, row.rival))) or GAP
+
+
+def _side_text(side: str) -> Callable[[Comparison], Cell]:
+    def cell(row: Comparison) -> Cell:
+        mean = _mean(getattr(row, side))
+        return Cell(row.column.text(mean), mean)
+
+    return cell
+
+
+TABLE: tuple[Column[Comparison], ...] = (
+    *LABELS,
+    label("ranking", lambda row: row.ranking or GAP, "scorer that ranks"),
+    label("confidence", lambda row: row.confidence or GAP, "that of the method, as validation chose it"),
+    label("against", against_of, "what it is compared with; a free confidence is the one that validation chose"),
+    Column("method's", _side_text("values"), note="mean over seeds, or over class splits"),
+    Column("other's", _side_text("others"), note="mean over seeds, or over class splits"),
+    Column(
+        "difference",
+        lambda row: Cell(interval(*(row.column.text(end, "+") for end in (row.mean, row.low, row.high))), row.mean),
+        note="in favour of the method, whichever direction is better: mean over paired seeds or splits [95 %]",
+    ),
+    Column("n", lambda row: str(row.n), note="paired seeds, or class splits"),
+    Column("verdict", lambda row: Cell(outcome_text(row, {}), mark=row.outcome), number=False),
+    Column(
+        "p, Holm", lambda row: number(row.p_holm, 3), note="p-value, adjusted over all comparisons that are counted"
+    ),
+    Column(
+        "best on test",
+        lambda row: GAP if row.outcome != "better" or not row.free else "yes" if row.survives else "no",
+        number=False,
+        note="whether it is better than with every free confidence, whichever is best on the test images",
+    ),
+)
+"""Columns of the tables of comparisons for readers."""
+
+ABOUT = (
+    "Differences are in favour of the method, mean over paired seeds or class splits [95 % t-interval; over splits that"
+    " of Nadeau and Bengio, a heuristic]. Free confidences, and the scorer that ranks, are chosen on validation"
+    " images. Holm: p-value adjusted over all comparisons that are counted. Shares in percent."
+)
+"""Legend of the tables of comparisons."""
+
+
+def tables_of(rows: Iterable[Comparison]) -> tuple[Table, ...]:
+    """Tables for readers: one per data set, budget, metric, images and use, with the columns that have a value."""
+
+    def place(row: Comparison) -> tuple[str, ...]:
+        common = row.contender
+        about = (common.protocol, common.preset, common.ensemble, str(row.about.get("budget", "")))
+        unit = "over class splits" if row.unit == "split" else ""
+        use = (USES[row.use], images_of(row.column.split)) if row.use else ()
+        head = ", ".join(filter(None, (common.dataset, unit, *use)))
+        plain = (common.protocol, common.preset) == ("reality_check", "strict")
+        return head, ", ".join(filter(None, about[2 if plain else 0 :])), row.column.title
+
+    tables = []
+    for (head, about, metric), own in grouped(rows, place).items():
+        table = table_of(TABLE, own, f"{head}{f' ({about})' if about else ''}: {metric}", caption=ABOUT)
+        left_out = dict.fromkeys(f"Left out: {row.about['left_out']}." for row in own if row.about.get("left_out"))
+        empty = [all(line.cells[at].is_gap for line in table.rows) for at in range(len(table.columns))]
+        kept = {column.title for column, none in zip(table.columns, empty) if not none}
+        tables.append(replace(table.only(lambda column, kept=kept: column.title in kept), notes=tuple(left_out)))  # type: ignore[misc]
+    return tuple(tables)
+
+
+def document(name: str, heading: str, rows: Sequence[Comparison], numbers: pd.DataFrame, about: str = "") -> Document:
+    """A document of comparisons, with the numbers of its file."""
+    return Document(name, heading, f"{about} {ABOUT}".strip(), tables_of(rows), numbers, always=("method", "against"))
 
 
 def _sides(row: Comparison) -> dict[str, object]:
     assert row.against is not None
     shared = dict(zip(COMMON, row.contender.common))
-    return {**shared, **side("first", row.against), **side("other", row.contender)}
+    return {**shared, **_side("first", row.against), **_side("other", row.contender)}
 
 
-def _measured(row: Comparison) -> dict[str, object]:
-    return {"metric": row.column.metric, "split": row.column.split, "variant": row.about["variant"]}
+def _side(name: str, contender: Contender) -> dict[str, object]:
+    texts = (contender.label, contender.tuning, contender.network, contender.pinned.text)
+    return {f"{name}{ending}": text for ending, text in zip(SIDE, texts)}
 
 
 def _tested(row: Comparison) -> dict[str, object]:
     return {
+        "metric": row.column.metric,
+        "split": row.column.split,
+        "variant": row.about["variant"],
         **row.raw,
         "seeds": row.n,
         "left_out": row.about["left_out"],
@@ -77,13 +153,14 @@ def _tested(row: Comparison) -> dict[str, object]:
     }
 
 
-_NUMBERS: tuple[Column[Comparison], ...] = (Column("", fields=_measured), Column("", fields=_tested))
-_WHOLE = {"seeds_needed": "Int64"}
+def _frame(lines: Iterable[Mapping[str, object]], **types: str) -> pd.DataFrame:
+    frame = pd.DataFrame(list(lines))
+    return frame if frame.empty else frame.astype(types)
 
 
 def paired_frame(rows: Iterable[Comparison]) -> pd.DataFrame:
     """Table of every two contenders, other minus first, as metrics are measured; the verdict is on the other."""
-    return frame_of((Column("", fields=_sides), *_NUMBERS), rows, **_WHOLE)
+    return _frame(({**_sides(row), **_tested(row)} for row in rows), seeds_needed="Int64")
 
 
 def paired_methods(groups: Sequence[SeedGroup], names: Sequence[str] = ()) -> pd.DataFrame:
@@ -96,17 +173,24 @@ def paired_methods(groups: Sequence[SeedGroup], names: Sequence[str] = ()) -> pd
 
 def base_frame(rows: Iterable[Comparison]) -> pd.DataFrame:
     """Table of two-stage methods minus the base models that their heads were trained on."""
-    return frame_of((CONTENDER, *_NUMBERS), rows, **_WHOLE)
+    return _frame(({**row.contender._asdict(), **_tested(row)} for row in rows), seeds_needed="Int64")
 
 
-DECISIONS_ABOUT = (
-    "Each method minus the one with the best mean: mean over paired seeds [95 % t-interval]; P(better): share of seeds"
-    " at which it is better than that one [exact 95 % interval]. Intervals are those of a single pair, not adjusted for"
-    " the choice of the best one; the verdict is: its p-values are adjusted by Holm's method over all pairs of the"
-    " table, not only those shown. Equivalent: inside the region of practical equivalence. More seeds: paired seeds"
-    " still needed to tell a true difference of the observed size, at least of the region's, at the level of the whole"
-    " table in 80 % of cases."
-)
+def form_document(rows: Sequence[Comparison]) -> Document:
+    """The two forms of methods; a line of the file has the names of the released form."""
+
+    def line(row: Comparison) -> dict[str, object]:
+        assert row.against is not None
+        both = (("corrected_mean", row.values), ("released_mean", row.others))
+        means = {name: _mean({at: values[at] for at in common(row)}) for name, values in both}
+        return {**row.against._asdict(), **means, **_tested(row)}
+
+    about = (
+        "Each method as its paper's equations say against what a public code computes (`--fidelity released`), at the"
+        " same seeds and settings. `undecided`: the seeds do not tell whether the difference of the codes changes the"
+        " result."
+    )
+    return document("fidelity", "Public codes", rows, _frame(map(line, rows), seeds_needed="Int64"), about)
 
 
 def decisions(groups: Iterable[SeedGroup], pairs: Iterable[Comparison]) -> list[Comparison]:
@@ -135,317 +219,139 @@ def decisions(groups: Iterable[SeedGroup], pairs: Iterable[Comparison]) -> list[
     return found
 
 
-def _more_seeds(row: Comparison) -> int | None:
-    needed = row.units_needed(0.05 / row.family) if row.outcome == "undecided" else None
-    return None if needed is None else max(needed - row.n, 1)
-
-
-def _raw_text(row: Comparison, *, sign: str = "+") -> str:
-    """Difference as it is measured, with its interval."""
-    found = row.raw
-    return interval(*(row.column.text(found[key], sign) for key in ("difference_mean", "ci95_low", "ci95_high")))
-
-
-def _p(value: float) -> str:
-    return "< 0.001" if value < 0.001 else number(value, 3)
-
-
-def _of(read: Callable[[Comparison], Mapping[str, object]], *names: str) -> Callable[[Comparison], dict[str, object]]:
-    return lambda row: {name: value for name, value in read(row).items() if name in names}
-
-
-_BETTER = ("superiority", "superiority_ci95_low", "superiority_ci95_high")
-
-DECISION_COLUMNS: tuple[Column[Comparison], ...] = (
-    CONTENDER,
-    Column("", fields=_of(_measured, "metric", "split")),
-    Column("", fields=lambda row: side("best", row.against)),  # type: ignore[arg-type]
-    Column("difference", _raw_text, _of(_tested, "difference_mean", "ci95_low", "ci95_high")),
-    Column(
-        "P(better)", lambda row: interval(*(number(row.superiority[name]) for name in _BETTER)), _of(_tested, *_BETTER)
-    ),
-    Column("", fields=_of(_tested, "region")),
-    Column("seeds", fields=_of(_tested, "seeds")),
-    Column("", fields=_of(_tested, "left_out")),
-    Column("verdict", lambda row: row.verdict, number=False),
-    Column("p", lambda row: _p(row.p_holm), _of(_tested, "p_holm")),
-    Column("p equivalent", lambda row: _p(row.p_equivalence_holm), _of(_tested, "p_equivalence_holm")),
-    Column("", fields=_of(_tested, "verdict")),  # in CSV files after the p-values it follows from
-    Column("more seeds", fields=lambda row: {"more_seeds": _more_seeds(row)}),
+DECIDED = (
+    *("difference_mean", "ci95_low", "ci95_high", "superiority", "superiority_ci95_low", "superiority_ci95_high"),
+    *("region", "seeds", "left_out", "p_holm", "p_equivalence_holm", "verdict"),
 )
-"""Columns of the tables of decisions, without the names of the contenders, which depend on the table."""
+"""Columns of pairs that decisions have, too."""
 
 
-def decision_document(found: Sequence[Comparison]) -> Document:
-    """Tables of decisions, one per data set (with protocol, preset and ensemble), column and budget."""
-    parts = grouped(found, lambda row: (row.contender.common, row.column, row.about["budget"]))
-    numbers = frame_of(DECISION_COLUMNS, found, more_seeds="Int64")
-    about = f"{DECISIONS_ABOUT} Shares in percent."
-    return Document("decisions", "Decisions", about, tuple(map(_decision_table, parts.values())), numbers)
+def decision_document(rows: Sequence[Comparison]) -> Document:
+    """Each contender against the best one of its budget, and how many more seeds an undecided one needs."""
 
+    def line(row: Comparison) -> dict[str, object]:
+        assert row.against is not None
+        tested = _tested(row)
+        needed = row.units_needed(0.05 / row.family) if row.outcome == "undecided" else None
+        return {
+            **row.contender._asdict(),
+            "metric": row.column.metric,
+            "split": row.column.split,
+            **_side("best", row.against),
+            **{name: tested[name] for name in DECIDED},
+            "more_seeds": None if needed is None else max(needed - row.n, 1),
+        }
 
-def _decision_table(rows: Sequence[Comparison]) -> Table:
-    first = rows[0]
-    assert first.against is not None
-    names = distinct_labels([first.against, *(row.contender for row in rows)])
-    column, place = first.column, first.contender
-    about = ", ".join(filter(None, [place.protocol, place.preset, place.ensemble, str(first.about["budget"])]))
-    left_out = [(names[row.contender], row.about["left_out"]) for row in rows]
-    region = column.text(column.declared.equivalence) if column.declared.equivalence else "none"
-    method: Column[Comparison] = label("method", lambda row: names[row.contender])
-    return table_of(
-        (method, *DECISION_COLUMNS),
-        rows,
-        f"{place.dataset} ({about}), {column.title}: each method minus {names[first.against]}",
-        notes=(f"Region of equivalence: {region}.", *(f"{name}: left out {text}." for name, text in left_out if text)),
-        caption=DECISIONS_ABOUT,
+    about = (
+        "Each method against the one with the best mean. Intervals are not adjusted for the choice of the best one; the"
+        " verdict is: its p-values are adjusted by Holm's method over all pairs, not only those shown."
     )
+    return document("decisions", "Decisions", rows, _frame(map(line, rows), more_seeds="Int64"), about)
 
 
-FORMS_ABOUT = (
-    "Each method as its paper's equations say (corrected) and as a public code computes it (`--fidelity "
-    "released`), at the same seeds and settings: means over the paired seeds, and the mean of corrected minus "
-    "released with its 95 % interval. The verdict is about the corrected form; Holm's method adjusts its p-values "
-    "over the methods of a data set and metric. `undecided`: the seeds do not tell whether the difference of the "
-    "codes changes the result."
-)
-
-
-def _form_means(row: Comparison) -> dict[str, float]:
-    """Means of both forms over the seeds at which both have a value."""
-    sides = (("corrected_mean", row.values), ("released_mean", row.others))
-    return {name: SeedStatistics.of({at: values[at] for at in common(row)}).mean for name, values in sides}
-
-
-def form_document(found: Sequence[Comparison]) -> Document:
-    """Tables of the two forms, one per protocol, preset, data set and ensemble; a row is that of the released form."""
-    rows = [row.turned() for row in found]  # named by the released form
-    columns = (CONTENDER, Column("", fields=lambda row: _form_means(row.turned())), *_NUMBERS[:1])
-    numbers = frame_of((*columns, Column("", fields=lambda row: _tested(row.turned()))), rows, **_WHOLE)
-    parts = grouped(rows, lambda row: row.contender.common)
-    tables = tuple(_form_table(parts[place]) for place in sorted(parts))
-    return Document("fidelity", "Public codes", FORMS_ABOUT, tables, numbers, always=("method",))
-
-
-def _form_table(rows: Sequence[Comparison]) -> Table:
-    shared, own = split_pinned([row.contender.pinned for row in rows])
-    pinned = dict(zip(map(id, rows), own))
-
-    def mean(name: str) -> Callable[[Comparison], Cell]:
-        return lambda row: Cell(row.column.text(value := _form_means(row.turned())[name]), value)
-
-    columns: tuple[Column[Comparison], ...] = (
-        label("method", lambda row: row.contender.label, "in brackets the form of the public code"),
-        replace(TUNING, note="source of the hyper-parameters, of both forms"),
-        label("network", lambda row: row.contender.network, "backbone and size of the embedding"),
-        label("fixed", lambda row: pinned[id(row)] or GAP, "fixed settings, of both forms"),
-        label("metric", lambda row: row.column.title),
-        Column("corrected", mean("corrected_mean"), note="mean over the paired seeds"),
-        Column("released", mean("released_mean"), note="public code, mean over the paired seeds"),
-        Column("corrected - released", lambda row: _raw_text(row.turned()), note="mean [95 % t-interval]"),
-        Column("seeds", lambda row: str(row.n), note="paired seeds"),
-        Column("verdict", lambda row: row.turned().verdict, number=False, note="on the corrected form, adjusted"),
-    )
-    left_out = dict.fromkeys(f"Left out: {row.about['left_out']}." for row in rows if row.about["left_out"])
-    title = ", ".join(filter(None, [rows[0].contender.dataset, shared]))
-    return table_of(columns, rows, title, notes=tuple(left_out))
-
-
-SURE: tuple[Column[Comparison], ...] = (
-    Column(
-        "p, Holm",
-        lambda row: number(row.p_holm, 3),
-        lambda row: {"p": row.p, "p_holm": row.p_holm},
-        note="p-value of the difference, adjusted over all cases that are counted",
-    ),
-    Column(
-        "p, BH",
-        lambda row: number(row.p_bh, 3),
-        lambda row: {"p_bh": row.p_bh},
-        note="adjusted by Benjamini and Hochberg's method: the expected share of false ones among those below it",
-    ),
-    Column(
-        "best on test",
-        lambda row: GAP if row.outcome != "better" else "yes" if row.survives else "no",
-        lambda row: {"survives": row.survives},
-        number=False,
-        note="whether it is better than every free confidence, whichever is best on the test images",
-    ),
-    Column("", fields=lambda row: {"same_order_as": row.same_order_as}),
-)
-"""Columns that say how sure an outcome is."""
-
-
-def _difference(row: Comparison, name: str = "difference") -> dict[str, object]:
-    prefix = name.removesuffix("difference")
+def _difference(row: Comparison, prefix: str = "") -> dict[str, object]:
     ends = {f"{prefix}ci95_low": row.low, f"{prefix}ci95_high": row.high}
-    return {f"{name}_mean": row.mean, f"{name}_sd": row.sd, **ends}
+    return {f"{prefix}difference_mean": row.mean, f"{prefix}difference_sd": row.sd, **ends}
 
 
-def _free_text(row: Comparison) -> str:
-    """The free confidence with its mean; that which is best on test in brackets, if none was chosen."""
-    if row.rival:
-        return f"{row.rival} {percent(SeedStatistics.of(row.others).mean, 1)}".removesuffix(f" {GAP}")
-    best = row.about["best_on_test"]
-    return f"({best} {percent(row.about['best_on_test_mean'], 1)})" if best else GAP  # type: ignore[arg-type]
+def _judged(row: Comparison, words: Mapping[str, str]) -> dict[str, object]:
+    sure = {"p": row.p, "p_holm": row.p_holm, "p_bh": row.p_bh, "survives": row.survives}
+    return {"seeds": row.n, "verdict": _word(row, words), "reason": row.why, **sure, "same_order_as": row.same_order_as}
 
 
-VERDICT_COLUMNS: tuple[Column[Comparison], ...] = (
-    CONTENDER,
-    *LABELS,
-    Column("", fields=lambda row: {"split": row.column.split, "question": row.use}),
-    label(
-        "ranking",
-        lambda row: row.ranking + ("" if row.about["chosen"] else " (not chosen)"),
-        "scorer that ranks; verdicts count under the one with the higher Recall@1 on validation images",
-        fields=lambda row: {"ranking": row.ranking, "chosen": row.about["chosen"]},
-    ),
-    label("confidence", lambda row: row.confidence or GAP, fields=lambda row: {"challenger": row.confidence}),
-    Column(
-        "own",
-        lambda row: Cell(percent(row.about["own_mean"], 1), row.about["own_mean"]),  # type: ignore[arg-type]
-        lambda row: {"challenger_mean": row.about["own_mean"]},
-        note="AUROC of the confidence in percent, mean over seeds",
-    ),
-    Column(
-        "chosen free",
-        _free_text,
-        lambda row: {
+def verdict_document(rows: Sequence[Comparison]) -> Document:
+    """Each confidence of a method against the free one of its network that validation chose."""
+
+    def line(row: Comparison) -> dict[str, object]:
+        about = row.about
+        return {
+            **row.contender._asdict(),
+            "split": row.column.split,
+            "question": row.use,
+            "ranking": row.ranking,
+            "chosen": about["chosen"],
+            "challenger": row.confidence,
+            "challenger_mean": about["own_mean"],
             "rival": row.rival,
-            "rival_remark": row.about["rival_remark"],
-            "rival_mean": SeedStatistics.of(row.others).mean,
-            "best_on_test": row.about["best_on_test"],
-            "best_on_test_mean": row.about["best_on_test_mean"],
-        },
-        note="chosen on clean and corrupted validation images, the default with few errors there; in brackets: best on"
-        " test, if validation cannot choose",
-    ),
-    Column(
-        "own - free",
-        lambda row: Cell(row.text, row.mean),
-        _difference,
-        note="mean over paired seeds [95 % t-interval], points",
-    ),
-    Column("seeds", lambda row: str(row.n or GAP), lambda row: {"seeds": row.n}, note="paired seeds"),
-    Column(
-        "verdict",
-        lambda row: Cell(outcome_text(row, WORTH), mark=row.outcome),
-        lambda row: {"verdict": WORTH.get(row.outcome, row.outcome), "reason": row.why},
-        number=False,
-        note="worth it if the interval lies above 0, not worth it if below",
-    ),
-    *SURE,
-)
-"""Columns of the tables of verdicts."""
+            "rival_remark": about["rival_remark"],
+            "rival_mean": _mean(row.others),
+            "best_on_test": about["best_on_test"],
+            "best_on_test_mean": about["best_on_test_mean"],
+            **_difference(row),
+            **_judged(row, WORTH),
+        }
 
-
-def outcome_text(row: Comparison, words: Mapping[str, str]) -> str:
-    """The outcome in words with the reason."""
-    outcome = "" if row.outcome == "no verdict" else words.get(row.outcome, row.outcome)
-    return ": ".join(filter(None, (outcome, row.why))) or GAP
-
-
-ABOUT_VERDICTS = (
-    "AUROC of Recall@1 being right; chosen free: by validation; own - free: mean over seeds [95 % t-interval]"
-)
-"""Legend of the tables of verdicts."""
-
-
-def verdict_document(found: Sequence[Comparison]) -> Document:
-    """Tables of verdicts on confidences, one per data set, split and use."""
-    introduction = f"{ABOUT_VERDICTS} (in brackets: best on test, if validation cannot choose). Percent."
-    tables = _by_place(VERDICT_COLUMNS, found, f"{ABOUT_VERDICTS}. Percent.")
-    numbers = frame_of(VERDICT_COLUMNS, found)
-    return Document("verdicts", "Verdicts", introduction, tables, numbers, always=("method", "confidence"))
-
-
-def _by_place(columns: Sequence[Column[Any]], rows: Sequence[Comparison], caption: str) -> tuple[Table, ...]:
-    places = grouped(rows, lambda row: (row.contender.dataset, row.column.split, row.use))
-    return tuple(
-        table_of(columns, own, f"{dataset}, {images_of(split)}, {USES[use]}", caption=caption)
-        for (dataset, split, use), own in places.items()
-    )
+    return document("verdicts", "Verdicts", rows, _frame(map(line, rows)), "AUROC of Recall@1 being right.")
 
 
 def systems_of(rows: Iterable[Comparison]) -> list[Comparison]:
     """Comparisons of systems by the measure that decides, with those by the other measures under their metrics."""
-    places = grouped(
-        (row for row in rows if row.question == "system"),
-        lambda row: (row.contender, row.column.split, row.use),
+    systems = (row for row in rows if row.question == SYSTEM.name)
+    places = grouped(systems, lambda row: (row.contender, row.column.split, row.use)).values()
+    return [replace(own[0], about={**own[0].about, "measures": {r.column.metric: r for r in own}}) for own in places]
+
+
+def system_document(rows: Sequence[Comparison]) -> Document:
+    """Each method with its own confidence against the plain method with a free one, by three measures of risk."""
+
+    def line(row: Comparison) -> dict[str, object]:
+        about = row.about
+        found = {
+            **row.contender._asdict(),
+            "split": row.column.split,
+            "question": row.use,
+            "ranking": row.ranking,
+            "confidence": row.confidence,
+            "confidence_remark": about["confidence_remark"],
+            "free": row.rival,
+            "free_remark": about["rival_remark"],
+        }
+        for name, each in about["measures"].items():  # type: ignore[attr-defined]
+            found |= {f"{name}_method": _mean(each.values), f"{name}_plain": _mean(each.others)}
+            found |= _difference(each, f"{name}_")
+        return found | _judged(row, {})
+
+    risks = "AUGRC: share of queries that are answered wrongly and accepted, mean over coverages."
+    measured = [measure for row in rows for measure in row.about["measures"].values()]  # type: ignore[attr-defined]
+    return document("systems", "Systems", measured, _frame(map(line, rows)), f"{risks} The verdict is that of AUGRC.")
+
+
+def of_splits(rows: Iterable[Comparison]) -> list[Comparison]:
+    """Comparisons over class splits that the table has: systems by AUGRC, of methods that are not free in disguise."""
+    decides = next(iter(MEASURES)).metric
+    systems = [row for row in rows if row.question == SYSTEM.name and row.column.metric == decides and row.n]
+    learned = {row.contender for row in systems if not row.same_order_as}
+    kept = {id(row) for row in systems if row.contender in learned}
+    return [row for row in rows if row.question != SYSTEM.name or id(row) in kept]
+
+
+def split_document(rows: Sequence[Comparison]) -> Document:
+    """Means, differences from the plain method and comparisons of systems over class splits."""
+
+    def line(row: Comparison) -> dict[str, object]:
+        system = row.question == SYSTEM.name
+        other = FREE if row.question == CONFIDENCE.name else row.against.label if row.against else ""
+        lost = f"no split and seed in common with {other}" if row.question == PLAIN.name and not row.n else ""
+        return {
+            **row.contender._asdict(),
+            "metric": row.column.metric,
+            "split": row.column.split,
+            "against": other,
+            "question": row.use if system else "",
+            "mean": row.mean,
+            "sd": row.sd,
+            "ci95_low": row.low,
+            "ci95_high": row.high,
+            "splits": row.n,
+            "seeds": row.about["seeds"],
+            "test_over_train": row.test_over_train,
+            "reason": row.why if system else lost,
+            **({"p": row.p, "p_holm": row.p_holm} if system else {}),
+        }
+
+    shown = of_splits(rows)
+    about = (
+        "The unit is the class split, with the mean over its seeds: training and test classes are drawn anew, the"
+        " validation classes are the same on all splits. Without the numbers of classes there is no interval."
     )
-    found = []
-    for own in places.values():
-        by_metric = {row.column.metric: row for row in own}
-        found.append(replace(own[0], about={**own[0].about, "measures": by_metric}))
-    return found
-
-
-def _risk_columns(column: ComparedColumn) -> Iterator[Column[Comparison]]:
-    key = column.metric
-
-    def measure(row: Comparison) -> Comparison:
-        found: Comparison = row.about["measures"][key]  # type: ignore[index]
-        return found
-
-    def means(row: Comparison) -> dict[str, float]:
-        sides = {"method": measure(row).values, "plain": measure(row).others}
-        return {f"{key}_{name}": SeedStatistics.of(values).mean for name, values in sides.items()}
-
-    title = "risk at 80 %" if key == "risk_at_coverage" else column.title
-    for name in ("method", "plain"):
-        yield Column(
-            f"{title}, {name}",
-            lambda row, name=name: Cell(percent(mean := means(row)[f"{key}_{name}"], 1), mean),  # type: ignore[misc]
-        )
-    yield Column(
-        f"{title}, plain - method",
-        lambda row: Cell(measure(row).text, measure(row).mean),
-        lambda row: {**means(row), **_difference(measure(row), f"{key}_difference")},
-    )
-
-
-def _chosen(title: str, key: str, note: str) -> Column[Comparison]:
-    return label(
-        title,
-        lambda row: getattr(row, key) or GAP,
-        fields=lambda row: {title: getattr(row, key), f"{title}_remark": row.about[f"{key}_remark"]},
-        note=note,
-    )
-
-
-SYSTEM_COLUMNS: tuple[Column[Comparison], ...] = (
-    CONTENDER,
-    *LABELS,
-    Column("", fields=lambda row: {"split": row.column.split, "question": row.use}),
-    label("ranking", lambda row: row.ranking, "scorer that ranks", fields=lambda row: {"ranking": row.ranking}),
-    label("plain", lambda row: row.against.label if row.against else GAP, "plain method that it is compared with"),
-    _chosen("confidence", "confidence", "own confidence that validation chose"),
-    _chosen("free", "rival", "free confidence of the plain method that validation chose"),
-    *(column for measure in MEASURES for column in _risk_columns(measure)),
-    Column("seeds", fields=lambda row: {"seeds": row.n}, note="paired seeds"),
-    Column(
-        "verdict",
-        lambda row: Cell(outcome_text(row, {}), mark=row.outcome),
-        lambda row: {"verdict": row.outcome if row.outcome != "no verdict" else "", "reason": row.why},
-        number=False,
-        note="of AUGRC, plain minus method: better if the interval lies above 0, worse if below",
-    ),
-    *SURE,
-)
-"""Columns of the tables of systems."""
-
-ABOUT_SYSTEMS = (
-    "A method with a confidence of its own, against the plain method at the same budget with the free confidence that"
-    " validation chose, each ranking by the scorer that validation chose. AUGRC: share of queries that are answered"
-    " wrongly and accepted, mean over coverages; risk at"
-    " 80 %: share of wrong answers among the 80 % most confident; both of Recall@1, in percent, lower is better."
-    " Differences are plain minus method, mean over paired seeds [95 % t-interval]; the verdict is that of AUGRC."
-    " Holm: p-value adjusted over all methods that are counted. Best on test: whether the method is better than the"
-    " plain one with every free confidence."
-)
-
-
-def system_document(found: Sequence[Comparison]) -> Document:
-    """Tables of systems, one per data set, split and use."""
-    tables = _by_place(SYSTEM_COLUMNS, found, ABOUT_SYSTEMS)
-    return Document("systems", "Systems", ABOUT_SYSTEMS, tables, frame_of(SYSTEM_COLUMNS, found), always=("method",))
+    return document("splits", "Class splits", shown, _frame(map(line, shown)), about)

@@ -23,7 +23,7 @@ from .questions import BASE, CONFIDENCE, FORM, PAIR, SYSTEM
 from .ranks import OverDatasets, over_datasets, rank_document
 from .render import write_documents
 from .seeds import SeedGroup, corruptions, divided, seed_groups
-from .splits import MEAN, split_comparisons, split_document
+from .splits import MEAN, split_comparisons
 from .table import Document, grouped
 from .views import (
     base_frame,
@@ -31,6 +31,7 @@ from .views import (
     decisions,
     form_document,
     paired_frame,
+    split_document,
     system_document,
     systems_of,
     verdict_document,

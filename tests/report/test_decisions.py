@@ -72,8 +72,8 @@ def test_one_common_seed_and_left_out_seeds_are_said():
     assert (short.verdict, short.n, _more_seeds(short)) == ("one seed", 1, None)
     assert "no seeds 1-3" in short.about["left_out"]
     text = markdown(decision_document(found))
-    assert "left out short: no seeds 1-3" in text
-    assert "| short | -71.00 | 0.00 [0.00, 0.97] | 1 | one seed |" in text
+    assert "Left out: short: no seeds 1-3." in text
+    assert "| 10.00 | 82.50 | -71.00 | 1 | one seed |" in text
     assert decision_document(found).numbers["more_seeds"].isna().sum() == 1
 
 

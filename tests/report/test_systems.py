@@ -11,9 +11,8 @@ from bench.protocols.rows import OWN
 from bench.report.compare import ask, decided, over_splits
 from bench.report.questions import CONSTANT, SYSTEM, choose
 from bench.report.render import files_of
-from bench.report.splits import split_document
 from bench.report.terminal import print_answers
-from bench.report.views import system_document, systems_of
+from bench.report.views import split_document, system_document, systems_of
 from bench.store.records import COLUMNS
 from bench.store.specs import Pinned
 from rich.console import Console
@@ -268,7 +267,7 @@ def test_files_have_a_table_for_each_use_and_kind_of_images():
     found = _found(PLAIN, own)
     files = files_of(system_document(found))
     assert set(files) == {"systems.csv", "systems.md", "systems.tex"}
-    assert "d, clean images, before the gallery" in files["systems.md"]
+    assert "d, before the gallery, clean images: AUGRC" in files["systems.md"]
 
 
 RATIO = 4 / 3
@@ -324,7 +323,7 @@ def test_over_class_splits_the_unit_is_the_split_and_the_rival_is_chosen_on_each
     document = split_document(rows)
     text = files_of(document)["splits.md"]
     for images in ("clean images", "centre crops", "blur"):
-        assert f"| before the gallery, {images} |" in text
+        assert f"d, over class splits, before the gallery, {images}: " in text
     assert set(document.numbers["question"]) == {BEFORE, "at_query_time"}
 
 

@@ -14,8 +14,7 @@ from bench.report.compare import ask
 from bench.report.frame import confidences
 from bench.report.questions import CONFIDENCE, rankings_of
 from bench.report.seeds import seed_groups
-from bench.report.table import frame_of
-from bench.report.views import VERDICT_COLUMNS, verdict_document
+from bench.report.views import verdict_document
 from bench.store.records import COLUMNS
 from bench.store.specs import Pinned
 from scipy import stats
@@ -53,7 +52,7 @@ def _levels(seeds=3, own=0.7, margin=0.8, split="test", **others):
 
 
 def _table(frame, roles):
-    return frame_of(VERDICT_COLUMNS, verdicts_of(frame, roles)).set_index(["split", "question", "challenger"])
+    return verdict_document(verdicts_of(frame, roles)).numbers.set_index(["split", "question", "challenger"])
 
 
 def _joined(*results):
@@ -261,7 +260,7 @@ def test_another_scorer_than_the_own_one_has_no_say():
 def test_results_from_before_retrieval_confidences_have_no_verdicts():
     values = {key: value for key, value in _levels().items() if key[1] in (OWN, "norm")}
     assert verdicts_of(*_results(values)) == []
-    assert frame_of(VERDICT_COLUMNS, []).empty
+    assert verdict_document([]).numbers.empty
 
 
 def test_the_table_of_confidences_is_about_test_images():
@@ -271,16 +270,16 @@ def test_the_table_of_confidences_is_about_test_images():
 def test_names_of_users_are_no_markup():
     found = verdicts_of(*_results(_levels(**{"[bold]|x": 0.9}), method="[red]"))
     assert found[0].rival == "[bold]|x"
-    assert r"[bold]\|x 90.0" in markdown(verdict_document(found))
+    assert r"| [bold]\|x |" in markdown(verdict_document(found))
 
 
 def test_markdown_has_a_line_for_each_verdict():
     found = verdicts_of(*_results(_levels() | _levels(split="test_blur"), pinned=Pinned(partial="a|b")))
     text = markdown(verdict_document(found))
-    assert text.count("| not worth it |") + text.count("| worth it |") == len(found) - text.count("| undecided |")
+    assert text.count("| worse |") + text.count("| better |") == len(found)
     assert text.count(r"| partial release: a\|b |") == len(found)
     assert [line for line in text.splitlines() if line.startswith("## ")] == [
-        f"## d, {images}, {when}"
+        f"## d, {when}, {images}: AUROC"
         for images in ("clean images", "blur")
         for when in ("before the gallery", "at query time")
     ]
@@ -308,7 +307,7 @@ def test_a_combination_of_what_orders_images_as_a_free_one_beats_nothing_free(ap
     (found,) = [each for each in verdicts_of(*_results(values)) if each.confidence == "method+margin+agreement"]
     assert (found.outcome, found.same_order_as, found.counts) == ("better", name, not name)
     assert found.why == ("orders images as norm" if name else "")
-    assert frame_of(VERDICT_COLUMNS, [found])["same_order_as"].tolist() == [name]
+    assert verdict_document([found]).numbers["same_order_as"].tolist() == [name]
 
 
 def test_a_form_of_a_paper_shows_the_best_verdict():
