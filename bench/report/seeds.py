@@ -11,10 +11,10 @@ import pandas as pd
 
 from ..protocols.metrics import METRICS, Metric, declared_metric, known_metrics, title_of
 from ..protocols.rows import RERANKED
-from ..protocols.statistics import Summary, summarise
+from ..protocols.statistics import summarise
 from .contender import Contender, by_contender
 from .frame import tested_splits
-from .table import Cell, grouped, interval, number, percent
+from .table import Cell, grouped, number, percent
 
 
 @dataclass(frozen=True)
@@ -128,21 +128,6 @@ class SeedStatistics:
         """Cell of a table, with its marks and a note if some seeds have no value."""
         note = "" if self.complete else f"{self.defined} of {self.seeds} seeds have a value"
         return Cell(self.text(percent, brief), self.mean, bold=best, underlined=beats, note=note)
-
-
-NO_DIFFERENCE = Summary(float("nan"), float("nan"), float("nan"), float("nan"), 0)
-"""Difference of contenders without a common seed."""
-
-
-def difference_fields(found: Summary) -> dict[str, object]:
-    """Columns of a CSV file for a difference over paired seeds."""
-    ends = {"ci95_low": found.ci_low, "ci95_high": found.ci_high}
-    return {"difference_mean": found.mean, "difference_sd": found.sd, **ends}
-
-
-def difference_text(found: Summary) -> str:
-    """Text of a difference of shares over paired seeds in points, with its interval."""
-    return interval(*(percent(value, 1, "+") for value in (found.mean, found.ci_low, found.ci_high)))
 
 
 def defined_values(values: Mapping[int, float]) -> dict[int, float]:
