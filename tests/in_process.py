@@ -15,7 +15,7 @@ class Pool:
 
     lost = ""
 
-    def __init__(self, workers):
+    def __init__(self, workers, first=None):
         self.jobs = []
 
     async def start(self): ...

@@ -18,15 +18,13 @@ if TYPE_CHECKING:
 
 
 class RescoredTest(TypedDict):
-    """A test and what came of its rescoring; compared are values that the record of the test has, too."""
+    """A test and what came of its rescoring."""
 
     test: str
     seed: int
     rescoring: str
     code: str
     values: int
-    compared: int
-    largest_difference: float | None
     left_out: list[str]
     failure: str
 
@@ -121,8 +119,6 @@ def _rescored(record: TestRecord, site: Site, groups: tuple[str, ...], arrays: S
         "rescoring": "" if made is None else made.unit,
         "code": "" if made is None else versions_text(made.spec.versions),
         "values": 0 if made is None else len(made.rows),
-        "compared": 0 if made is None else made.compared,
-        "largest_difference": None if made is None else made.largest_difference,
         "left_out": [] if made is None else list(made.left_out),
         "failure": failure,
     }
@@ -133,8 +129,6 @@ def _said(row: RescoredTest) -> str:
     if row["failure"]:
         return row["failure"]
     text = f"{row['values']} values by code {row['code']}"
-    if row["largest_difference"] is not None:
-        text += f"; {row['compared']} values agree with the record to within {row['largest_difference']:.2g}"
     if row["left_out"]:
         text += f"; without {', '.join(row['left_out'])}, for which too little is kept"
     return text

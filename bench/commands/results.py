@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
-from ..errors import UnitFailed, UserError, printable
+from ..errors import UserError, printable
 from ..registry import load_plugins
 from ..site import Site
 from .options import DEFAULT_RESULTS, Json, Plugins, Results, last_data_root, names, print_json, say, site_of
@@ -53,15 +53,11 @@ class StatusRow(TypedDict):
 
 
 class RunningUnit(TypedDict):
-    """A training or test in progress (kind and id), and the process that is working on it.
-
-    The node of a cluster is the one that the process has given the work to; empty if it works itself.
-    """
+    """A training or test in progress (kind and id), and the process that is working on it."""
 
     unit: str
     host: str
     pid: int
-    node: str
 
 
 def status(
@@ -111,18 +107,17 @@ def status(
         for unit, reason in row["failed"].items():
             typer.echo(printable(f"    {unit}: {reason}"))
         for busy in row["running"]:
-            node = f", at work on node {busy['node']}" if busy["node"] else ""
-            typer.echo(printable(f"    {busy['unit']}: process {busy['pid']} on {busy['host']}{node}"))
+            typer.echo(printable(f"    {busy['unit']}: process {busy['pid']} on {busy['host']}"))
         if len(row["codes"]) > 1:
             typer.echo(f"    {', '.join(f'{count} {code}' for code, count in row['codes'].items())}")
 
 
 def _check(results: Path, as_json: bool) -> int:
     """Name every damaged file of a results folder; returns the exit code."""
-    from ..store.check import damages, inconsistencies
+    from ..store.check import damages
 
     store = open_results(results, damaged_marker=True)
-    found = damages(store.root) + inconsistencies(store) + _wrong_values(store)
+    found = damages(store.root)
     base = results.parent if store.is_archive else results
     rows = [{"path": str(damage.path.relative_to(base)), "reason": damage.reason} for damage in found]
     if as_json:
@@ -133,23 +128,6 @@ def _check(results: Path, as_json: bool) -> int:
         if not rows:
             typer.echo(f"{results}: everything is whole")
     return 1 if rows else 0
-
-
-def _wrong_values(store: Store) -> list[Damage]:
-    """Archived tests whose values do not follow from the queries that they come with."""
-    from ..store.folder import RECORD, Damage
-
-    found = []
-    site = Site(results=str(store.root))  # one, since each reads the archives anew
-    for record in site.store.tests():
-        if site.store.copy_of_queries(record) is not None:
-            from ..engine.rescoring import check_values
-
-            try:
-                check_values(record, site)
-            except UnitFailed as error:
-                found.append(Damage(store.unit_dir(record.cell, "test", record.unit) / RECORD, str(error)))
-    return found
 
 
 def archive_results(results: Path, out: Path) -> None:
@@ -382,12 +360,11 @@ def collect_from(*stores: Store) -> tuple[Collected, list[Damage]]:
 def status_rows(store: Store) -> list[StatusRow]:
     """Count trials, trained and tested seeds in a results folder, one row per protocol, data set and method."""
     from ..store.check import failures
-    from ..store.claims import CLAIM, holder, nodes_of_units
+    from ..store.claims import CLAIM, holder
     from ..store.folder import CHECKPOINT
     from ..store.specs import TUNING, Cell
 
     failed = [each for each in failures(store, ()) if each.what == "failed"]
-    nodes = nodes_of_units(store.root)
     rescorings = list(store.rescorings())
     rows: list[StatusRow] = []
     for folder in sorted({path.parent for kind in (*KINDS, "study") for path in store.units(kind)}):
@@ -415,12 +392,7 @@ def status_rows(store: Store) -> list[StatusRow]:
                     if Path(each.place).parent.parts == (cell.protocol, cell.dataset, cell.method)
                 },
                 "running": [
-                    {
-                        "unit": name.replace("-", " "),
-                        "host": who.host,
-                        "pid": who.pid,
-                        "node": nodes.get("/".join((*cell, name)), ""),
-                    }
+                    {"unit": name.replace("-", " "), "host": who.host, "pid": who.pid}
                     for name, who in holders.items()
                     if who is not None
                 ],

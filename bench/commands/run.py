@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -42,11 +41,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ..engine.jobs import Outcome
-    from ..engine.launch import Launch, Launched
+    from ..engine.launch import Launch
+    from ..engine.pool import Pool
     from ..planning.experiment import Experiment
     from ..planning.plan import Plan
     from ..site import Site
-    from ..store.claims import Claims
     from ..store.folder import Damage, Store
     from ..store.records import Columns
 
@@ -375,6 +374,7 @@ def carry_out(
     """
     import asyncio
 
+    from ..engine.launch import workers_of
     from ..store.files import write_atomic
 
     plans = tuple(plan for batch in batches for plan in batch)
@@ -397,17 +397,17 @@ def carry_out(
             write_atomic(store.root / DATA_ROOT, site.data_root.encode())
         for experiment in experiments:
             store.keep_experiment(experiment.to_toml(without=("run",)))
-        with _launched(launch, site, plans, claims, console) as launched:
-            trainings = sum(plan.trainings for plan in plans)
-            done = f"{len(plans)} x (method, data set), up to {trainings} trainings, {launched.text}"
-            say(console, f"{done}; results in {results}")
-            for line in dict.fromkeys(_network(plan, site) for plan in plans):
-                say(console, line)
-            outcome: Outcome | None = None
-            try:
-                outcome = _execute(batches, launched, console, rerun)
-            except (KeyboardInterrupt, asyncio.CancelledError):
-                console.print("\n[bold]Interrupted.[/] Ending the workers.")
+        pool, there, workers = workers_of(launch, site, plans, claims.driver, partial(say, console))
+        trainings = sum(plan.trainings for plan in plans)
+        done = f"{len(plans)} x (method, data set), up to {trainings} trainings, {workers}"
+        say(console, f"{done}; results in {results}")
+        for line in dict.fromkeys(_network(plan, site) for plan in plans):
+            say(console, line)
+        outcome: Outcome | None = None
+        try:
+            outcome = _execute(batches, pool, there, console, rerun)
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            console.print("\n[bold]Interrupted.[/] Ending the workers.")
         if outcome is None:
             console.print("Nothing finished is lost: run the same command again to resume.", soft_wrap=True)
             return None
@@ -433,21 +433,6 @@ def _is_of(columns: Columns, plan: Plan) -> bool:
     mine = (plan.preset, plan.hparams, plan.trials, plan.pinned, template.form, template.backbone)
     dims = (template.dim * plan.seeds,) if plan.ensemble else (template.dim, template.dim * plan.models)
     return mine == tuple(getattr(columns, name) for name in names) and columns.dim in dims
-
-
-@contextlib.contextmanager
-def _launched(
-    launch: Launch, site: Site, plans: tuple[Plan, ...], claims: Claims, console: Console
-) -> Iterator[Launched]:
-    """The workers of a run, with a list of the nodes of their units if they are on several machines."""
-    from ..engine.launch import local, on_ray
-    from ..store.claims import Roster
-
-    if launch.launcher == "local":
-        yield local(launch, site)
-        return
-    with contextlib.closing(Roster(site.store.root, claims.name)) as roster:
-        yield on_ray(launch, site, plans, roster, partial(say, console))
 
 
 def _network(plan: Plan, site: Site) -> str:
@@ -519,15 +504,13 @@ def _prepare_data(plans: tuple[Plan, ...], site: Site, console: Console) -> None
             raise UserError(str(error)) from None
 
 
-def _execute(batches: Sequence[tuple[Plan, ...]], launched: Launched, console: Console, rerun: bool) -> Outcome:
+def _execute(batches: Sequence[tuple[Plan, ...]], pool: Pool, site: Site, console: Console, rerun: bool) -> Outcome:
     import asyncio
     import importlib
 
     from ..engine.jobs import Outcome
     from ..engine.scheduler import Scheduler
     from ..progress import Display
-
-    pool = launched.pool
 
     async def execute() -> Outcome:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
@@ -542,7 +525,7 @@ def _execute(batches: Sequence[tuple[Plan, ...]], launched: Launched, console: C
                         pool.heard = display.working
                         for plan in plans:
                             display.add(plan.cell, plan.trainings * plan.epochs, plan.tests)
-                        total.add(await Scheduler(plans, launched.site, pool, display, rerun).execute())
+                        total.add(await Scheduler(plans, site, pool, display, rerun).execute())
                 await loading
                 return total
             except asyncio.CancelledError:

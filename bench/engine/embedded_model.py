@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -27,7 +28,6 @@ from ..methods._model import EmbeddingModel, EnsembleModel, NonFiniteEmbeddings
 from ..methods.backbones.registry import GIVEN
 from ..methods.scorers.inner_products import mode_scorer
 from ..methods.scorers.spec import DistributionScorer
-from ..protocols._base import Tests
 from ..protocols.ranking import MeanScorer, Scorer
 from ..seeds import content_id
 from ..site import Site
@@ -36,11 +36,15 @@ from ..store.folder import FEATURES, RECORD
 from ..store.records import TrainRecord
 from ..store.specs import Cell, TrainSpec
 from .corrupted_images import CorruptedImages
-from .inputs import EVALUATION, FrozenBackbone, whole_file, write_file
-from .networks import backbone_features, check_finite, embed, load_model
+from .inputs import EVALUATION, cached, frozen_folder, whole_file
+from .networks import backbone_features, check_finite, embed
 from .running import PatientScorer, Running
 
 Images = ImageSet | CorruptedImages
+
+
+class _NotKept(Exception):
+    """Features that other processes are not to read."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +78,8 @@ class TestedFeatures:
         if spec.backbone == GIVEN:
             return None  # the images are features
         if spec.frozen:
-            dataset = site.dataset(spec.dataset, spec.view)
-            data = dataset.train_val(spec.fold, spec.folds)
-            folder, prefix = FrozenBackbone(spec, site, dataset, data, running).folder, ""
+            data = site.dataset(spec.dataset, spec.view).train_val(spec.fold, spec.folds)
+            folder, prefix = frozen_folder(spec, site, data), ""
         elif spec.base is not None:
             base = Cell(spec.protocol, spec.dataset, spec.base.method)
             folder, prefix = site.store.unit_dir(base, "train", spec.base.unit), FEATURES
@@ -86,26 +89,31 @@ class TestedFeatures:
             return None
         return cls(members[0].backbone, digests.pop(), spec, site, folder, prefix, running)
 
-    def load(self, split: str, images: Images, make: bool) -> Tensor | None:
+    def load(self, split: str, images: Images, make: bool, wait: bool = True) -> Tensor | None:
         """Features ``[N, F]`` of a split's images, on the CPU and equal to the last bit to those inside ``embed``.
 
-        They are None if there are none and none are to be made.
+        They are None if there are none and none are to be made, if memory ran out with chunks of the usual size, or,
+        without ``wait``, if another process makes them.
         """
         if split == "val" and (shared := self._evaluation()) is not None:
             return shared
         if not make and not any(self.folder.glob(f"{self.prefix}{split}-*")):  # a key takes time
             return None
         stem = f"{self.prefix}{split}-{self._key(images)}-"
-        path = whole_file(self.folder, stem)
-        if path is None and make:
-            step, device = f"features of split {split}", self.site.device
-            features = backbone_features(
+        step, device = f"features of split {split}", self.site.device
+
+        def made() -> dict[str, Tensor]:
+            found = backbone_features(
                 self.backbone, images.evaluation, len(images), device, running=self.running, step=step
             )
             if self.running.chunk is not None:  # memory ran out: other sizes may round differently, and are not kept
-                return features
-            path = write_file(self.folder, stem, {"features": features})
-        return None if path is None else load_file(path)["features"]
+                raise _NotKept
+            return {"features": found}
+
+        with suppress(_NotKept):
+            path = cached(self.folder, stem, made, self.running, wait) if make else whole_file(self.folder, stem)
+            return None if path is None else load_file(path)["features"]
+        return None
 
     def _evaluation(self) -> Tensor | None:
         """Features of the clean validation images, if trainings on the same backbone have made them."""
@@ -142,19 +150,6 @@ def splits_of(spec: TrainSpec, site: Site, corrupted: Mapping[str, CorruptedImag
         splits[f"test_{kind}"] = images
         splits[f"val_{kind}"] = CorruptedImages.of(validation, spec.dataset, kind, images.severity)
     return splits
-
-
-def make_features(spec: TrainSpec, tests: Tests, kind: str, site: Site, running: Running) -> None:
-    """Make the cached features of the test and validation images for the tests of several models on one backbone."""
-    model, _ = load_model(spec.cell, spec.id, site)
-    cache = TestedFeatures.of(model, spec, site, running)
-    if cache is None:
-        return
-    test: ImageSet = site.dataset(spec.dataset, spec.view).test()
-    corrupted = {kind: CorruptedImages.of(test, spec.dataset, kind, tests.corruptions[kind])} if kind else {}
-    for split, images in splits_of(spec, site, corrupted).items():
-        if split.partition("_")[2] == kind:
-            cache.load(split, images, make=True)
 
 
 def _digest(backbone: nn.Module) -> str:
@@ -208,8 +203,12 @@ class EmbeddedModel(Embedded):
         site: Site,
         corrupted: Mapping[str, CorruptedImages],
         running: Running,
+        shared: bool = False,
     ) -> EmbeddedModel:
-        """Embed the images with a trained model, or with an ensemble, whose first member has the record ``trained``."""
+        """Embed the images with a trained model, or with an ensemble, whose first member has the record ``trained``.
+
+        ``shared`` is whether features of its base are kept for other heads.
+        """
         spec = trained.spec
         splits = splits_of(spec, site, corrupted)
         validation = splits["val"]
@@ -217,9 +216,12 @@ class EmbeddedModel(Embedded):
         cache = TestedFeatures.of(model, spec, site, running)
         embeddings: dict[str, Distribution] = {}
         confidence: dict[str, dict[str, Tensor]] = {}
+        make = shared or spec.frozen  # most trained bases have one head, which is tested once
+        if cache is not None and make and running.chunk is None:
+            for split, images in splits.items():  # first those that no other process is making
+                cache.load(split, images, make=True, wait=False)
         for split, images in splits.items():
-            # Most trained bases have one head, which is tested once.
-            features = None if cache is None else cache.load(split, images, make=bool(spec.frozen))
+            features = None if cache is None else cache.load(split, images, make)
             embeddings[split], confidence[split] = _embedded(split, model, images, features, site.device, running)
         return cls(
             method=model.method,

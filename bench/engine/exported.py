@@ -29,8 +29,7 @@ from ..methods._model import (
     norm_confidence,
 )
 from ..methods.backbones.registry import GIVEN
-from ..methods.distributions.arrays import in_float64, to_arrays
-from ..methods.distributions.normal import DiagonalNormal, IsotropicNormal
+from ..methods.distributions.arrays import to_arrays
 from ..protocols.verification import best_threshold, sample_pairs
 from ..site import Site
 from ..store.records import TrainRecord
@@ -137,7 +136,6 @@ def _wanted(model: EmbeddingModel, images: Tensor) -> Arrays:
     return {
         "embedding": F.normalize(embedding.distribution.mean, dim=-1),
         **_spread(held),
-        **_unit_variance(embedding.distribution),
         "confidence": found[default_confidence(model.method, found)],
     }
 
@@ -149,17 +147,6 @@ def _spread(held: Arrays) -> Arrays:
         squared = held["loc"].square().sum(-1).clamp_min(torch.finfo(torch.float32).tiny)
         found["variance"] = found["variance"] / (squared if found["variance"].dim() == 1 else squared.unsqueeze(-1))
     return found
-
-
-def _unit_variance(distribution: Distribution) -> Arrays:
-    """The same variance of a normal by another way: how far its density falls within the length of its mean."""
-    if not isinstance(distribution, IsotropicNormal | DiagonalNormal):
-        return {}
-    own = in_float64(distribution)
-    steps = own.mean.norm(dim=-1, keepdim=True).unsqueeze(-1) * torch.eye(own.mean.shape[-1], dtype=torch.float64)
-    falls = own.log_prob(own.mean) - own.log_prob((own.mean.unsqueeze(-2) + steps).movedim(-2, 0))
-    variance = 0.5 / falls.mT
-    return {"variance": (variance[:, 0] if isinstance(distribution, IsotropicNormal) else variance).float()}
 
 
 def _difference(found: Sequence[Tensor], wanted: Arrays) -> float:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file, save
@@ -33,6 +32,7 @@ from ..methods.host_labels import sent
 from ..methods.principal import principal_directions
 from ..seeds import content_id, seed_for
 from ..site import Site
+from ..store.claims import CLAIM, Claims
 from ..store.files import sha256, write_atomic
 from ..store.folder import FEATURES, is_whole_cache
 from ..store.specs import TrainSpec
@@ -47,6 +47,9 @@ FITTED = 65_536
 
 GATHERED = 8
 """Batches whose features are gathered at once: for a single one, the calls cost more than what they move."""
+
+LOOK = 1.0
+"""Seconds between two signs of life of a process that waits for features that another one makes."""
 
 EVALUATION = "evaluation-"
 """Start of the name of the file with the features of the validation images as they are."""
@@ -115,33 +118,76 @@ class View:
         return found.to(self._device) / self._scale
 
 
-class _Views:
-    """Features of augmented views of the images of a training, made by a backbone that is frozen."""
+class FrozenBackbone:
+    """A backbone that a stage leaves as it is, or the layers before the stage from which on it is trained.
+
+    Its features, or what enters that stage, of some augmented views of every image are made once and cached.
+    """
 
     def __init__(self, spec: TrainSpec, site: Site, dataset: Dataset, data: TrainVal, running: Running) -> None:
         self.spec, self.site, self.data, self.running = spec, site, data, running
         self.augmentation = dataset.augmentation_type(**spec.augmentation)
+        self.channels = dataset.input_channels
 
-    def _draw(self, view: int, split: str, images: ImageSet) -> Callable[[Tensor], Tensor]:
-        """Function from consecutive rows to one augmented view of these images."""
-        gen = generator("features", self.spec.dataset, split, view)
-        # The draws of an augmentation depend on how many images are drawn for.
-        return lambda rows: images.training(rows, self.augmentation, gen)
+    @cached_property
+    def folder(self) -> Path:
+        """Folder of the cached features of a backbone at its starting weights."""
+        return frozen_folder(self.spec, self.site, self.data)
+
+    def of_base(self, backbone: nn.Module, folder: Path) -> Features:
+        """Features by the trained backbone of a base, in one file in the folder of the base."""
+        spec, data = self.spec, self.data
+        assert spec.base is not None
+        views = range(spec.batches.feature_views)
+        held = [spec.augmentation, spec.view, len(views), spec.batches.pooling, spec.folds, spec.fold]
+        stem = f"{FEATURES}{content_id([spec.base.unit, *held, data.train.manifest_sha256()])}-"
+
+        def of_views(split: str, images: ImageSet) -> Tensor:
+            gens = [generator("features", spec.dataset, split, view) for view in views]
+            # The draws of an augmentation depend on how many images are drawn for.
+            draws = [lambda rows, gen=gen: images.training(rows, self.augmentation, gen) for gen in gens]
+            return torch.stack([self._of_view(view, draws[view], len(images), backbone) for view in views])
+
+        def made() -> dict[str, Tensor]:
+            of_training, of_validation = of_views("train", data.train), of_views("val", data.val)
+            return {"train": of_training, "val": of_validation, "evaluation": self._evaluation(backbone)}
+
+        return Features(**self._read(cached(folder, stem, made, self.running)))
+
+    def load(self) -> tuple[Features, Tensor]:
+        """The features and the constant ``[]`` by which the backbone divides them; what is missing is made."""
+        train, val = self.data.train, self.data.val
+        if isinstance(train, FeatureImages) and isinstance(val, FeatureImages):
+            return self._given(train, val)
+        fixed = self._read(self._evaluation_and_scale())
+        numbers = range(self.spec.batches.feature_views)
+        for view in numbers:  # first those that no other process is making
+            self._make_view(view, wait=False)
+        views = [self._read(self._make_view(view)) for view in numbers]
+        of_train, of_val = (tuple(view[split] for view in views) for split in ("train", "val"))
+        return Features(of_train, of_val, fixed["evaluation"]), fixed["scale"]
+
+    def directions(self, features: Features, dim: int) -> Tensor:
+        """Principal directions ``[D, F]`` of the training features, made once."""
+
+        def made() -> dict[str, Tensor]:
+            return {"directions": principal_directions(features.first_view(), dim).cpu()}
+
+        return self._read(cached(self.folder, f"directions{dim}-", made, self.running))["directions"]
 
     @torch.no_grad()
-    def _of_view(self, view: int, split: str, images: ImageSet, backbone: nn.Module) -> Tensor:
-        """Features ``[N, F]`` of one augmented view of N images."""
+    def _of_view(self, view: int, draw: Callable[[Tensor], Tensor], count: int, backbone: nn.Module) -> Tensor:
+        """Features ``[N, F]`` of one augmented view of N images, drawn by a function from consecutive rows."""
         backbone.eval()
-        draw = self._draw(view, split, images)
         parts: list[Tensor] = []
-        for rows in torch.arange(len(images)).split(256):
+        for rows in torch.arange(count).split(256):
             batch = draw(rows)
 
             def work(part: Tensor, size: int, batch: Tensor = batch) -> Tensor:
                 moved = (batch if len(part) == len(batch) else batch[part]).to(self.site.device)
                 return features_of(backbone, moved, len(part)).cpu()
 
-            step = f"features of view {view}: {int(rows[0])} of {len(images)}"
+            step = f"features of view {view}: {int(rows[0])} of {count}"
             parts += in_chunks(len(rows), 256, work, self.running, step)
         return torch.cat(parts)
 
@@ -150,42 +196,14 @@ class _Views:
         val = self.data.val
         return backbone_features(backbone.eval(), val.evaluation, len(val), self.site.device, running=self.running)
 
-    def _read(self, path: Path) -> dict[str, Tensor]:
-        return {name: value.to(self.site.device) for name, value in load_file(path).items()}
+    def _read(self, path: Path | None) -> dict[str, Tensor]:
+        """Content of a file; maps stay in the mapped file."""
+        assert path is not None
+        device = "cpu" if self.spec.train_from else self.site.device
+        return {name: value.to(device) for name, value in load_file(path).items()}
 
-
-class TrainedBase(_Views):
-    """The trained backbone of a base, with its cached features in the folder of the base."""
-
-    def load(self, backbone: nn.Module, folder: Path) -> Features:
-        """The features, made once."""
-        spec, data = self.spec, self.data
-        assert spec.base is not None
-        views = range(spec.batches.feature_views)
-        held = [spec.augmentation, spec.view, len(views), spec.batches.pooling, spec.folds, spec.fold]
-        stem = f"{FEATURES}{content_id([spec.base.unit, *held, data.train.manifest_sha256()])}-"
-
-        def made() -> dict[str, Tensor]:
-            return {
-                "train": torch.stack([self._of_view(view, "train", data.train, backbone) for view in views]),
-                "val": torch.stack([self._of_view(view, "val", data.val, backbone) for view in views]),
-                "evaluation": self._evaluation(backbone),
-            }
-
-        return Features(**self._read(cached(folder, stem, made)))
-
-
-class FrozenBackbone(_Views):
-    """A backbone that stays at its starting weights, with its cached features of one data set and fold."""
-
-    def __init__(self, spec: TrainSpec, site: Site, dataset: Dataset, data: TrainVal, running: Running) -> None:
-        super().__init__(spec, site, dataset, data, running)
-        self.channels = dataset.input_channels
-        content = content_id([spec.features, data.train.manifest_sha256(), data.val.manifest_sha256()])
-        self.folder = site.store.features(content)
-
-    def _draw(self, view: int, split: str, images: ImageSet) -> Callable[[Tensor], Tensor]:
-        """As in the base class, but the draws depend on the view and on the identity of an image alone."""
+    def _view_of(self, view: int, images: ImageSet) -> Callable[[Tensor], Tensor]:
+        """Function from rows to one augmented view, whose draws depend on the view and an image's identity alone."""
         return lambda rows: images.view_of(rows, self.augmentation, view)
 
     def _rows_for_scale(self) -> Tensor:
@@ -202,61 +220,44 @@ class FrozenBackbone(_Views):
         parts = [tuple(View(images, view, scale, device) for view in views) for images in (train, val)]
         return Features(parts[0], parts[1], View(val, None, scale, device)), scale
 
-    def load(self) -> tuple[Features, Tensor]:
-        """The features and the constant ``[]`` by which the backbone divides them; what is missing is made."""
-        train, val = self.data.train, self.data.val
-        if isinstance(train, FeatureImages) and isinstance(val, FeatureImages):
-            return self._given(train, val)
-        fixed = self._read(self._evaluation_and_scale())
-        views = [self._read(self.make_view(view)) for view in range(self.spec.batches.feature_views)]
-        of_train, of_val = (tuple(view[split] for view in views) for split in ("train", "val"))
-        return Features(of_train, of_val, fixed["evaluation"]), fixed["scale"]
-
-    def directions(self, features: Features, dim: int) -> Tensor:
-        """Principal directions ``[D, F]`` of the training features, made once."""
-
-        def made() -> dict[str, Tensor]:
-            return {"directions": principal_directions(features.first_view(), dim).cpu()}
-
-        return self._read(cached(self.folder, f"directions{dim}-", made))["directions"]
-
-    def make_view(self, view: int) -> Path:
+    def _make_view(self, view: int, wait: bool = True) -> Path | None:
         """File of the features of one augmented view, numbered from 0; it is made unless it is there."""
 
         def made() -> dict[str, Tensor]:
+            parts = {"train": self.data.train, "val": self.data.val}
             return {
-                "train": self._of_view(view, "train", self.data.train, self._backbone),
-                "val": self._of_view(view, "val", self.data.val, self._backbone),
+                split: self._of_view(view, self._view_of(view, images), len(images), self._backbone)
+                for split, images in parts.items()
             }
 
-        return cached(self.folder, f"view{view}-", made)
+        return cached(self.folder, f"view{view}-", made, self.running, wait)
 
-    def _evaluation_and_scale(self) -> Path:
+    def _evaluation_and_scale(self) -> Path | None:
         """File of the validation images' features and of the scale; it is made unless it is there."""
 
         def made() -> dict[str, Tensor]:
             backbone = self._bare()
             calibrate = getattr(backbone, "calibrate", None)
             if self.spec.batches.calibrate and calibrate is not None:
-                images = self._draw(0, "train", self.data.train)(self._rows_for_scale())
+                images = self._view_of(0, self.data.train)(self._rows_for_scale())
                 calibrate(images.to(self.site.device, memory_format=torch.channels_last))
             features = self._evaluation(backbone)
             scale: Tensor = getattr(backbone, "feature_scale", torch.ones(()))
             return {"evaluation": features, "scale": scale.cpu()}
 
-        return cached(self.folder, EVALUATION, made)
+        return cached(self.folder, EVALUATION, made, self.running)
 
     def _bare(self) -> nn.Module:
-        """The backbone with its starting weights, in evaluation mode."""
+        """The backbone with its starting weights, or what precedes a stage of it, in evaluation mode."""
         built = starting_backbone(self.spec, self.site, self.channels)
-        return built.to(self.site.device).to(memory_format=torch.channels_last).eval()
+        built = built.to(self.site.device).to(memory_format=torch.channels_last).eval()
+        return _Entering(built, self.spec.train_from).eval() if self.spec.train_from else built
 
     @cached_property
     def _backbone(self) -> nn.Module:
         """The backbone with its scale."""
-        scale = load_file(self._evaluation_and_scale())["scale"]
         backbone = self._bare()
-        set_scale(backbone, scale)
+        set_scale(backbone, self._read(self._evaluation_and_scale())["scale"])
         return backbone
 
 
@@ -275,23 +276,9 @@ class _Entering(nn.Module):
         return maps
 
 
-class FrozenLayers(FrozenBackbone):
-    """The layers before the stage from which on a backbone is trained, with cached maps of one data set and fold."""
-
-    def _bare(self) -> nn.Module:
-        return _Entering(super()._bare(), self.spec.train_from).eval()
-
-    def maps(self) -> Features:
-        """The maps, which stay in mapped files; what is missing is made."""
-        evaluation = load_file(self._evaluation_and_scale())["evaluation"]
-        views = [load_file(self.make_view(view)) for view in range(self.spec.batches.feature_views)]
-        of_train, of_val = (tuple(view[split] for view in views) for split in ("train", "val"))
-        return Features(of_train, of_val, evaluation)
-
-
-def frozen_layers(spec: TrainSpec, site: Site, dataset: Dataset, data: TrainVal, running: Running) -> FrozenBackbone:
-    """What makes the cached views of a training: a whole backbone, or the layers before a stage."""
-    return (FrozenLayers if spec.train_from else FrozenBackbone)(spec, site, dataset, data, running)
+def frozen_folder(spec: TrainSpec, site: Site, data: TrainVal) -> Path:
+    """Folder of the cached features of a backbone at its starting weights."""
+    return site.store.features(content_id([spec.features, data.train.manifest_sha256(), data.val.manifest_sha256()]))
 
 
 def set_scale(backbone: nn.Module, scale: Tensor) -> None:
@@ -306,9 +293,25 @@ def whole_file(folder: Path, stem: str) -> Path | None:
     return next((path for path in sorted(folder.glob(f"{stem}*.safetensors")) if is_whole_cache(path)), None)
 
 
-def cached(folder: Path, stem: str, make: Callable[[], dict[str, Tensor]]) -> Path:
-    """File of features whose name begins with ``stem``; they are made unless it is there."""
-    return whole_file(folder, stem) or write_file(folder, stem, make())
+def cached(
+    folder: Path, stem: str, make: Callable[[], dict[str, Tensor]], running: Running, wait: bool = True
+) -> Path | None:
+    """File of features whose name begins with ``stem``; unless it is there, one process makes it, others wait for it.
+
+    Without ``wait``, the result is None if another process is making it.
+    """
+    path = whole_file(folder, stem)
+    if path is not None:
+        return path
+    claims, claim = Claims(folder), folder / f"{CLAIM}-{stem}"
+    try:
+        while not claims.take(claim, wait=LOOK * wait):
+            if not wait:
+                return None
+            running.alive("wait for features")
+        return whole_file(folder, stem) or write_file(folder, stem, make())
+    finally:
+        claims.close()
 
 
 def write_file(folder: Path, stem: str, features: dict[str, Tensor]) -> Path:
@@ -377,76 +380,65 @@ class AugmentedImages:
         return None
 
 
-class CachedMaps(AugmentedImages):
-    """Inputs of a stage that trains the last layers of a backbone: what enters them, of V views per image."""
-
-    def __init__(self, maps: Features, data: TrainVal, augmentation: Any, device: str, running: Running) -> None:
-        super().__init__(data, augmentation, device, running)
-        self.maps, self.ahead = maps, False
-
-    def batch(self, rows: Tensor, gen: torch.Generator) -> Tensor:
-        """Maps ``[B, C', h, w]`` of training images, each of a random one of the V cached augmented views."""
-        view = torch.randint(len(self.maps.train), (len(rows),), generator=gen)
-        return self._moved(self.maps.of_training(view, rows))
-
-    def validation(self, model: EmbeddingModel) -> Distribution:
-        """Embed the N validation images; returns one distribution of batch shape ``[N]``."""
-        maps = self.maps.evaluation
-
-        def load(rows: Tensor) -> Tensor:
-            return self._moved(maps[rows])
-
-        running, step = self.running, "validation"
-        return embed(model, load, len(maps), self.device, running=running, step=step, confident=False)[0]
-
-    def _moved(self, maps: Tensor) -> Tensor:
-        moved = maps.to(self.device).float()
-        return moved.contiguous(memory_format=torch.channels_last) if moved.dim() == 4 else moved
-
-
 class CachedFeatures:
-    """Inputs of a stage whose backbone is frozen: its features of V augmented views per image, computed once.
+    """Inputs of a stage whose backbone, or its first layers, are frozen: what they make of V views of every image.
 
     ``any_classes`` is whether the loss is defined for classes that are not trained on, as it is if the base of a
-    two-stage method is frozen.
+    two-stage method is frozen. ``maps`` is whether the features enter a stage of the backbone, which is trained.
     """
 
     ahead = False
-    through_backbone = False
 
     def __init__(
-        self, features: Features, device: str, running: Running | None = None, any_classes: bool = True
+        self,
+        features: Features,
+        device: str,
+        running: Running | None = None,
+        any_classes: bool = True,
+        maps: bool = False,
     ) -> None:
         self.features, self.device = features, device
         self.running = running or Running()
-        self._any_classes = any_classes
+        self.through_backbone = maps
+        self._any_classes = any_classes and not maps
 
     def batch(self, rows: Tensor, gen: torch.Generator) -> Tensor:
-        """Backbone features of training images, each of a random one of the V cached augmented views, ``[B, F]``."""
-        return self.features.of_training(self._draw(rows, gen), rows)
+        """Features ``[B, F]``, or maps, of training images, each of a random one of the V cached augmented views."""
+        return self._moved(self.features.of_training(self._draw(rows, gen), rows))
 
     def in_turn(self, batches: Iterable[Tensor], gen: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
         """Rows of each training batch and their features, as :meth:`batch` gives them."""
         left = iter(batches)
-        while some := list(islice(left, GATHERED)):
+        while some := list(islice(left, 1 if self.through_backbone else GATHERED)):
             views = [self._draw(rows, gen) for rows in some]
-            found = self.features.of_training(torch.cat(views), torch.cat(some))
+            found = self._moved(self.features.of_training(torch.cat(views), torch.cat(some)))
             yield from zip(some, found.split([len(rows) for rows in some]))
 
     def _draw(self, rows: Tensor, gen: torch.Generator) -> Tensor:
         return torch.randint(len(self.features.train), (len(rows),), generator=gen)
 
+    def _moved(self, features: Tensor) -> Tensor:
+        if not self.through_backbone:
+            return features
+        moved = features.to(self.device).float()
+        return moved.contiguous(memory_format=torch.channels_last) if moved.dim() == 4 else moved
+
     def embed_batch(self, model: EmbeddingModel, inputs: Tensor) -> Embedding:
-        """Embed backbone features ``[B, F]``: raw embeddings ``[B, D]`` and one distribution of batch shape ``[B]``."""
-        return model.embed_features(inputs)
+        """Embed what :meth:`batch` gives: raw embeddings ``[B, D]`` and one distribution of batch shape ``[B]``."""
+        embedding: Embedding = model(inputs) if self.through_backbone else model.embed_features(inputs)
+        return embedding
 
     def validation(self, model: EmbeddingModel) -> Distribution:
         """Embed the N validation images; returns one distribution of batch shape ``[N]``."""
-        features = self.features.evaluation
-        load, running, step = features.__getitem__, self.running, "validation"
-        return embed(
-            model, load, len(features), self.device, features=True, running=running, step=step, confident=False
-        )[0]
+        held, pooled = self.features.evaluation, not self.through_backbone
+
+        def load(rows: Tensor) -> Tensor:
+            return self._moved(held[rows])
+
+        running, step = self.running, "validation"
+        return embed(model, load, len(held), self.device, features=pooled, running=running, step=step, confident=False)[
+            0
+        ]
 
     @torch.no_grad()
     def validation_loss(self, model: EmbeddingModel, labels: Tensor) -> float | None:

@@ -9,7 +9,6 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from ..errors import LINE, UnitFailed, shortened
-from ..protocols._base import Tests
 from ..protocols.recipes._base import Range
 from ..site import Site
 from ..store.folder import RECORD, WEIGHTS
@@ -64,34 +63,11 @@ class TrainJob(_Message):
         return (self.site.store.unit_dir(*self.unit) / RECORD,)
 
 
-class FeaturesJob(_Message):
-    """Make the cached features of one augmented view of a backbone at its starting weights, unless they are there."""
-
-    job: Literal["features"] = "features"
-    spec: TrainSpec
-    view: int
-    site: Site
-
-
-class TestedFeaturesJob(_Message):
-    """Make the cached features of the images that several models are tested on, clean or under a corruption."""
-
-    __test__ = False  # not a class of tests, whatever pytest makes of its name
-
-    job: Literal["tested_features"] = "tested_features"
-    spec: TrainSpec
-    tests: Tests
-    kind: str
-    site: Site
-
-    @property
-    def inputs(self) -> tuple[Path, ...]:
-        """Files of other units that it reads: the weights and the record of the training."""
-        return _files(self.site, self.spec.cell, self.spec.id)
-
-
 class TestJob(_Message):
-    """Test the trained models of one replicate by several specifications; those of an ensemble are of another cell."""
+    """Test the trained models of one replicate by several specifications; those of an ensemble are of another cell.
+
+    ``shared`` is whether other models on the same trained base read the features of its test images, too.
+    """
 
     __test__ = False  # not a class of tests, whatever pytest makes of its name
 
@@ -100,6 +76,7 @@ class TestJob(_Message):
     cell: Cell
     site: Site
     trained: Cell | None = None
+    shared: bool = False
 
     @property
     def unit(self) -> tuple[Cell, Kind, str]:
@@ -118,23 +95,16 @@ class TestJob(_Message):
         return tuple(self.site.store.unit_dir(self.cell, "test", spec.id) / RECORD for spec in self.specs)
 
 
-class CheckJob(_Message):
-    """Check that a machine computes the same as the driver's, and prepare the data there."""
+class ReadyJob(_Message):
+    """Check that the GPU has room for the workers that share it, and that a machine has what a run needs, if given."""
 
-    job: Literal["check"] = "check"
-    needs: Needs
+    job: Literal["ready"] = "ready"
     site: Site
+    sharing: int = 0
+    needs: Needs | None = None
 
 
-class GpuJob(_Message):
-    """Check that the GPU can be used and that others leave room on it for the workers that share it."""
-
-    job: Literal["gpu"] = "gpu"
-    sharing: int
-    site: Site
-
-
-Job = ProposeJob | TrainJob | FeaturesJob | TestedFeaturesJob | TestJob | CheckJob | GpuJob
+Job = ProposeJob | TrainJob | TestJob | ReadyJob
 
 
 def _files(site: Site, cell: Cell, unit: str) -> tuple[Path, ...]:
@@ -221,7 +191,8 @@ unrecorded, so that a fixed bug or a freed disk is not remembered as a bad setti
 
 def failure(event: Failed) -> JobFailed:
     """The error that a worker has reported, as an exception."""
-    cls = SettingFailed if event.error in SETTING_ERRORS else JobCrashed
+    of_worker = {cls.__name__: cls for cls in (WorkerDied, WorkerSilent)}
+    cls = of_worker.get(event.error, SettingFailed if event.error in SETTING_ERRORS else JobCrashed)
     return cls(event.reason, event.place, event.log)
 
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UserError
 from ..resources import CARD, SHARE, cores, gpu_names, pick_device, worker_count
 from ..site import Site
-from ..store.claims import Roster
-from .jobs import GpuJob, Job, JobFailed, TestJob, TrainJob
+from .jobs import ReadyJob
 from .needs import needs_of
 from .pool import LocalWorker, Pool
-from .ray_cluster import HIDDEN, RayWorkers, Shares
+from .ray_cluster import HIDDEN, RayWorkers
 
 if TYPE_CHECKING:
     from ..planning.plan import Plan
@@ -58,33 +57,19 @@ class Launch:
         return None if self.stall is None else 60 * self.stall
 
 
-@dataclass(frozen=True)
-class Launched:
-    """Workers of a run that are ready to be started, the site they work in, and their number and place for people."""
+def workers_of(
+    launch: Launch, site: Site, plans: Iterable[Plan], driver: Path, say: Callable[[str], None]
+) -> tuple[Pool, Site, str]:
+    """Workers that are ready to be started, the site they work in, and their number and place for people.
 
-    pool: Pool
-    site: Site
-    text: str
-
-
-class OnGpus(Pool):
-    """Pool of workers on GPUs of this machine, ``sharing`` on each if it is shared, which are tried before any job."""
-
-    def __init__(self, workers: Sequence[LocalWorker], sharing: int, site: Site) -> None:
-        super().__init__(workers)
-        self._try = GpuJob(sharing=sharing, site=site)
-
-    async def start(self) -> None:
-        """Start every worker; a UserError says which GPU cannot be used and why."""
-        await super().start()
-        try:
-            await asyncio.gather(*(worker.run(self._try, lambda event: None) for worker in self._all))
-        except JobFailed as error:
-            raise UserError(str(error)) from None
-
-
-def local(launch: Launch, site: Site) -> Launched:
-    """Workers of this machine, if there is room for them; on GPUs, each is pinned to one of them, on CPUs to none."""
+    Those of this machine are refused if there is no room for them; on GPUs, each is pinned to one of them, on CPUs to
+    none. Every node of a Ray cluster must have what the plans need, and see the claim of this ``driver`` on the
+    results folder.
+    """
+    if launch.launcher == "ray":
+        there = site.model_copy(update={"device": launch.device, "hidden_for": HIDDEN})
+        pool = RayWorkers(launch, needs_of(plans, site, driver), there, say)
+        return pool, there, f"Ray cluster {launch.address or 'of this machine'}"
     count = worker_count(launch.workers, launch.device, launch.gpus_per_worker)
     cards = gpu_names() if launch.device == "cuda" else [""]
     on_each = -(-count // len(cards))
@@ -92,29 +77,6 @@ def local(launch: Launch, site: Site) -> Launched:
     workers = [LocalWorker(launch.silence, {CARD: cards[n % len(cards)], SHARE: str(share)}) for n in range(count)]
     place = f"{len(cards)} GPUs" if len(cards) > 1 else launch.device
     there = site.model_copy(update={"device": launch.device, "threads": max(1, cores() // count)})
-    return Launched(
-        Pool(workers) if launch.device == "cpu" else OnGpus(workers, on_each if share < 1 else 0, there),
-        there,
-        f"{count} worker{'s' if count > 1 else ''} on {place}",
-    )
-
-
-def on_ray(launch: Launch, site: Site, plans: Iterable[Plan], roster: Roster, say: Callable[[str], None]) -> Launched:
-    """Workers on the nodes of a Ray cluster, every one of which must have what the plans need."""
-    there = site.model_copy(update={"device": launch.device, "hidden_for": HIDDEN})
-    root = site.store.root
-
-    def placed(job: Job, node: str | None) -> None:
-        if isinstance(job, TrainJob | TestJob):
-            roster.place(str(site.store.unit_dir(*job.unit).relative_to(root)), node)
-
-    pool = RayWorkers(
-        "auto" if launch.address is None else launch.address,
-        Shares(launch.workers, launch.gpus_per_worker, launch.device),
-        needs_of(plans, site, roster.token),
-        there,
-        launch.silence,
-        say,
-        placed,
-    )
-    return Launched(pool, there, f"Ray cluster {launch.address or 'of this machine'}")
+    # GPUs are tried before any job.
+    first = None if launch.device == "cpu" else ReadyJob(site=there, sharing=on_each if share < 1 else 0)
+    return Pool(workers, first), there, f"{count} worker{'s' if count > 1 else ''} on {place}"

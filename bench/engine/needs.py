@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import secrets
 import time
 from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
@@ -17,7 +16,6 @@ from ..planning.checks import files_hash, weights_hash
 from ..planning.plan import Plan, versions_of
 from ..protocols._base import Tests
 from ..site import Site
-from ..store.files import write_atomic
 from ..store.specs import TrainSpec, Versions
 
 PACKAGES = ("probembed", "torch", "torchvision", "timm", "numpy", "scipy", "scikit-learn", "faiss-cpu")
@@ -41,12 +39,12 @@ class PlanNeeds(BaseModel):
 
 
 class Needs(BaseModel):
-    """Needs of a run: software, plans, and a file by which a machine shows that it shares the results folder."""
+    """Needs of a run: software, plans, and the claim of its driver, which machines see that share its folder."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     software: dict[str, str]
-    token: tuple[str, str]
+    driver: str
     plans: tuple[PlanNeeds, ...]
 
 
@@ -61,14 +59,11 @@ def software() -> dict[str, str]:
     return found
 
 
-def needs_of(plans: Iterable[Plan], site: Site, token: Path) -> Needs:
-    """Needs of some plans; a token is written into the results folder."""
-    content = secrets.token_hex(16)
-    token.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(token, content.encode())
+def needs_of(plans: Iterable[Plan], site: Site, driver: Path) -> Needs:
+    """Needs of some plans; the claim of the driver is a file whose name no other process has."""
     return Needs(
         software=software(),
-        token=(str(token), content),
+        driver=str(driver),
         plans=tuple(
             PlanNeeds(
                 template=plan.template,
@@ -90,19 +85,15 @@ def check(needs: Needs, site: Site, alive: Callable[[str], None]) -> None:
         if here.get(name) != wanted:
             raise UserError(f"it has {name} {here.get(name)}, this run {wanted}; install the same on both")
     alive("look for the results folder")
-    _check_folder(Path(needs.token[0]), needs.token[1], site)
+    if not visible((Path(needs.driver),), site.hidden_for):
+        raise UserError(f"it does not see the results folder {site.results}; every node needs it at the same path")
+    if not os.access(site.results, os.W_OK):
+        raise UserError(f"it may not write to the results folder {site.results}")
     for plan in needs.plans:
         alive(f"check code and data of {plan.template.method} on {plan.template.dataset}")
         _check_plan(plan, site)
     for key in {(plan.template.dataset, repr(plan.template.view)): plan for plan in needs.plans}.values():
         _prepare(key, site, alive)
-
-
-def _check_folder(token: Path, content: str, site: Site) -> None:
-    if not visible((token,), site.hidden_for) or token.read_text() != content:
-        raise UserError(f"it does not see the results folder {site.results}; every node needs it at the same path")
-    if not os.access(site.results, os.W_OK):
-        raise UserError(f"it may not write to the results folder {site.results}")
 
 
 def visible(paths: Iterable[Path], seconds: float) -> bool:

@@ -16,10 +16,26 @@ import signal
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
-from ..errors import NoGpu
-from .jobs import EVENTS, Alive, Done, EpochDone, Event, Failed, Job, WorkerDied, WorkerSilent, failure
+from ..errors import NoGpu, UserError
+from .jobs import (
+    EVENTS,
+    Alive,
+    Done,
+    EpochDone,
+    Event,
+    Failed,
+    Job,
+    JobFailed,
+    ReadyJob,
+    WorkerDied,
+    WorkerSilent,
+    failure,
+)
+
+if TYPE_CHECKING:
+    from .ray_nodes import RayWorker
 
 TRIES = 3
 """Deaths of workers without a finished epoch in between after which a job is given up. One may be the out-of-memory
@@ -41,6 +57,9 @@ run that was stopped and goes on (Ctrl-Z, a laptop that slept) ends no worker.""
 
 class LocalWorker:
     """A worker process of this machine, with one thread, which is started again if it has ended.
+
+    Like a :class:`.RayWorker` it runs one job at a time, and leaves its pool once it is not ``usable``; ``node`` is the
+    name of another machine.
 
     It is ended if it has a job and makes no progress for ``silence`` seconds. It is not usable once :data:`TRIES`
     processes of it, one after the other, had no GPU.
@@ -165,29 +184,8 @@ class LocalWorker:
             self._drain.cancel()
 
 
-class Worker(Protocol):
-    """The interface of a worker, which runs one job at a time."""
-
-    @property
-    def usable(self) -> bool:
-        """True if it can take a job; a worker that cannot any more leaves its pool."""
-
-    @property
-    def node(self) -> str:
-        """Name of its machine; empty if it is this one."""
-
-    async def start(self) -> None:
-        """Start it; it returns once the worker can take a job."""
-
-    async def run(self, job: Job, on_event: Callable[[Event], None]) -> Done:
-        """Run a job, and call a function with each event before the last."""
-
-    async def stop(self) -> None:
-        """End it at once; an interrupted training can resume from its last epoch."""
-
-
-def _nowhere(job: Job, node: str | None) -> None:
-    pass
+if TYPE_CHECKING:
+    Worker: TypeAlias = "LocalWorker | RayWorker"
 
 
 def _unheard(step: str) -> None:
@@ -197,24 +195,34 @@ def _unheard(step: str) -> None:
 class Pool:
     """Pool of workers, which are reused from job to job; workers may join and leave at any time.
 
-    Jobs that wait are served by priority, then in the order they came. ``placed`` is called with a job and the node of
-    its worker when the job begins, and with None when it has ended; ``heard`` with what a worker says that it is doing.
+    Every worker that is there from the start does the ``first`` job before any other; it is started by :meth:`start`.
+    Jobs that wait are served by priority, then in the order they came. ``heard`` is called with what a worker says that
+    it is doing.
     """
 
     lost = ""
     heard: Callable[[str], None] = staticmethod(_unheard)
 
-    def __init__(self, workers: Iterable[Worker] = (), placed: Callable[[Job, str | None], None] = _nowhere) -> None:
+    def __init__(self, workers: Iterable[Worker] = (), first: ReadyJob | None = None) -> None:
         self._all: list[Worker] = list(workers)
+        self._first_job = first
         self._idle = list(self._all)
-        self._placed = placed
         self._waiting: list[tuple[tuple[int, ...], int, asyncio.Future[Worker]]] = []
         self._count = 0
         self._stopping = False
 
     async def start(self) -> None:
-        """Start every worker, so that their imports go on while the caller plans the work."""
+        """Start every worker, so that their imports go on while the caller plans the work.
+
+        Raises:
+            UserError: If the first job fails, as on a GPU that cannot be used.
+        """
         await asyncio.gather(*(worker.start() for worker in self._all))
+        if self._first_job is not None:
+            try:
+                await asyncio.gather(*(worker.run(self._first_job, lambda event: None) for worker in self._all))
+            except JobFailed as error:
+                raise UserError(str(error)) from None
 
     def add(self, worker: Worker) -> None:
         """Add a worker that was started."""
@@ -264,7 +272,6 @@ class Pool:
             try:
                 if not begin():
                     return None
-                self._placed(job, worker.node)
                 return await worker.run(job, on_event)
             except WorkerDied:
                 deaths += 1
@@ -272,7 +279,6 @@ class Pool:
                 if self._stopping or deaths == TRIES:
                     raise
             finally:
-                self._placed(job, None)
                 self._release(worker, last=died)
 
     async def _acquire(self, place: tuple[tuple[int, ...], int]) -> Worker:

@@ -9,6 +9,7 @@ without an embedding.
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import NoReturn
@@ -18,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from ..errors import UnitFailed, first_line
+from ..errors import UnitFailed, UserError, first_line
 from ..protocols.embeddings import Embeddings, Options, Quality
 from ..protocols.open_set import in_smaller_gallery
 from ..protocols.retrieval_confidence import JUDGED_BY
@@ -27,6 +28,9 @@ from ..store.files import file_texts
 
 QUERIES = "queries"
 """Start of the name of such a file."""
+
+UNREADABLE = (OSError, UserError, SafetensorError, ValueError, KeyError, TypeError, AttributeError, struct.error)
+"""Errors that reading an array file may raise, whatever is in it."""
 
 GROUPS = ("risk", "open_set", "quality", "confidence_correlation", "calibration")
 """Groups of tests that need nothing else."""
@@ -108,7 +112,7 @@ def read_queries(
                 if smaller is not None:
                     smaller.keep(scorer, kept)
             views[split] = view
-    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except UNREADABLE as error:
         raise UnitFailed(f"no file of queries: {first_line(error)}") from None
     return views
 

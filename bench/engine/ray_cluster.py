@@ -8,14 +8,18 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ..errors import UnitFailed, UserError, first_line
 from ..resources import per_gpu
 from ..site import Site
-from .jobs import CheckJob, Done, GpuJob, Job, ProposeJob, WorkerDied
+from .jobs import ReadyJob, WorkerDied
 from .needs import Needs
-from .pool import TRIES, LocalWorker, Pool
+from .pool import TRIES, Pool
 from .ray_nodes import Node, RayWorker, connect, watch_nodes
+
+if TYPE_CHECKING:
+    from .launch import Launch
 
 LOOK = 1.0
 """Seconds between two looks at the nodes."""
@@ -30,23 +34,16 @@ HIDDEN = 60.0
 """Longest time, seconds, for which a network file system may hide the files that another node has written."""
 
 
-@dataclass(frozen=True)
-class Shares:
-    """Largest number of workers in a cluster, as many as there is room for if None, and the share of a GPU for each."""
-
-    workers: int | None
-    gpus: float | None
-    device: str
-
-    def of_gpu(self, nodes: list[Node]) -> float:
-        """Share of a GPU for each worker in a cluster; 0 if workers need none."""
-        there = any(node.gpus > 0 for node in nodes)
-        if self.device == "cpu" or (self.device == "auto" and self.gpus is None and not there):
-            return 0.0
-        if not there:
-            asked = "--device cuda" if self.gpus is None else f"--gpus-per-worker {self.gpus:g}"
-            raise UserError(f"{asked}: no node of the cluster declares a GPU (ray start --num-gpus)")
-        return self.gpus or 1.0
+def share_of_gpu(launch: Launch, nodes: list[Node]) -> float:
+    """Share of a GPU for each worker in a cluster; 0 if workers need none."""
+    asked = launch.gpus_per_worker
+    there = any(node.gpus > 0 for node in nodes)
+    if launch.device == "cpu" or (launch.device == "auto" and asked is None and not there):
+        return 0.0
+    if not there:
+        option = "--device cuda" if asked is None else f"--gpus-per-worker {asked:g}"
+        raise UserError(f"{option}: no node of the cluster declares a GPU (ray start --num-gpus)")
+    return asked or 1.0
 
 
 def slots(node: Node, gpus: float) -> int:
@@ -82,25 +79,12 @@ class _Member:
 
 
 class RayWorkers(Pool):
-    """Pool of workers on the nodes of a Ray cluster; ``lost`` says why the cluster is gone.
+    """Pool of workers on the nodes of a Ray cluster; ``lost`` says why the cluster is gone."""
 
-    Trials are proposed in a process of this machine; a proposal needs no GPU.
-    """
-
-    def __init__(
-        self,
-        address: str,
-        shares: Shares,
-        needs: Needs,
-        site: Site,
-        silence: float | None,
-        say: Callable[[str], None],
-        placed: Callable[[Job, str | None], None],
-    ) -> None:
-        super().__init__(placed=placed)
-        self._address, self._shares, self._needs, self._site = address, shares, needs, site
-        self._silence, self._say = silence, say
-        self._here = Pool((LocalWorker(silence),))
+    def __init__(self, launch: Launch, needs: Needs, site: Site, say: Callable[[str], None]) -> None:
+        super().__init__()
+        self._launch, self._needs, self._site, self._say = launch, needs, site, say
+        self._address = launch.address or "auto"
         self._members: dict[str, _Member] = {}
         self._left_out: list[str] = []
         self._gpus = 0.0
@@ -116,7 +100,6 @@ class RayWorkers(Pool):
         if not token:
             self._say("the Ray cluster has no token: whoever can reach it can run code as you (see docs/cluster.md)")
         self._first = loop.create_future()
-        await self._here.start()
         seen: asyncio.Queue[list[Node]] = asyncio.Queue()
         self._end_looking = watch_nodes(lambda nodes: loop.call_soon_threadsafe(seen.put_nowait, nodes), LOOK)
         driver = asyncio.current_task()
@@ -128,23 +111,10 @@ class RayWorkers(Pool):
             self._say("no worker has started yet: nodes load torch and are checked, or others hold their cores or GPUs")
             await self._first
 
-    async def run(
-        self,
-        job: Job,
-        on_epoch: Callable[[int], None] = lambda epoch: None,
-        priority: tuple[int, ...] = (),
-        begin: Callable[[], bool] = lambda: True,
-    ) -> Done | None:
-        """Run a job in a worker as soon as one is free; see :meth:`.Pool.run`."""
-        if isinstance(job, ProposeJob):
-            return await self._here.run(job, on_epoch, priority, begin)
-        return await super().run(job, on_epoch, priority, begin)
-
     async def stop(self) -> None:
         """Kill every worker at once, and leave the cluster."""
         import atexit
 
-        await self._here.stop()
         if self._first is None:  # it was never connected, maybe for want of Ray
             return
 
@@ -205,7 +175,7 @@ class RayWorkers(Pool):
         """Use nodes that have joined, forget nodes that have left, and replace workers that have died."""
         assert self._first is not None
         if not self._first.done():
-            self._gpus = self._shares.of_gpu(nodes)
+            self._gpus = share_of_gpu(self._launch, nodes)
         there = {node.id for node in nodes}
         for key in [key for key in self._members if key not in there]:
             self._forget(self._members.pop(key))
@@ -225,9 +195,7 @@ class RayWorkers(Pool):
 
     def _room(self) -> int:
         """Number of workers that may still be started."""
-        limit = self._shares.workers
-        used = sum(member.slots for member in self._members.values())
-        return 1 << 30 if limit is None else limit - used
+        return (self._launch.workers or 1 << 30) - sum(member.slots for member in self._members.values())
 
     def _forget(self, member: _Member) -> None:
         if member.slots:
@@ -264,13 +232,12 @@ class RayWorkers(Pool):
 
     async def _start_worker(self, member: _Member) -> None:
         assert self._first is not None
-        worker = RayWorker(member.node, self._gpus, self._silence, member.slots)
+        worker = RayWorker(member.node, self._gpus, self._launch.silence, member.slots)
         try:
             await worker.start()
-            if self._gpus:
-                await worker.run(GpuJob(sharing=0, site=self._site), lambda event: None)
-            if not member.checked:
-                await worker.run(CheckJob(needs=self._needs, site=self._site), lambda event: None)
+            if self._gpus or not member.checked:
+                needs = None if member.checked else self._needs
+                await worker.run(ReadyJob(site=self._site, needs=needs), lambda event: None)
         except BaseException:
             with contextlib.suppress(Exception):
                 await worker.stop()

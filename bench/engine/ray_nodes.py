@@ -22,12 +22,12 @@ from ..resources import CARD, SHARE, cores
 from .jobs import (
     EVENTS,
     JOBS,
-    CheckJob,
     Done,
     Event,
     Failed,
     Job,
     ProposeJob,
+    ReadyJob,
     SettingFailed,
     WorkerDied,
     WorkerSilent,
@@ -40,10 +40,6 @@ _PATIENCE = 60.0
 """Seconds that a cluster has to take a driver."""
 
 _TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
-
-
-Said = tuple[str, str]
-"""Message of an actor: ``event`` and an event as JSON, or ``died``, ``silent`` or ``gone`` (its GPU) and the reason."""
 
 
 class Node(NamedTuple):
@@ -73,19 +69,18 @@ class Host:
         await self._worker.start()
         return os.getpid()
 
-    async def run(self, text: str) -> AsyncIterator[Said]:
-        """Run a job, given as JSON; what is said last is that it is done, has failed or that the process ended."""
+    async def run(self, text: str) -> AsyncIterator[str]:
+        """Events of a job, both as JSON; the last one is that it is done or has failed, also with its process."""
         job = JOBS.validate_json(text)
         if not isinstance(job, ProposeJob):
             here = {"threads": self._threads} | ({"device": "cpu"} if self._on_cpu else {})
             job = job.model_copy(update={"site": job.site.model_copy(update=here)})
         try:
             async for event in self._worker.events(job):
-                yield "event", event.model_dump_json()
-        except WorkerDied as error:
-            yield "died" if self._worker.usable else "gone", str(error)
-        except WorkerSilent as error:
-            yield "silent", str(error)
+                yield event.model_dump_json()
+        except (WorkerDied, WorkerSilent) as error:
+            gone, kind = not self._worker.usable, type(error).__name__
+            yield Failed(error=kind, reason=str(error), place="", log="", ended=gone).model_dump_json()
 
 
 class RayWorker:
@@ -127,23 +122,20 @@ class RayWorker:
         stream = self._actor.run.options(num_returns="streaming").remote(job.model_dump_json())
         while True:
             try:
-                kind, text = await self._of_actor(await anext(stream))
+                event = EVENTS.validate_json(await self._of_actor(await anext(stream)))
             except StopAsyncIteration:
                 self.usable = False
                 raise WorkerDied(f"worker on node {self.node} ended in the middle of the job") from None
-            if kind != "event":
-                self.usable = kind != "gone"
-                died = WorkerSilent if kind == "silent" else WorkerDied
-                raise died(f"on node {self.node}: {text}")
-            event = EVENTS.validate_json(text)
             if isinstance(event, Done):
                 return event
-            if isinstance(event, Failed):
-                error = failure(event)
-                if isinstance(error, SettingFailed) or isinstance(job, CheckJob):
-                    raise error  # a trial's record is the same wherever it failed
-                raise failure(event.model_copy(update={"reason": f"on node {self.node}: {event.reason}"}))
-            on_event(event)
+            if not isinstance(event, Failed):
+                on_event(event)
+                continue
+            self.usable = not event.ended
+            error = failure(event)
+            if isinstance(error, SettingFailed) or isinstance(job, ReadyJob):
+                raise error  # a trial's record is the same wherever it failed
+            raise failure(event.model_copy(update={"reason": f"on node {self.node}: {event.reason}"}))
 
     async def stop(self) -> None:
         """Kill the actor; its process ends with it."""

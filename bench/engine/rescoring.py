@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,22 +9,22 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
 from .. import versions
+from ..datasets.corruptions._base import CROP
 from ..errors import UnitFailed, UserError, first_line
 from ..methods.distributions.arrays import from_arrays
 from ..methods.scorers.registry import get_scorer
 from ..protocols.declare import run_battery
 from ..protocols.embeddings import Embeddings
 from ..protocols.known_tests import load_tests
-from ..protocols.rows import FITTED, FITTED_TO_MARGIN, MARGIN_AND_AGREEMENT, SplitRow
+from ..protocols.rows import SplitRow
 from ..site import Site
 from ..store.files import DamagedFile, file_sha256, file_texts, sha256, unpacked
 from ..store.folder import Store
-from ..store.records import ROW_KEYS, RescoreRecord, TestRecord
+from ..store.records import RescoreRecord, TestRecord
 from ..store.specs import Cell, RescoreSpec
 from . import queries
 from .embedded_model import ConcatenatedModels, Embedded
@@ -36,9 +35,6 @@ from .testing import draw_seed, mean_rows, noise_of, options_of, rows_of_views, 
 
 if TYPE_CHECKING:
     from ..datasets.dataset import ImageSet
-
-TOLERANCE = 1e-9
-"""Largest difference of the values of a test from those that follow from its queries."""
 
 OF_IMAGES = frozenset({"soft_labels", "posterior"})
 """What a test may need of the images themselves, which no array file has."""
@@ -93,47 +89,24 @@ def rescore(record: TestRecord, site: Site, groups: Sequence[str], arrays: Store
     if done is not None:
         return done
     rows = query_rows(record, found, of_queries)
-    computable, known = scorers, []
+    computable = scorers
     if of_embeddings:
         paths = [path for path, _ in found.embeddings.values()]
         models = [read_model(path, record.role.primary_scorer, of) for path, of in zip(paths, options)]
         computable = tuple(name for name in scorers if _is_computable(name, options))
         rows += stored_rows(record, models, of_embeddings, computable, site)
-        if "retrieval" not in groups:
-            known = stored_rows(record, models, ["retrieval"], computable[:1], site, ("test",))
-    compared, difference = compare_rows(record, [*rows, *known])
     without = [name for name in groups if name not in (*of_queries, *of_embeddings)]
     made = RescoreRecord(
         unit=spec.id,
         cell=record.cell,
         spec=spec,
         rows=tuple(rows),
-        compared=compared,
-        largest_difference=difference,
         left_out=(*(name for name in scorers if name not in computable), *without),
         environment=environment(site, started, Running()),
         finished=time.time(),
     )
     site.store.write(made)
     return made
-
-
-def check_values(record: TestRecord, site: Site) -> None:
-    """Check that the values of an archived test follow from the queries that it comes with."""
-    rows = query_rows(record, find_arrays(record, site.store), ["risk"])
-    metrics = {row["metric"] for row in rows} - {"recall_at_1"}
-    fits = (FITTED_TO_MARGIN, FITTED)
-    # Records up to 2026-11 have other fits of image confidences, which later code does not make.
-    left_out = fits if any(row["confidence"].endswith(FITTED_TO_MARGIN) for row in record.rows) else ()
-    own, again = (
-        {key_of(row) for row in each if row["metric"] in metrics and not row["confidence"].endswith(left_out)}
-        for each in (record.rows, rows)
-    )
-    if not own <= again or (own != again and not record.brief_of):
-        raise UnitFailed("its values are not about the same as those of its queries")
-    _, difference = compare_rows(record, rows)
-    if difference is None or difference > TOLERANCE:
-        raise UnitFailed(f"its values differ by {difference} from those of its queries, more than {TOLERANCE}")
 
 
 def scorers_of(record: TestRecord) -> tuple[str, ...]:
@@ -157,8 +130,7 @@ def find_arrays(record: TestRecord, store: Store, other: Store | None = None) ->
     name = f"{queries.QUERIES}.safetensors"
     path = store.copy_of_queries(owner)
     if not found.queries and path is not None:
-        if sha256(unpacked(path)) != owner.files.get(name):
-            raise UnitFailed(f"{path} is damaged: its SHA-256 is not that of its record")
+        _check(path, sha256(unpacked(path)), owner, name)
         found = found._replace(queries={name: (path, owner.files[name])})
     if owner is not record:
         found = found._replace(queries={})
@@ -180,13 +152,17 @@ def _find(record: TestRecord, kind: str, stores: Iterable[Store]) -> dict[str, t
     """Path and SHA-256 of the files of a kind by name, from the first results folder that has them all."""
     names = sorted(name for name in record.files if name.startswith(kind))
     for place in stores:
-        folder = place.unit_dir(record.cell, "test", record.unit)
-        if names and all((folder / name).exists() for name in names):
-            for name in names:
-                if file_sha256(folder / name) != record.files[name]:
-                    raise UnitFailed(f"{folder / name} is damaged: its SHA-256 is not that of its record")
-            return {name: (folder / name, record.files[name]) for name in names}
+        paths = [place.unit_dir(record.cell, "test", record.unit) / name for name in names]
+        if names and all(path.exists() for path in paths):
+            for path in paths:
+                _check(path, file_sha256(path), record)
+            return {path.name: (path, record.files[path.name]) for path in paths}
     return {}
+
+
+def _check(path: Path, digest: str, record: TestRecord, name: str = "") -> None:
+    if digest != record.files.get(name or path.name):
+        raise UnitFailed(f"{path} is damaged: its SHA-256 is not that of its record")
 
 
 def _owner(record: TestRecord, store: Store) -> TestRecord:
@@ -243,28 +219,19 @@ def read_model(path: Path, own_scorer: str, options: Mapping[str, float]) -> Sto
             ids=tuple(texts["ids"].split("\n")),
             labels=arrays["labels"],
             roles={name: arrays[name] for name in ("queries", "gallery") if name in arrays},
-            quality={prefix: _quality(prefix, arrays) for prefix in splits - {"clean"}},
+            quality={prefix: arrays[_severity(prefix)] for prefix in splits - {"clean"}},
             embeddings=embeddings,
             confidence=confidence,
             own_scorer=own_scorer,
             options=options,
         )
-    except (
-        OSError,
-        DamagedFile,
-        SafetensorError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        struct.error,
-    ) as error:
+    except queries.UNREADABLE as error:
         raise UnitFailed(f"{path} is no array file of a test: {first_line(error)}") from None
 
 
-def _quality(prefix: str, arrays: Mapping[str, Tensor]) -> Tensor:
-    name = f"{prefix}_fraction"
-    return arrays[name] if name in arrays else arrays[f"{prefix}_quality"]
+def _severity(kind: str) -> str:
+    """Name of the array with what a corruption leaves of each image."""
+    return f"{kind}_{'fraction' if kind == CROP else 'quality'}"
 
 
 def stored_rows(
@@ -273,7 +240,6 @@ def stored_rows(
     groups: Sequence[str],
     scorers: Sequence[str],
     site: Site,
-    splits: Sequence[str] = (),
 ) -> list[SplitRow]:
     """Rows of some tests on the test images, clean and corrupted, averaged over models unless they are side by side."""
     tests = load_tests(groups)
@@ -287,7 +253,7 @@ def stored_rows(
         of_model: list[SplitRow] = []
         try:
             common = _common_view(record, models[0], images)
-            for split in sorted(splits or models[0].embeddings, key=lambda split: (split != "test", split)):
+            for split in sorted(models[0].embeddings, key=lambda split: (split != "test", split)):
                 kind = "" if split == "test" else split.removeprefix("test_")
                 quality = models[0].quality[kind] if kind else None
                 view = view_of_split(common, model, kind, scorers, quality, noise, record.spec.tests.reranked)
@@ -302,16 +268,11 @@ def query_rows(record: TestRecord, found: Arrays, groups: Sequence[str]) -> list
     """Rows of some tests on test and validation images from what is kept of every query, averaged over models."""
     if not groups:
         return []
-    rows = []
-    for path, _ in found.queries.values():
-        try:
-            rows.append(rows_of_views(views_of_queries(record, path), load_tests(groups)))
-        except (UnitFailed, ValueError, IndexError, KeyError, RuntimeError) as error:  # arrays that do not fit together
-            raise UnitFailed(f"{path}: {first_line(error)}") from None
     try:
-        return [without_nan(item) for item in mean_rows(rows)]
-    except ValueError as error:  # files of different tests
-        raise UnitFailed(f"its files of queries do not fit together: {first_line(error)}") from None
+        views = [views_of_queries(record, path) for path, _ in found.queries.values()]
+        return [without_nan(item) for item in mean_rows([rows_of_views(each, load_tests(groups)) for each in views])]
+    except (UnitFailed, ValueError, IndexError, KeyError, RuntimeError) as error:  # arrays that do not fit together
+        raise UnitFailed(f"{', '.join(found.queries)}: {first_line(error)}") from None
 
 
 def views_of_queries(record: TestRecord, path: Path) -> dict[str, Embeddings]:
@@ -347,22 +308,3 @@ def _common_view(record: TestRecord, first: StoredModel, images: ImageSet | None
         seed=partial(draw_seed, record.columns.dataset),
         options=options_of(record.spec.tests),
     )
-
-
-def _judged_in_sample(record: TestRecord, item: SplitRow) -> bool:
-    """Whether a fit was judged on the validation images that it was fitted to, as up to version 3 of the test."""
-    old = str(record.spec.versions.get("test.risk")).partition("+")[0] in ("1", "2", "3")
-    return old and item["split"].startswith("val") and item["confidence"].endswith(MARGIN_AND_AGREEMENT)
-
-
-def key_of(item: SplitRow) -> tuple[object, ...]:
-    """Columns that identify a row within a test."""
-    return tuple(item.get(name) for name in ROW_KEYS)
-
-
-def compare_rows(record: TestRecord, rows: Iterable[SplitRow]) -> tuple[int, float | None]:
-    """Number of values that a test has measured, too, and their largest absolute difference; None without any."""
-    own = {key_of(item): item["value"] for item in record.rows if not _judged_in_sample(record, item)}
-    pairs = {key_of(item): (own.get(key_of(item)), item["value"]) for item in rows}
-    differences = [abs(one - two) for one, two in pairs.values() if one is not None and two is not None]
-    return len(differences), max(differences, default=None)

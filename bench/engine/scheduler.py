@@ -13,32 +13,22 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import LINE, UnitFailed, shortened
 from ..planning.plan import Plan, Specs
 from ..site import Site
-from ..store.claims import CLAIM, Claims
+from ..store.claims import CLAIM, Claims, holder
 from ..store.files import file_state
 from ..store.folder import LOG, RECORD, WEIGHTS, Damage
-from ..store.records import Columns, StudyRecord, TrainRecord, TrialRecord
-from ..store.specs import TUNING, Cell, Point, TestSpec, TrainSpec
-from .claimed import ClaimedUnits
-from .jobs import (
-    Failure,
-    FeaturesJob,
-    JobFailed,
-    Outcome,
-    ProposeJob,
-    SettingFailed,
-    TestedFeaturesJob,
-    TestJob,
-    TrainJob,
-)
+from ..store.records import StudyRecord, TestRecord, TrainRecord, TrialRecord
+from ..store.specs import TUNING, Cell, Kind, Point, TestSpec, TrainSpec
+from .jobs import Failure, JobFailed, Outcome, ProposeJob, SettingFailed, TestJob, TrainJob
+from .needs import visible
 from .pool import Pool
 from .tuning import Best, Told, Trained, best_of, measured, objectives, tuning_note
 
@@ -46,6 +36,8 @@ if TYPE_CHECKING:
     from ..progress import Display
 
 T = TypeVar("T")
+POLL = 1.0
+"""Seconds between two looks at a unit that another scheduler has claimed."""
 
 
 class _TrialSettled(Exception):
@@ -72,11 +64,11 @@ class Scheduler:
         self._failed: set[tuple[str, str]] = set()
         self._claims = Claims(self.store.root)
         self._trial_of: dict[str, tuple[Cell, str, int]] = {}
-        self._tests: dict[Cell, dict[str, _Tested]] = {}
+        self._tests: dict[Cell, dict[str, tuple[object, TestRecord]]] = {}
         self._listed: set[Cell] = set()
         self.store.on_damage = self._set_aside
         self._order = {plan.cell: index for index, plan in enumerate(self.plans)}
-        self._units = ClaimedUnits(site, workers, display, self._claims, self._order, self._trial_of)
+        self._waited = False
 
     def _once(self, key: tuple[object, ...], work: Callable[[], Coroutine[object, object, T]]) -> asyncio.Task[T]:
         """One task per key: what several need is done by whoever asks first."""
@@ -303,10 +295,7 @@ class Scheduler:
             return TrainJob(spec=spec, site=self.site)
 
         self._done_here.add(unit)
-        if spec.caches_views and missing() is not None:
-            key = ("features", spec.features, spec.batches.feature_views)
-            await self._once(key, partial(self._make_features, plan, spec))
-        trained_here = await self._units.run((cell, "train", unit), missing, 1, on_epoch)
+        trained_here = await self._run((cell, "train", unit), missing, 1, on_epoch)
         record = self._trained_record(cell, unit, weights)
         if record is None:
             if not trained_here:
@@ -324,13 +313,47 @@ class Scheduler:
             self.display.skip(cell, epochs)
         return Trained(record.selection_value, record.val_map_at_r, record.val_confidence_auroc, record.best_epoch)
 
-    async def _make_features(self, plan: Plan, spec: TrainSpec) -> None:
-        """Have the features of a backbone at its starting weights made, which many trainings are about to read."""
-        await asyncio.to_thread(self.store.check_features)
-        # The first one also sets the scale of all.
-        for views in ((0,), range(1, spec.batches.feature_views)):
-            jobs = [FeaturesJob(spec=spec, view=view, site=self.site) for view in views]
-            await asyncio.gather(*(self.workers.run(job, priority=(1, self._order[plan.cell])) for job in jobs))
+    async def _run(
+        self,
+        unit: tuple[Cell, Kind, str],
+        missing: Callable[[], TrainJob | TestJob | None],
+        priority: int,
+        on_epoch: Callable[[int], None] = lambda _: None,
+    ) -> bool:
+        """Run a job until nothing is missing, here (True) or in another scheduler; a failure says which unit failed."""
+        claim = self.store.unit_dir(*unit) / CLAIM
+
+        def begin() -> bool:
+            """Claim the unit; False if that fails, or if its holder before has done the job since it was asked for."""
+            if self._claims.take(claim) and missing() == job:
+                return True
+            self._claims.let_go(claim)
+            return False
+
+        while (job := missing()) is not None:
+            try:
+                done = await self.workers.run(job, on_epoch, (priority, self._order[unit[0]]), begin)
+            except JobFailed as error:
+                _, kind, failed = job.unit
+                error.unit = f"{kind} {failed}"
+                # The claim on a training that its trial's setting has made fail is kept until the trial is recorded.
+                if not (isinstance(error, SettingFailed) and failed in self._trial_of):
+                    self._claims.give_back(claim)
+                raise
+            if done is not None:
+                if self.site.hidden_for:  # another machine has written the records
+                    await asyncio.to_thread(visible, job.outputs, self.site.hidden_for)
+                self._claims.give_back(claim)
+                return True
+            if missing() is not None:
+                there = holder(claim)
+                if there is not None and not self._waited:
+                    self._waited = True
+                    who = f"process {there.pid} on {there.host}"
+                    self.display.log(f"{who} is at work in this folder too; `bench status` shows on what")
+                await asyncio.sleep(POLL)
+        self._claims.give_back(claim)
+        return False
 
     def _trained_record(self, cell: Cell, unit: str, weights: bool) -> TrainRecord | None:
         """Record of a finished training whose files are whole; those of a tuning trial may be missing."""
@@ -346,8 +369,10 @@ class Scheduler:
         return place is not None and self.store.trial(*place) is not None
 
     async def _check_caches(self, spec: TrainSpec) -> None:
-        """Set aside what is damaged of the checkpoint of a training, and of the features of its base."""
+        """Set aside what is damaged of the checkpoint of a training, and of the features that it reads."""
         await asyncio.to_thread(self.store.check_caches, spec.cell, spec.id)
+        if spec.caches_views:
+            await self._once(("features",), partial(asyncio.to_thread, self.store.check_features))
         if spec.base is not None:
             base = Cell(spec.protocol, spec.dataset, spec.base.method)
             await asyncio.to_thread(self.store.check_caches, base, spec.base.unit)
@@ -368,53 +393,24 @@ class Scheduler:
                 self.store.remove(plan.cell, "test", spec.id)
         cell = plan.cell
         trained = plan.base.cell if plan.ensemble and plan.base else None
+        shared = base_is_shared(plan, self.plans)
 
         def missing() -> TestJob | None:
             lacking = tuple(spec for spec in specs if not self._is_tested(cell, spec))
-            return TestJob(specs=lacking, cell=cell, trained=trained, site=self.site) if lacking else None
+            job = TestJob(specs=lacking, cell=cell, trained=trained, shared=shared, site=self.site)
+            return job if lacking else None
 
-        unit: tuple[Cell, Literal["test"], str] = (cell, "test", specs[0].id)
-        if missing() is None:
-            self._units.give_back(unit)
-        else:
-            await asyncio.gather(*(self._tested_features(plan, spec) for spec in replicates[0].values()))
-            # Tests go first: a seed's numbers appear as soon as it is trained.
-            await self._units.run(unit, missing, 0)
+        if missing() is not None:
+            for trained_spec in replicates[0].values():
+                await self._check_caches(trained_spec)
+        # Tests go first: a seed's numbers appear as soon as it is trained.
+        if await self._run((cell, "test", specs[0].id), missing, 0):
             for spec in specs:
                 self._tests.get(cell, {}).pop(spec.id, None)
         for spec in specs:
             self._make_latest(cell, spec)
         self.display.tested(cell, seed)
         return [self.store.unit_dir(cell, "test", spec.id) for spec in specs]
-
-    async def _tested_features(self, plan: Plan, spec: TrainSpec) -> None:
-        """Have the features of the test images made, if several models are about to read them."""
-        if spec.caches_features:
-            key, shared = spec.features, True
-        elif spec.base is not None and plan.base is not None:
-            bases = [other.base.key for other in self.plans if other.base is not None and not other.ensemble]
-            shared = bases.count(plan.base.key) > 1
-            key = spec.base.unit
-        else:
-            return
-        if shared:
-            place = ("tested features", key, str(plan.testing.tests.corruptions))
-            await self._once(place, partial(self._make_tested_features, plan, spec))
-
-    async def _make_tested_features(self, plan: Plan, spec: TrainSpec) -> None:
-        if spec.frozen:
-            await asyncio.to_thread(self.store.check_features)
-        else:
-            await self._check_caches(spec)
-        tests = plan.testing.tests
-        jobs = [
-            TestedFeaturesJob(spec=spec, tests=tests, kind=kind, site=self.site) for kind in ("", *tests.corruptions)
-        ]
-        runs = (self.workers.run(job, priority=(0, self._order[plan.cell])) for job in jobs)
-        for result in await asyncio.gather(*runs, return_exceptions=True):
-            # A test makes itself what could not be made here, and says what is wrong.
-            if isinstance(result, BaseException) and not isinstance(result, JobFailed):
-                raise result
 
     def _is_tested(self, cell: Cell, spec: TestSpec) -> bool:
         """Check if a test is done and its files are whole."""
@@ -435,13 +431,10 @@ class Scheduler:
         test = self._tested(cell, spec.id)
         if test is None:
             raise UnitFailed(f"the record of test {spec.id} is missing after its test")
-        if test.note:
-            self.display.log(f"{cell.method} on {cell.dataset}: test {spec.id}: {test.note}")
-        others = [
-            other.finished
-            for unit, other in self._tests[cell].items()
-            if unit != spec.id and other.columns == test.columns
-        ]
+        if note := test.environment.memory_note:
+            self.display.log(f"{cell.method} on {cell.dataset}: test {spec.id}: {note}")
+        tests = self._tests[cell].items()
+        others = [one.finished for unit, (_, one) in tests if unit != spec.id and one.columns == test.columns]
         newest = max(others, default=-math.inf)
         record = self.store.tested(cell, spec.id) if test.finished <= newest else None
         if record is not None:
@@ -449,25 +442,20 @@ class Scheduler:
             self.store.write(record.model_copy(update={"finished": after}))
             self._tested(cell, spec.id)
 
-    def _tested(self, cell: Cell, unit: str) -> _Tested | None:
-        """What is needed of the record of a test, which is read again only if its file has changed."""
+    def _tested(self, cell: Cell, unit: str) -> TestRecord | None:
+        """Record of a test without its values, which is read again only if its file has changed."""
         known = self._tests.setdefault(cell, {})
         state = file_state(self.store.unit_dir(cell, "test", unit) / RECORD)
-        if unit in known and state is not None and known[unit].state == state:
-            return known[unit]
+        if unit in known and state is not None and known[unit][0] == state:
+            return known[unit][1]
         known.pop(unit, None)
         record = self.store.tested(cell, unit)
         if record is not None:
-            note = record.environment.memory_note
-            known[unit] = _Tested(state, record.files, record.columns, record.finished, note)
-        return known.get(unit)
+            known[unit] = state, record.model_copy(update={"rows": (), "curves": {}})
+        return None if record is None else known[unit][1]
 
 
-class _Tested(NamedTuple):
-    """State of the file of a test's record, digests of its arrays, its columns, when it finished, and its memory."""
-
-    state: tuple[int, int, int] | None
-    files: Mapping[str, str]
-    columns: Columns
-    finished: float
-    note: str
+def base_is_shared(plan: Plan, plans: Iterable[Plan]) -> bool:
+    """Whether several heads are trained on the base of a plan, so that their tests read the same features."""
+    bases = [other.base.key for other in plans if other.base is not None and not other.ensemble]
+    return plan.base is not None and bases.count(plan.base.key) > 1

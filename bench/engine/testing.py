@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import torch
 from safetensors.torch import save
@@ -26,7 +27,7 @@ from ..protocols.rows import RERANKED, Row, SplitRow, row
 from ..seeds import seed_for
 from ..site import Site
 from ..store.files import sha256, write_atomic
-from ..store.records import Columns, Corrupted, Curve, Role, TestRecord
+from ..store.records import Columns, Corrupted, Curve, Role, TestRecord, TrainRecord
 from ..store.specs import Cell, TestSpec, TrainSpec
 from .corrupted_images import CorruptedImages
 from .embedded_model import ConcatenatedModels, Embedded, EmbeddedModel
@@ -109,21 +110,27 @@ def draw_seed(dataset: str, purpose: str) -> int:
 
 
 def run_tests(
-    specs: Sequence[TestSpec], cell: Cell, site: Site, running: Running | None = None, trained: Cell | None = None
+    specs: Sequence[TestSpec],
+    cell: Cell,
+    site: Site,
+    running: Running | None = None,
+    trained: Cell | None = None,
+    shared: bool = False,
 ) -> None:
-    """Test the trained models of a replicate on clean and corrupted images, and write the records."""
+    """Test the trained models of a replicate on clean and corrupted images, and write the records.
+
+    ``shared`` is whether features of a base that is trained are kept for its other heads.
+    """
     started = time.perf_counter()
     running = running or Running()
     units = specs[0].train
     trained = trained or cell
     images = TestImages.of(trained_record(trained, units[0], site).spec, specs[0].tests, site, specs[0].queries)
     if specs[0].ensemble == "seeds":
-        ensemble = load_ensemble(cell.method, trained, units, site)
-        members = [EmbeddedModel.of(*ensemble, site, images.corrupted, running)]
+        loaded: Iterable[tuple[Any, TrainRecord]] = [load_ensemble(cell.method, trained, units, site)]
     else:
-        members = [
-            EmbeddedModel.of(*load_model(trained, unit, site), site, images.corrupted, running) for unit in units
-        ]
+        loaded = (load_model(trained, unit, site) for unit in units)
+    members = [EmbeddedModel.of(model, of, site, images.corrupted, running, shared) for model, of in loaded]
     for spec in specs:
         side_by_side = spec.ensemble == "concatenated"
         models: Sequence[Model] = [ConcatenatedModels(members)] if side_by_side else members

@@ -39,11 +39,8 @@ from .gpu import Read, room_for_pixels
 from .inputs import (
     AugmentedImages,
     CachedFeatures,
-    CachedMaps,
     FrozenBackbone,
-    FrozenLayers,
     Inputs,
-    TrainedBase,
     fitted_rows,
     generator,
     in_turn,
@@ -135,26 +132,24 @@ class Trainer:
         """Inputs of the stage; the trained base, if there is one, is loaded first."""
         spec, device, running = self.spec, self.site.device, self.running
         folder = self._load_base()
+        self.augmentation = dataset.augmentation_type(**spec.augmentation)
+        cache = FrozenBackbone(spec, self.site, dataset, self.data, running)
         if spec.frozen:
-            backbone = FrozenBackbone(spec, self.site, dataset, self.data, running)
-            features, scale = backbone.load()
+            features, scale = cache.load()
             set_scale(self.model.backbone, scale)
             if spec.head_start == "pca":
                 with torch.no_grad():
-                    self.model.mean.weight.copy_(backbone.directions(features, spec.dim))
+                    self.model.mean.weight.copy_(cache.directions(features, spec.dim))
             # The loss of a method that would train the backbone need not be defined for other classes.
             return CachedFeatures(features, device, running, "backbone" not in self.model.method.trained_parts)
-        augmentation = dataset.augmentation_type(**spec.augmentation)
         if spec.train_from:
-            maps = FrozenLayers(spec, self.site, dataset, self.data, running).maps()
             self.model.reads_maps = True
-            return CachedMaps(maps, self.data, augmentation, device, running)
+            return CachedFeatures(cache.load()[0], device, running, maps=True)
         if folder is None or not self.model.backbone_frozen:
             # TF32, which is turned on for a process, would round the crops now and then.
             room = room_for_pixels() if device != "cpu" and spec.optim.precision != "tf32" else 0
-            return AugmentedImages(self.data, augmentation, device, running, room)
-        features = TrainedBase(spec, self.site, dataset, self.data, running).load(self.model.backbone, folder)
-        return CachedFeatures(features, device, running)
+            return AugmentedImages(self.data, self.augmentation, device, running, room)
+        return CachedFeatures(cache.of_base(self.model.backbone, folder), device, running)
 
     def _load_base(self) -> Path | None:
         """Load the trained base of a two-stage method, and return its folder; None for other methods."""
@@ -284,12 +279,12 @@ class Trainer:
 
         They are of the first view that ``--frozen`` caches.
         """
-        if isinstance(self.inputs, CachedFeatures):
+        if isinstance(self.inputs, CachedFeatures) and not self.inputs.through_backbone:
             return self.inputs.features.first_view()
-        images, augmentation, device = self.data.train, self.inputs.augmentation, self.site.device
+        images, device = self.data.train, self.site.device
 
         def load(part: Tensor) -> Tensor:
-            return images.view_of(rows[part], augmentation, 0)
+            return images.view_of(rows[part], self.augmentation, 0)
 
         made = backbone_features(self.model.backbone, load, len(rows), device, running=self.running, step="fit")
         return made.to(device)

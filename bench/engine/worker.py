@@ -28,16 +28,13 @@ from ..store.specs import Point
 from .jobs import (
     JOBS,
     Alive,
-    CheckJob,
     Done,
     EpochDone,
     Event,
     Failed,
-    FeaturesJob,
-    GpuJob,
     Job,
     ProposeJob,
-    TestedFeaturesJob,
+    ReadyJob,
     TestJob,
     TrainJob,
 )
@@ -60,7 +57,7 @@ def _become_silent(out: TextIO) -> None:
 
 
 def run_job(job: Job, emit: Callable[[Event], None]) -> Done:
-    """Do one job in this process: propose trials, train, test, make cached features or check the machine.
+    """Do one job in this process: propose trials, train, test or check the machine.
 
     A training or test emits an event after each epoch, and at most ten a second between. When memory runs out where
     smaller parts do not help, what is not needed is freed and the job is done once more, a training from its last
@@ -97,37 +94,27 @@ def _run_job(job: Job, emit: Callable[[Event], None]) -> Done:
         return Done(points=_proposals(job))
     site = job.site.model_copy(update={"device": pick_device(job.site.device)})
     if site.device == "cuda":
-        open_gpu(job.sharing if isinstance(job, GpuJob) else 0)
-    if isinstance(job, GpuJob):
+        open_gpu(job.sharing if isinstance(job, ReadyJob) else 0)
+    if isinstance(job, ReadyJob) and job.needs is None:
         return Done()
     _ = site.plugin_tests  # imports the plug-ins
     torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms would import torch's compiler as well
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     resumed = isinstance(job, TrainJob) and (site.store.unit_dir(*job.unit) / CHECKPOINT).exists()
     running = Meter.of(_at_most_ten_a_second(lambda step: emit(Alive(step=step))), resumed)
-    if isinstance(job, CheckJob):
+    if isinstance(job, ReadyJob):
+        assert job.needs is not None
         check(job.needs, site, running.alive)
-        return Done()
-    if isinstance(job, FeaturesJob):
-        from .inputs import frozen_layers
-
-        dataset = site.dataset(job.spec.dataset, job.spec.view)
-        data = dataset.train_val(job.spec.fold, job.spec.folds)
-        frozen_layers(job.spec, site, dataset, data, running).make_view(job.view)
         return Done()
     visible(job.inputs, site.hidden_for)
     if isinstance(job, TrainJob):
         from .training import run_training
 
         run_training(job.spec, site, lambda epoch: emit(EpochDone(epoch=epoch)), running)
-    elif isinstance(job, TestedFeaturesJob):
-        from .embedded_model import make_features
-
-        make_features(job.spec, job.tests, job.kind, site, running)
     else:
         from .testing import run_tests
 
-        run_tests(job.specs, job.cell, site, running, job.trained)
+        run_tests(job.specs, job.cell, site, running, job.trained, job.shared)
     return Done()
 
 

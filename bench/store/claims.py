@@ -1,4 +1,4 @@
-"""Claims: which process works on what in a results folder that several processes share, and on which node.
+"""Claims: which process works on what in a results folder that several processes share.
 
 A claim is a file with the host and the process that hold it, renewed by a thread of its holder. It needs no locks of
 the file system, so it works on network file systems. The claim of a dead process is taken over: at once on the same
@@ -8,30 +8,20 @@ host, otherwise after :data:`LEASE` seconds without renewal by the watcher's own
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
-import json
 import re
 import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from filelock import SoftFileLease, Timeout
 
 from ..errors import UserError
-from .files import LEFT_FOR, is_running, process_name, remove_leftovers, write_atomic
-
-NODES = ".nodes"
-"""Folder with a roster per driver on a cluster, and the tokens by which nodes show that they share the results folder.
-A file has the name of its driver's claim."""
-
-PAUSE = 1.0
-"""Seconds between two versions of the file, at least."""
-
+from .files import LEFT_FOR, is_running, process_name, remove_leftovers
 
 LEASE = 30.0
 """Seconds without renewal after which a claim may be taken over."""
@@ -64,6 +54,11 @@ class Claims:
         self.name = process_name()
         self._host = ""
         self._leases: dict[Path, SoftFileLease] = {}
+
+    @property
+    def driver(self) -> Path:
+        """Claim of this process as one of the drivers of the results folder, after :meth:`enter`."""
+        return self.root / DRIVERS / self.name
 
     def take(self, path: Path, wait: float = 0.0, lost: Callable[[], None] | None = None) -> bool:
         """Claim a part of the results folder by a file that exists meanwhile; False if another process holds it.
@@ -115,8 +110,7 @@ class Claims:
 
         ``lost`` is called, by another thread, if this process has to be the only driver but no longer is.
         """
-        drivers = self.root / DRIVERS
-        own = drivers / self.name
+        drivers, own = self.root / DRIVERS, self.driver
         # Each announces itself before it looks for the other, so that at least one of two sees the other.
         self.take(own)
         mine = self._leases[own].owner
@@ -202,55 +196,3 @@ def _this_host() -> str:
         if lease.owner is not None:
             return lease.owner.hostname
     return socket.gethostname()
-
-
-class Roster:
-    """Roster of a driver, a file with the name of its claim that follows its running units about a second later."""
-
-    def __init__(self, root: Path, name: str) -> None:
-        self._path = root / NODES / f"{name}.json"
-        self._units: dict[str, str] = {}
-        self._writing: asyncio.TimerHandle | None = None
-        for path in (root / NODES).glob("[!.]*"):  # not what another driver is about to write
-            if not (root / DRIVERS / path.stem).exists():
-                path.unlink(missing_ok=True)
-
-    @property
-    def token(self) -> Path:
-        """File of the token by which nodes show that they share the results folder."""
-        return self._path.with_suffix(".token")
-
-    def place(self, unit: str, node: str | None) -> None:
-        """Enter on which node a unit, a folder relative to the results folder, runs, or that it has ended (None)."""
-        if node is None:
-            self._units.pop(unit, None)
-        else:
-            self._units[unit] = node
-        if self._writing is None:
-            self._writing = asyncio.get_running_loop().call_later(PAUSE, self._write)
-
-    def _write(self) -> None:
-        self._writing = None
-        with contextlib.suppress(OSError):  # it is for information only
-            self._path.parent.mkdir(exist_ok=True)
-            write_atomic(self._path, json.dumps(self._units, indent=1).encode(), sync=False)
-
-    def close(self) -> None:
-        """Remove the file and the token."""
-        if self._writing is not None:
-            self._writing.cancel()
-        for path in (self._path, self.token):
-            with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
-
-
-def nodes_of_units(root: Path) -> dict[str, str]:
-    """Nodes that the units of living drivers run on, by the folder of the unit, relative to the results folder."""
-    found: dict[str, str] = {}
-    for path in sorted((root / NODES).glob("*.json")):
-        if holder(root / DRIVERS / path.stem) is not None:
-            with contextlib.suppress(OSError, ValueError):
-                units: Any = json.loads(path.read_bytes())
-                if isinstance(units, dict):
-                    found |= {str(unit): str(node) for unit, node in units.items()}
-    return found

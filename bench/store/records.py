@@ -387,8 +387,8 @@ class RescoreRecord(_Measured):
     Attributes:
         spec: Specification: the test with its code, the code of the new values, and the arrays.
         rows: Measured values on test images; a value that does not exist is None.
-        compared: Number of values that the test's own record has, too.
-        largest_difference: Largest absolute difference from these; None if there is none to compare with.
+        compared: Number of values that the test's own record has, too, in records of earlier versions; else 0.
+        largest_difference: Largest absolute difference from these in such records; else None.
         left_out: Names of scorers that could not be computed, because a trained parameter of theirs is not kept.
         finished: Time of the end, seconds since 1970. Of two rescorings of a test, a value of the later one counts.
     """
@@ -396,8 +396,8 @@ class RescoreRecord(_Measured):
     kind: ClassVar[Kind] = "rescore"
 
     spec: RescoreSpec
-    compared: int
-    largest_difference: float | None
+    compared: int = 0
+    largest_difference: float | None = None
     left_out: tuple[str, ...]
     environment: Environment
     finished: float

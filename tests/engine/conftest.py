@@ -25,7 +25,6 @@ from tests.in_process import bring_workers_in, forget_determinism
 
 TOOLS = Path(__file__).parents[2] / "benchmarks"
 BENCH = Path(sys.executable).with_name("bench")
-collect_ignore = ["late_folder.py"]  # a program; it imports what only machines with FUSE have
 PATIENCE = 900
 """Seconds after which a process counts as hung; a busy machine takes ten times as long as an idle one."""
 SMALL = (

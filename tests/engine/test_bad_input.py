@@ -9,8 +9,6 @@ from bench.planning.experiment import Experiment
 from bench.planning.plan import build_plans
 from bench.site import Site
 
-from tests.in_process import bring_workers_in, forget_determinism
-
 TINY = ("--dataset", "ndigit_smoke", "--set", "optim.epochs=1", "--seeds", "1", "--trials", "3", "--workers", "1")
 
 
@@ -156,19 +154,6 @@ def test_a_folder_with_other_things_in_it_is_not_taken_over(inside, tmp_path):
     assert "not a results folder" in done.stderr
 
 
-def test_a_new_method_is_one_file_and_appears_in_the_tables(inside, tmp_path, monkeypatch):
-    bring_workers_in(monkeypatch, figures=False)
-    plugin = tmp_path / "tiny.py"
-    plugin.write_text(PLUGIN)
-    assert "tiny" in {row["name"] for row in inside.json("list", "methods", "--plugin", plugin)}
-    inside("run", "--method", "tiny,cosface", *TINY, "--plugin", plugin)
-    forget_determinism()
-    table = (tmp_path / "results" / "runs" / "report" / "comparison.md").read_text()
-    assert "| tiny |" in table
-    assert "| cosface |" in table
-    assert len(list(tmp_path.rglob("tiny/study-*/trial-*.json"))) == 3
-
-
 def _plan(*, plugins=(), **asked):
     request = Experiment(datasets=("ndigit_smoke",), **asked)
     return build_plans(request, Site(results="unused", plugins=plugins)).plans[0]
@@ -191,25 +176,6 @@ def test_edited_code_reuses_nothing_but_comments_do_not_count(tmp_path):
         path.write_text(text)
     same, commented, other = map(digest, paths)
     assert same == commented != other
-
-
-def test_pinned_values_are_the_method_s_own_and_not_its_base_s():
-    request = Experiment(methods=("pfe",), datasets=("ndigit_smoke",), set=("optim.lr=0.002",))
-    base, head = build_plans(request, Site(results="unused")).plans
-    assert (base.cell.method, head.cell.method) == ("cosface", "pfe")
-    assert "optim.lr" in base.space
-    assert "optim.lr" not in head.space
-    assert (base.pinned.text, head.pinned.text) == ("", "optim.lr=0.002")
-
-
-def test_a_settings_file_with_an_unknown_method_is_refused(tmp_path):
-    path = tmp_path / "h.json"
-    path.write_text('{"cosfase": {"method.scale": 50}}')
-    with pytest.raises(UserError, match="did you mean 'cosface'"):
-        _plan(methods=("cosface",), hparams=str(path))
-    path.write_text('{"cosface": {"method.scale": 50}, "method.margin": 0.5}')
-    params = _plan(methods=("cosface",), hparams=str(path)).template.params
-    assert (params["scale"], params["margin"]) == (50, 0.5)
 
 
 @pytest.mark.slow
@@ -285,26 +251,6 @@ def test_settings_from_a_file_are_used_and_labelled(inside, tmp_path):
     done = inside("run", "--method", "cosface", "--hparams", other, check=False)
     assert done.returncode == 2
     assert "did you mean 'method.scale'" in done.stderr
-
-
-@pytest.mark.slow
-def test_pinned_settings_leave_the_search(inside):
-    plan = inside("run", "--method", "cosface", "--set", "method.margin=0.3", "--dry-run").stdout
-    assert "method.margin" not in plan
-    assert "method.scale in [4, 64]" in plan
-
-
-@pytest.mark.parametrize("name", ["pfe", "dul_cls", "ndigit", "reality_check"])
-def test_show_explains(name, inside):
-    assert json.loads(inside("show", name, "--json").stdout)["name"] == name
-    assert name in inside("show", name).stdout
-
-
-@pytest.mark.parametrize("kind", ["methods", "datasets", "protocols", "scorers"])
-def test_lists_have_names(kind, inside):
-    rows = json.loads(inside("list", kind, "--json").stdout)
-    assert rows
-    assert all(row["name"] and row["summary"] for row in rows)
 
 
 def test_a_wrong_value_in_a_file_is_blamed_on_the_file(tmp_path):

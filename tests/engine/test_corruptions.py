@@ -8,7 +8,6 @@ from statistics import fmean
 import numpy as np
 import pandas as pd
 import pytest
-from bench.cli import main
 from bench.datasets import CORRUPTIONS
 from bench.planning.experiment import Experiment
 from bench.planning.plan import build_plans
@@ -140,18 +139,6 @@ def test_records_say_what_was_done_to_each_image(results, models):
             assert found["sha256"] == hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def test_tables_and_figures_name_what_there_is(results):
-    names = {p.name for p in (results / "report").iterdir()}
-    assert {"confidence_severity_folder.png", "filter_out_folder_blur.svg", "filter_out_folder_noise.svg"} <= names
-    assert not [name for name in names if "crop" in name]
-    table = pd.read_csv(results / "report" / "corruptions.csv")
-    assert set(zip(table["ensemble"], table["corruption"])) == {
-        (ensemble, kind) for ensemble in ("separated", "concatenated") for kind in ("clean", "blur", "noise")
-    }
-    blurred = table[table["corruption"] == "blur"]
-    assert blurred[["spearman_mean", "paired_mean", "aurc_mean", "map_at_r_mean"]].notna().all(axis=None)
-
-
 def test_what_is_tested_is_part_of_a_test_and_not_of_a_training(photos, tmp_path):
     def ids(corruptions=(), preset="strict"):
         site = Site(results=str(tmp_path / "results"), data_root=str(photos), weights="none")
@@ -184,15 +171,6 @@ def test_what_is_tested_is_part_of_a_test_and_not_of_a_training(photos, tmp_path
         table.write_text(before)
     assert same == train
     assert other != test
-
-
-def test_a_dry_run_names_the_corruptions(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("bench.commands.dry_run.print_estimate", lambda *arguments: None)
-    arguments = ["run", "--method", "cosface", "--dataset", "ndigit_smoke", "--dry-run"]
-    assert main([*arguments, "--corruptions", "crop,jpeg:1-5", "--corruptions", "noise:0.25"]) == 0
-    shown = capsys.readouterr().out
-    assert "crop (severity 0 to 0.5), jpeg (severity 0.2 to 1), noise (severity 0.25)" in shown
 
 
 @pytest.mark.parametrize(

@@ -29,21 +29,6 @@ def test_work_that_a_gpu_still_has_to_do_is_waited_for(monkeypatch):
     assert estimate.median_seconds(work) == 5.0
 
 
-@pytest.mark.parametrize(
-    ("seconds", "calls"), [([9.0, 2.0], 2), ([9.0, 0.1, 0.3, 0.2, 0.3, 0.1], 6), ([9.0, 0.4, 0.7], 3)]
-)
-def test_short_work_is_timed_several_times(monkeypatch, seconds, calls):
-    clock, done = [0.0], []
-
-    def work():
-        clock[0] += seconds[len(done)]
-        done.append(1)
-
-    monkeypatch.setattr(estimate.time, "perf_counter", lambda: clock[0])
-    assert estimate.median_seconds(work) == pytest.approx(sorted(seconds[1:])[(calls - 1) // 2])
-    assert len(done) == calls
-
-
 def test_decoding_is_no_part_of_a_training_on_photographs(monkeypatch, tmp_path):
     clock, calls, read = [0.0], [0], PhotoImages.read
 

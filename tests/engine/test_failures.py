@@ -75,35 +75,6 @@ def test_a_long_message_in_training_is_one_line_and_kept_whole_beside_the_unit(c
 
 
 @pytest.mark.slow
-def test_a_long_message_that_blames_the_setting_is_one_line_per_trial(cli, tmp_path):
-    plugin = _plugin(tmp_path, f"raise FloatingPointError({LONG})")
-    done = cli("run", "--method", "mine", *RUN, "--trials", "2", "--plugin", plugin, check=False)
-    assert done.returncode == 1
-    lines = done.stderr.splitlines()
-    assert all(len(line) <= LINE for line in lines), max(lines, key=len)
-    for number in (0, 1):
-        (line,) = [line for line in lines if f"trial {number} (" in line]
-        unit = re.search(r"mine on ndigit_smoke: trial . \((train \w+)\) failed: FloatingPointError: the spread", line)
-        assert (
-            f"(losses.py:8); traceback: results/runs/reality_check/ndigit_smoke/mine/{unit[1].replace(' ', '-')}/"
-            in line
-        )
-    assert re.match(
-        r"failed study of mine on ndigit_smoke \(train \w+\): all 2 trials failed; first reason: Fl", lines[-1]
-    )
-    assert (tmp_path / lines[-1].rpartition("traceback: ")[2]).read_text().startswith("Traceback")
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.slow
-def test_the_line_of_a_plug_in_is_named_though_the_error_arose_below_it(cli, tmp_path):
-    plugin = _plugin(tmp_path, "return torch.zeros(2) @ torch.zeros(3)")
-    done = cli("run", "--method", "mine", *RUN, "--hparams", "default", "--plugin", plugin, check=False)
-    assert done.returncode == 1
-    assert re.match(r"failed mine .*RuntimeError: .*\(losses\.py:8\)", done.stderr.splitlines()[-1])
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "place"),
     [
@@ -189,15 +160,6 @@ def test_an_objective_that_ends_its_process_is_a_failure(statement, reason, cli,
     assert line.startswith("failed mine on ndigit_smoke, seed 0 (train ")
     assert reason in line
     assert "Traceback" not in done.stderr
-
-
-def test_a_plug_in_that_exits_while_a_run_is_planned_is_one_line(tmp_path, monkeypatch, refusal):
-    """The command ended with exit code 0 and said nothing."""
-    monkeypatch.chdir(tmp_path)
-    text = LOUD + "\n    @property\n    def trained_parts(self):\n        raise SystemExit(0)\n"
-    _plugin(tmp_path, "return None").write_text(text)
-    line = refusal("run", "--method", "mine", *RUN, "--plugin", "mine.py", "--dry-run")
-    assert "mine.py:19: SystemExit: 0" in line
 
 
 def test_memory_that_runs_out_in_the_driver_is_one_line(tmp_path, monkeypatch, capsys):

@@ -65,10 +65,3 @@ def test_an_ensemble_is_ranked_by_the_mean_of_its_members_cosines(results):
     right = (labels[scores.argmax(1)] == labels).double()
     lone = (labels[:, None] == labels).sum(1) == 1
     assert _value(record, "recall_at_1") == pytest.approx(float(right[~lone].mean()), abs=1e-9)
-
-
-@pytest.mark.slow
-def test_the_plan_and_the_tables_say_what_an_ensemble_is(results):
-    planned = Cli(results.parent.parent)(*RUN, *FEW, "--dry-run").stdout
-    assert "deep_ensemble on norm_softmax on ndigit_smoke: one ensemble of 2 models, nothing to train" in planned
-    assert "deep_ensemble" in (results / "report" / "comparison.csv").read_text()

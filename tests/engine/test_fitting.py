@@ -7,7 +7,7 @@ import torch
 from bench.engine.jobs import TrainJob
 from bench.engine.networks import backbone_features, load_model
 from bench.engine.worker import run_job
-from bench.errors import UnitFailed, UserError
+from bench.errors import UnitFailed
 from bench.methods.backbones.registry import build_backbone
 from bench.methods.distributions.normal import PointMass
 from bench.methods.scorers.spec import DistributionScorer
@@ -52,16 +52,6 @@ def test_a_network_with_given_weights_is_the_same_for_every_seed_and_with_cached
     assert cached.val_map_at_r == pytest.approx(first.val_map_at_r, abs=1e-3)
 
 
-@pytest.mark.slow
-def test_random_weights_differ_between_seeds_and_are_said_to_be_a_floor(tmp_path):
-    (first, second), _, notes = _fitted(tmp_path, seeds=(0, 1))
-    assert first.val_map_at_r != second.val_map_at_r
-    (line,) = notes
-    assert "convnet starts at random weights" in line
-    others = Experiment(methods=("cosface", "laplace"), datasets=("ndigit_smoke",), hparams="default")
-    assert build_plans(others, Site(results=str(tmp_path))).notes == ()
-
-
 def test_without_a_reduction_the_value_is_that_of_the_pooled_features(tmp_path, weights):
     unwhitened = ("data.feature_views=1", "method.whitening=0")
     (record,), site, _ = _fitted(tmp_path, weights, dim=64, set=unwhitened)
@@ -80,9 +70,3 @@ def test_features_that_are_not_finite_fail_the_unit(tmp_path, weights):
     save_file(network.state_dict(), broken)
     with pytest.raises(UnitFailed, match="features of the training images are not finite"):
         _fitted(tmp_path / "runs", broken)
-
-
-def test_an_option_of_steps_is_refused_with_what_to_do(tmp_path):
-    asked = Experiment(methods=(METHOD,), datasets=("ndigit_smoke",), set=("optim.epochs=3",), hparams="default")
-    with pytest.raises(UserError, match=f"ask for a method that is, too: --method METHOD,{METHOD}$"):
-        build_plans(asked, Site(results=str(tmp_path)))

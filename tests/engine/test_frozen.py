@@ -2,18 +2,17 @@
 
 import pytest
 import torch
-from bench.engine.inputs import Features, FrozenBackbone, fitted_rows
-from bench.engine.jobs import FeaturesJob
+from bench.engine.inputs import Features, FrozenBackbone, cached, fitted_rows, write_file
 from bench.engine.networks import load_model
 from bench.engine.running import Running
 from bench.engine.training import Trainer, run_training
-from bench.engine.worker import run_job
 from bench.errors import UserError
 from bench.methods.backbones.registry import build_backbone
 from bench.planning.experiment import Experiment
 from bench.planning.plan import build_plans
 from bench.site import Site
 from bench.store.check import damages
+from bench.store.claims import CLAIM, Claims
 from safetensors.torch import load_file, save_file
 
 from .conftest import write_photographs
@@ -145,16 +144,6 @@ def test_a_training_that_only_loses_keeps_its_start(site):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("scale", "dim"), [(0.0, 16), (1.0, 100)])
-def test_heads_start_at_the_axes_of_constant_features_and_of_fewer_than_dimensions(tmp_path, scale, dim):
-    network = build_backbone("convnet", 1)
-    save_file({name: scale * value for name, value in network.state_dict().items()}, tmp_path / "start.safetensors")
-    site = Site(results=str(tmp_path / "runs"), weights=str(tmp_path / "start.safetensors"))
-    for record in _trained(site, "untrained", "cosface", dim=dim, set=SHORT):
-        assert all(0 < epoch.val_map_at_r < 1 for epoch in record.history)
-
-
-@pytest.mark.slow
 def test_more_images_than_are_fitted_are_taken_evenly_spaced(monkeypatch, site):
     (whole,) = _trained(site, "untrained", dim=16, set=SHORT[1:2])
     monkeypatch.setattr("bench.engine.inputs.FITTED", 100)
@@ -185,15 +174,6 @@ def test_a_resumed_training_measures_its_start_once(site):
     assert (resumed.history, resumed.files) == (whole.history, whole.files)
 
 
-def test_only_heads_on_a_network_that_nothing_trains_have_a_start_in_their_ids(site):
-    base, head = _plans(site, "cosface", "pfe")
-    assert base.template.head_start == "pca"
-    for template in (head.template, _plans(site, "cosface", frozen=False)[0].template):
-        assert template.head_start is None
-        assert "head_start" not in template.model_dump(mode="json")
-    assert type(base.template).model_validate(base.template.model_dump(mode="json")) == base.template
-
-
 @pytest.mark.parametrize(
     ("frozen", "text", "said"),
     [
@@ -206,14 +186,30 @@ def test_a_start_that_does_not_fit_is_refused(site, frozen, text, said):
         _plans(site, "cosface", frozen=frozen, set=(text,))
 
 
-def test_a_worker_makes_the_features_of_one_view_once(site):
-    (plan,) = _plans(site, "cosface")
-    job = FeaturesJob(spec=_seed_0(plan)[0], view=1, site=site)
-    run_job(job, lambda event: None)
-    assert [name.split("-")[0] for name in _caches(site)] == ["evaluation", "view1"]
-    written = [path.stat().st_mtime_ns for path in sorted(site.store.root.glob(".features/*/*"))]
-    run_job(job, lambda event: None)
-    assert [path.stat().st_mtime_ns for path in sorted(site.store.root.glob(".features/*/*"))] == written
+def test_one_process_makes_a_file_of_features_and_others_wait_for_it(tmp_path):
+    """A second one waits, and says that it lives, until the first has written the file, then reads it."""
+    said, made = [], []
+    first = Claims(tmp_path)
+    assert first.take(tmp_path / f"{CLAIM}-view0-")
+
+    def make():
+        made.append(1)
+        return {"train": torch.zeros(1)}
+
+    assert cached(tmp_path, "view0-", make, Running(), wait=False) is None
+
+    def alive(step):
+        said.append(step)
+        path = write_file(tmp_path, "view0-", {"train": torch.ones(1)})
+        first.give_back(tmp_path / f"{CLAIM}-view0-")
+        return path
+
+    path = cached(tmp_path, "view0-", make, Running(alive))
+    assert load_file(path)["train"].tolist() == [1.0]
+    assert (said, made) == (["wait for features"], [])
+    assert cached(tmp_path, "view1-", make, Running()).name.startswith("view1-")
+    assert made == [1]
+    assert not list(tmp_path.glob(".claim*"))
 
 
 def test_other_weights_or_augmentation_have_features_of_their_own(site, tmp_path):
@@ -224,14 +220,6 @@ def test_other_weights_or_augmentation_have_features_of_their_own(site, tmp_path
     ids |= {_plans(other, "cosface")[0].template.features}
     ids |= {_plans(site, "cosface", set=(*SHORT, "augment.rotation=9"))[0].template.features}
     assert len(ids) == 3
-
-
-def test_views_are_drawn_from_separate_files_as_from_one_array(tmp_path):
-    gen = torch.Generator().manual_seed(0)
-    views = torch.randn(3, 10, 4, generator=gen)
-    view, rows = torch.randint(3, (20,), generator=gen), torch.randint(10, (20,), generator=gen)
-    whole = Features(views, views, views[0]).of_training(view, rows)
-    assert torch.equal(Features(tuple(views), tuple(views), views[0]).of_training(view, rows), whole)
 
 
 def test_a_frozen_run_is_another_contender_and_tunes_the_rates_of_heads_and_weights(site):

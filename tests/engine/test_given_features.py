@@ -197,13 +197,6 @@ def test_classes_of_one_group_validate_together(home):
     assert split.train.class_names == ("2", "4", "5", "6", "7")
 
 
-def test_a_validation_file_is_the_validation_split(home):
-    np.savez(home / "val.npz", **_arrays(classes=3, first=90, seed=2))
-    assert main(["data", "features", "given", *map(str, _files(home)), "--val", str(home / "val.npz")]) == 0
-    split = Registry("datasets").dataset("given")().train_val()
-    assert (split.train.num_classes, split.val.class_names) == (8, ("90", "91", "92"))
-
-
 def _changed(**changes):
     arrays = {**_arrays(), **changes}
     return {key: value for key, value in arrays.items() if value is not None}
@@ -241,13 +234,6 @@ def test_what_does_not_fit_is_refused_in_one_line_and_leaves_nothing(home, refus
     assert [*(home / "data").iterdir()] == []
 
 
-def test_an_image_in_training_and_test_is_refused(home, refusal):
-    train, test = _arrays(), _arrays(first=8, seed=1)
-    train["ids"], test["ids"] = (np.array([f"{at + i}.jpg" for i in range(32)]) for at in (0, 30))
-    said = refusal("data", "features", "twice", *_files(home, train, test))
-    assert "2 ids in both, such as 30.jpg, 31.jpg; an image is in one split only" in said
-
-
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_rows_of_test_that_are_also_in_training_are_said(home, capsys, dtype):
     test = _arrays(first=8, seed=1)
@@ -258,28 +244,6 @@ def test_rows_of_test_that_are_also_in_training_are_said(home, capsys, dtype):
     test["features"] = test["features"].astype(dtype)
     assert main(["data", "features", "copied", *map(str, _files(home, test=test))]) == 0
     assert "2 rows of test are also in train, such as row 3 (from 0) as row 2: the same" in capsys.readouterr().out
-
-
-def test_classes_of_one_image_each_leave_nothing_to_retrieve(home, refusal):
-    run = ("run", "--method", "cosface", "--hparams", "default", "--dataset")
-    alone = {**_arrays(), "labels": np.arange(32)}
-    apart = {**alone, "labels": np.arange(8, 40)}
-    queries = {**_arrays(first=8), "is_query": np.repeat([True, False], 16), "is_gallery": np.repeat([False, True], 16)}
-    for name, train, test, what in (
-        ("val", alone, _arrays(first=32), "validation"),
-        ("single", None, apart, "test"),
-    ):
-        assert main(["data", "features", name, *map(str, _files(home, train, test))]) == 0
-        assert f"data set {name!r}: no {what} class has two images" in refusal(*run, name)
-    said = refusal("data", "features", "disjoint", *_files(home, None, queries))
-    assert "test.npz: no query has another image of its class in the gallery" in said
-
-
-def test_one_validation_class_can_choose_nothing(home, refusal):
-    np.savez(home / "val.npz", **_arrays(classes=1, first=90, seed=2))
-    assert main(["data", "features", "one", *map(str, _files(home)), "--val", str(home / "val.npz")]) == 0
-    said = refusal("run", "--method", "cosface", "--dataset", "one", "--set", "data.classes_per_batch=4")
-    assert "validation images have one class, so that every answer is right: give --val two classes" in said
 
 
 @pytest.mark.slow

@@ -10,11 +10,9 @@ import torch
 from bench.commands.doctor import photographs_trainer
 from bench.conformance.method_checks import build
 from bench.engine.gpu import open_gpu
-from bench.engine.jobs import TrainJob
-from bench.engine.launch import OnGpus
-from bench.engine.pool import UNLESS_SET, LocalWorker
+from bench.engine.jobs import ReadyJob, TrainJob
+from bench.engine.pool import UNLESS_SET, LocalWorker, Pool
 from bench.engine.running import release_memory
-from bench.errors import breaks_gpu
 from bench.planning.experiment import Experiment
 from bench.planning.plan import build_plans
 from bench.protocols.recipes._base import Optim
@@ -23,7 +21,7 @@ from bench.site import Site
 from safetensors.torch import load_file
 
 import tests.gpu
-from tests.gpu.simulated_gpu import ASSERT, Gpu, GpuTensor
+from tests.gpu.simulated_gpu import Gpu, GpuTensor
 from tests.gpu.steps import METHODS, DrawsOnCpu, apart, one_step, small_trainer, trained, values
 from tests.in_process import forget_determinism
 
@@ -103,7 +101,7 @@ def gpu(request, monkeypatch, tmp_path):
 
 async def _finish(jobs, *workers, on_epoch=lambda epoch: None):
     """Do jobs one after the other by the first worker alone, then all others by all of them; seconds of both."""
-    pool = OnGpus(workers, len(workers) if len(workers) > 1 else 0, jobs[0].site)
+    pool = Pool(workers, ReadyJob(site=jobs[0].site, sharing=len(workers) if len(workers) > 1 else 0))
     try:
         await pool.start()
         start = time.perf_counter()
@@ -180,47 +178,6 @@ def test_a_gpu_that_computes_something_else_is_noticed(gpu, wrong):
     assert min(_differences(gpu, "cosface", "corrected")) > TOLERANCE
 
 
-def test_differences_are_relative_to_all_weights_and_to_each_other_array():
-    expected = {"a.weight": torch.tensor([3.0, 4.0]), "a.bias": torch.zeros(1), "scores": torch.tensor([0.1])}
-    found = expected | {"a.bias": torch.tensor([0.05])}
-    assert apart(found, expected) == pytest.approx(0.01)
-    assert apart(expected | {"scores": torch.tensor([0.2])}, expected) == pytest.approx(1)
-
-
-@pytest.mark.parametrize("gpu", ["simulated", REAL], indirect=True)
-def test_random_numbers_of_the_gpu_can_be_drawn_on_the_cpu(gpu):
-    drawn = []
-
-    def draws(device):
-        torch.manual_seed(0)
-        made = torch.empty(4, device=device)
-        dropped = torch.nn.functional.dropout(torch.ones(50, device=device), 0.5)
-        return torch.cat([made.normal_(), torch.rand(3, device=device), torch.randn_like(made), dropped]).cpu()
-
-    expected = draws("cpu")
-    with gpu.opened():
-        if gpu.simulated:
-            gpu.simulated.fails = lambda op, args, to_gpu: drawn.append(op)
-            draws("cuda")
-            assert "normal_" in drawn
-            drawn.clear()
-        with DrawsOnCpu():
-            found = draws("cuda")
-    assert torch.equal(found, expected)
-    assert not {"normal_", "rand", "randn_like", "bernoulli_", "native_dropout"} & set(drawn)
-
-
-@pytest.mark.parametrize("gpu", ["simulated"], indirect=True)  # a real one would be lost to the other tests
-def test_an_index_beyond_the_end_breaks_the_simulated_gpu(gpu):
-    with gpu.opened():
-        here = torch.zeros(3, device="cuda")
-        with pytest.raises(RuntimeError, match=ASSERT) as caught:
-            here[torch.full((1,), 3, device="cuda")]
-        assert breaks_gpu(caught.value)
-        with pytest.raises(RuntimeError, match=ASSERT):
-            here + 1
-
-
 @pytest.mark.parametrize("cls", trained(), ids=lambda cls: cls.name)
 @pytest.mark.parametrize("gpu", [REAL], indirect=True)
 def test_a_step_makes_the_host_wait_three_times_at_most(gpu, cls):
@@ -229,19 +186,6 @@ def test_a_step_makes_the_host_wait_three_times_at_most(gpu, cls):
         trainer = small_trainer(cls(), "cuda")
         one_step(trainer)  # constants are made in the first one
         assert gpu.waits(lambda: one_step(trainer)) <= 3
-
-
-def test_waits_of_a_real_gpu_are_the_warnings_of_torch(monkeypatch, tmp_path):
-    modes = []
-    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
-
-    def work():
-        for _ in range(3):
-            warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
-        warnings.warn("something else", stacklevel=1)
-
-    assert Device(tmp_path, None).waits(work) == 3
-    assert modes == ["warn", "default"]
 
 
 @SLOWLY

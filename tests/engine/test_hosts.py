@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -77,23 +76,6 @@ def test_the_cable_of_a_node_is_cut_for_longer_than_a_minute(cluster, hosts, tab
     assert "node n2 has left" in _ended(cluster, run, table, tmp_path, before)
 
 
-@with_ray
-def test_a_node_comes_back_with_another_address(cluster, hosts, table, tmp_path):
-    run, before = _under_way(cluster, hosts, tmp_path)
-    cluster.kill("n2")
-    hosts.move("n2", "10.77.0.99")
-    cluster.start("n2")
-    said = _ended(cluster, run, table, tmp_path, before)
-    assert said.count("n2 has joined") == 2
-
-
-@with_ray
-def test_every_packet_is_late_by_200_ms(cluster, hosts, table, tmp_path):
-    hosts.delay = 0.2
-    run, before = _under_way(cluster, hosts, tmp_path)
-    _ended(cluster, run, table, tmp_path, before)
-
-
 def test_two_hosts_share_a_folder_without_ray(hosts, table, tmp_path):
     command = [BENCH, "run", *GRID, "--results", "runs", "--workers", "1"]
     runs = [Run([*hosts.on(name, tmp_path), *command], tmp_path, dict(os.environ)) for name in ("n1", "n2")]
@@ -104,31 +86,6 @@ def test_two_hosts_share_a_folder_without_ray(hosts, table, tmp_path):
         said.append(text)
     assert (tmp_path / "runs" / "metrics.csv").read_bytes() == table
     assert sum(int(re.search(r"(\d+) trainings done", text)[1]) for text in said) == TRAININGS
-
-
-@pytest.mark.parametrize("seconds", [5, 60])
-def test_two_hosts_share_a_folder_that_shows_changes_late(hosts, table, tmp_path, seconds):
-    """Each host mounts the folder, sees what the other does up to so many seconds late, and none of its locks.
-
-    Some trainings are done twice, with the same values.
-    """
-    pytest.importorskip("mfusepy")
-    source, seen = tmp_path / "source", tmp_path / "seen"
-    source.mkdir()
-    seen.mkdir()
-    server = [sys.executable, Path(__file__).with_name("late_folder.py"), source, seen, seconds]
-    runs = []
-    for name in ("n1", "n2"):
-        subprocess.Popen([*hosts.on(name), *map(str, server)])
-        there = ("sh", "-c", f"while ! mountpoint -q {seen}; do sleep 0.1; done")
-        subprocess.run([*hosts.on(name), *there], check=True, timeout=60)
-        command = [BENCH, "run", *GRID, "--results", seen / "runs", "--workers", "1"]
-        runs.append(Run([*hosts.on(name, tmp_path), *command], tmp_path, dict(os.environ)))
-    for run in runs:
-        code, text = run.end(900)
-        assert code == 0, text
-    assert (source / "runs" / "metrics.csv").read_bytes() == table
-    assert len(list((source / "runs").glob("*/*/*/train-*/record.json"))) == TRAININGS
 
 
 NFS = """\

@@ -4,13 +4,14 @@ import asyncio
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from bench.cli import main
 from bench.engine import launch as launching
 from bench.engine import pool
-from bench.engine.launch import Launch, local
+from bench.engine.launch import Launch, workers_of
 from bench.engine.pool import LocalWorker
 from bench.errors import UserError
 from bench.methods.backbones.registry import build_backbone
@@ -53,7 +54,8 @@ def cards(monkeypatch):
 
 
 def launched(**options):
-    return local(Launch(**options).resolved(), Site(results="nowhere"))
+    """Site and text of workers on this machine."""
+    return workers_of(Launch(**options).resolved(), Site(results="nowhere"), (), Path("unused"), print)[1:]
 
 
 @pytest.mark.parametrize(
@@ -75,12 +77,12 @@ def launched(**options):
 )
 def test_workers_are_pinned_to_the_cards_in_turn(cards, count, visible, options, expected):
     made = cards(count, visible)
-    there = launched(**options)
+    site, text = launched(**options)
     assert made == expected
-    assert there.site.device == "cuda"
-    assert there.site.threads == max(1, cores() // len(expected))
+    assert site.device == "cuda"
+    assert site.threads == max(1, cores() // len(expected))
     number = f"{len(expected)} worker{'s' if len(expected) > 1 else ''}"
-    assert there.text == f"{number} on {f'{count} GPUs' if count > 1 else 'cuda'}"
+    assert text == f"{number} on {f'{count} GPUs' if count > 1 else 'cuda'}"
 
 
 @pytest.mark.parametrize(
@@ -101,18 +103,12 @@ def test_a_worker_is_held_to_its_share_of_a_card(cards, count, options, share):
 
 def test_on_the_cpu_there_is_a_worker_per_core_and_none_is_pinned(cards):
     made = cards(0)
-    there = launched()
+    site, _ = launched()
     assert made == [""] * cores()  # CUDA is hidden: nothing can open it
-    assert (there.site.device, there.site.threads) == ("cpu", 1)
+    assert (site.device, site.threads) == ("cpu", 1)
     made.clear()
-    assert launched(workers=3).text == "3 workers on cpu"
+    assert launched(workers=3)[1] == "3 workers on cpu"
     assert made == [""] * 3
-
-
-def test_on_the_cpu_although_there_are_cards(cards):
-    made = cards(2)
-    assert launched(device="cpu", workers=1).site.device == "cpu"
-    assert made == [""]
 
 
 @pytest.mark.parametrize(
@@ -132,31 +128,6 @@ def test_options_that_do_not_fit_are_refused_before_anything_is_done(cards, coun
     cards(count)
     with pytest.raises(UserError, match=message):
         Launch(**options).resolved()
-
-
-def test_what_this_machine_lacks_a_cluster_may_have(cards):
-    cards(0)
-    asked = Launch("ray", "auto", workers=999, device="cuda", gpus_per_worker=0.5)
-    assert asked.resolved() == asked
-
-
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        (Launch("ray", workers=999), "with 999 workers on cpu"),
-        (Launch("ray", device="cuda"), f"with {cores()} workers on cpu"),
-        (Launch("ray", device="cpu"), f"with {cores()} workers on cpu"),
-        (Launch("ray", device="cuda", gpus_per_worker=0.5), f"with {cores()} workers on cpu"),
-        (Launch("local", workers=3, device="cpu"), "with 3 workers on cpu"),
-    ],
-)
-def test_a_dry_run_estimates_what_a_cluster_needs_on_this_machine(cards, capsys, asked, said):
-    """It refused numbers of workers that the cluster has room for."""
-    from bench.commands.dry_run import print_estimate
-
-    cards(0)
-    print_estimate((), Site(results="nowhere"), asked)
-    assert said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -211,9 +182,9 @@ def test_a_run_on_one_machine_imports_no_ray(tmp_path):
     (tmp_path / "ray" / "__init__.py").write_text("raise SystemExit('ray was imported')\n")
     code = (
         "import bench.commands.run, bench.engine.launch, bench.engine.scheduler, bench.engine.worker\n"
-        "from bench.engine.launch import Launch, local\n"
+        "from bench.engine.launch import Launch, workers_of\n"
         "from bench.site import Site\n"
-        "local(Launch(workers=1, device='cpu'), Site(results='nowhere'))\n"
+        "workers_of(Launch(workers=1, device='cpu'), Site(results='nowhere'), (), None, print)\n"
         "print('no ray so far')\n"
         "import ray\n"
     )

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from bench.engine import worker
-from bench.engine.inputs import AugmentedImages
 from bench.engine.jobs import SETTING_ERRORS, Done, EpochDone, TrainJob
 from bench.engine.networks import backbone_features, embed
 from bench.engine.optim import MicroBatches, Optimisation
@@ -56,15 +55,6 @@ REAL = "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't
 )
 def test_errors_of_allocators_are_told_from_others(error, said):
     assert is_out_of_memory(error) is said
-
-
-def test_torch_on_this_machine_raises_one_of_them():
-    with pytest.raises(RuntimeError) as caught:
-        torch.empty(1 << 60)
-    assert is_out_of_memory(caught.value)
-    with pytest.raises(MemoryError) as caught:
-        np.empty(1 << 50)
-    assert is_out_of_memory(caught.value)
 
 
 REAL_LIMIT = """
@@ -296,30 +286,6 @@ def test_sizes_are_halved_down_to_one_image_and_then_given_up():
     assert steps.running.micro_batch == 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("through_backbone", [True, False])
-def test_memory_that_runs_out_once_changes_no_size(through_backbone):
-    images, labels = _batch()
-    model = _frozen_norm(_model(CosFace()))
-    model.objective = _Counting(failures=1)
-    steps = _micro_batches(model, None)
-    steps.inputs.through_backbone = through_backbone  # heads on cached features have no smaller parts
-    steps.gradients(images, lambda e: model.objective(e.distribution, labels))
-    assert (model.objective.seen, steps.running.micro_batch) == (2, None)
-    assert model.objective.calls == 1
-
-
-def test_other_errors_are_not_caught():
-    images, _ = _batch()
-    steps = _micro_batches(_frozen_norm(_model(CosFace())), None)
-
-    def wrong(embedding):
-        raise RuntimeError("shapes do not match")
-
-    with pytest.raises(RuntimeError, match="shapes"):
-        steps.gradients(images, wrong)
-
-
 def test_batch_norm_that_trains_is_not_split_but_explained():
     images, labels = _batch()
     model = _model(CosFace()).train()
@@ -440,18 +406,6 @@ def test_embeddings_are_made_in_smaller_chunks(monkeypatch):
 
 
 @pytest.mark.slow
-def test_photographs_pass_in_smaller_parts(monkeypatch):
-    model = _model(CosFace(), kind=EmbeddingModel).eval()
-    images = torch.randn(20, 1, 224, 224)
-    plain, _ = embed(model, images.__getitem__, 20, "cpu", 32)
-    _fails_above(monkeypatch, 10, training=False)
-    running = Running()
-    small, _ = embed(model, images.__getitem__, 20, "cpu", 32, running=running)
-    assert running.chunk == 8
-    torch.testing.assert_close(small.mean, plain.mean)
-
-
-@pytest.mark.slow
 def test_chunks_cover_every_row_once_and_keep_their_size():
     running, tried = Running(), []
 
@@ -466,21 +420,6 @@ def test_chunks_cover_every_row_once_and_keep_their_size():
     tried.clear()
     assert torch.equal(torch.cat(in_chunks(3, 8, work, running, "x")), torch.arange(3))
     assert tried == [(2, 2), (1, 2)]
-
-
-@pytest.mark.slow
-def test_each_chunk_is_tried_again_before_it_is_halved():
-    running, tried = Running(), []
-
-    def work(rows, size):
-        tried.append(int(rows[0]))
-        if tried.count(tried[-1]) == 1:
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        return rows
-
-    assert torch.equal(torch.cat(in_chunks(10, 4, work, running, "x")), torch.arange(10))
-    assert tried == [0, 0, 4, 4, 8, 8]
-    assert running.chunk is None
 
 
 def _failing(monkeypatch, *script):
@@ -549,23 +488,6 @@ def test_blocks_of_scores_are_halved():
     assert PatientScorer(scorer, Running()).bound() is not None
 
 
-@pytest.mark.slow
-def test_tests_of_a_model_that_is_embedded_in_smaller_chunks(tmp_path, monkeypatch):
-    plan, site = _smoke(tmp_path)
-    spec = plan.train_specs({}, 0, None)[0]
-    run_training(spec, site, lambda epoch: None)
-    (test,) = plan.test_specs({0: spec})
-    values = []
-    for limit in (1000, 100):
-        _fails_above(monkeypatch, limit, training=False)
-        run_tests([test], plan.cell, site)
-        record = site.store.tested(plan.cell, test.id)
-        values.append([row["value"] for row in record.rows])
-    assert record.environment.chunk == 64
-    assert record.environment.memory_note == "memory ran out: embedded 64 images at a time"
-    assert values[1] == pytest.approx(values[0], abs=1e-3)
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     plan, site = _smoke(tmp_path_factory.mktemp("nan"), "pfe")
@@ -585,19 +507,6 @@ def trainer(trained):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", ["images", "head"])
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_loss_that_is_not_finite_names_its_step(trainer, stage, value, monkeypatch):
-    assert isinstance(trainer["images"].inputs, AugmentedImages)
-    objective = trainer[stage].model.objective
-    calls = iter([1.0, 1.0, value])
-    forward = type(objective).forward
-    monkeypatch.setattr(type(objective), "forward", lambda self, *given: next(calls) * forward(self, *given))
-    with pytest.raises(UnitFailed, match=rf"^loss became -?{value} in epoch 1, batch 3$"):
-        trainer[stage].train_epoch(0)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
@@ -611,23 +520,6 @@ def test_a_loss_that_cannot_be_trained_says_why(trainer, changed, said, monkeypa
     monkeypatch.setattr(type(objective), "forward", lambda self, *given: changed(forward(self, *given)))
     with pytest.raises(ValueError, match=said):
         trainer["images"].train_epoch(0)
-
-
-@pytest.mark.parametrize("stage", ["images", "head"])
-def test_embeddings_that_are_not_finite_name_their_step(trainer, stage, monkeypatch):
-    # A loss that does not look at what is not finite.
-    model = copy.deepcopy(trainer[stage].model)
-    monkeypatch.setattr(trainer[stage], "model", model)
-    steps = MicroBatches(model, trainer[stage].inputs, trainer[stage].optimisation, Running())
-    monkeypatch.setattr(trainer[stage], "micro_batches", steps)
-    weight = next(p for p in model.parameters() if p.requires_grad)
-    monkeypatch.setattr(type(model.objective), "forward", lambda self, *given: weight.sum() * 0 + 1.0)
-    with torch.no_grad():
-        model.mean.bias[0] = float("nan")
-    with pytest.raises(UnitFailed, match=r"^(\d+ of \d+|some) embeddings are not finite in epoch 1, batch 1$"):
-        trainer[stage].train_epoch(0)
-    with pytest.raises(UnitFailed, match=r"^validation in epoch 2: \d+ of \d+ embeddings( \(\w+\))? are not finite$"):
-        trainer[stage].validate(1, 0.0)
 
 
 def test_a_refusal_of_weights_that_are_not_finite_is_told_from_a_mistake(trainer, monkeypatch):
@@ -649,12 +541,6 @@ def test_a_refusal_of_weights_that_are_not_finite_is_told_from_a_mistake(trainer
     model.load_state_dict(before)
 
 
-def test_a_validation_loss_that_is_not_finite_names_its_epoch(trainer, monkeypatch):
-    monkeypatch.setattr(trainer["head"].inputs, "validation_loss", lambda model, labels: float("nan"))
-    with pytest.raises(UnitFailed, match=r"^validation in epoch 4: loss became nan$"):
-        trainer["head"].validate(3, 0.0)
-
-
 @pytest.mark.parametrize("what", ["embeddings", "confidences"])
 def test_what_is_not_a_number_in_a_test_names_the_split(trainer, what, monkeypatch):
     plan, spec, site = trainer["plan"]
@@ -669,52 +555,3 @@ def test_what_is_not_a_number_in_a_test_names_the_split(trainer, what, monkeypat
     (test,) = plan.test_specs({0: spec})
     with pytest.raises(UnitFailed, match=rf"^split test_crop: 1 of \d+ {what} \(\w+\) are not finite$"):
         run_tests([test], plan.cell, site)
-
-
-LIMITED = """
-import torch
-from bench.methods import CosineClassifier, Method, register
-from bench.methods._model import EmbeddingModel
-
-FEATURES = EmbeddingModel.features
-
-
-def limited(self, images):
-    if self.training and len(images) > 3:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-    return FEATURES(self, images)
-
-
-EmbeddingModel.features = limited
-
-
-@register
-class Mine(Method):
-    '''A softmax that finds little memory.'''
-
-    name = "mine"
-    summary = "a softmax that finds little memory"
-
-    def objective(self, num_classes, dim, base=None):
-        return CosineClassifier(num_classes, dim, scale=12.0)
-"""
-
-
-@pytest.mark.slow
-def test_a_run_that_finds_little_memory(cli, tmp_path, photos, monkeypatch):
-    (tmp_path / "mine.py").write_text(LIMITED)
-    photos("unused")
-    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
-    small = ("image_size=32", "resize=36", "freeze_norm=statistics", "classes_per_batch=2", "images_per_class=4")
-    options = ("--hparams", "default", "--seeds", "1", "--set", "optim.epochs=1", "--plugin", tmp_path / "mine.py")
-    done = cli(
-        "run", "--method", "mine", "--dataset", "folder", "--data-root", tmp_path / "photos", "--backbone",
-        "test_resnet", "--weights", "none", *options, *(part for pin in small for part in ("--set", f"data.{pin}")),
-    )  # fmt: skip
-    said = " ".join(done.stderr.split())
-    assert "memory ran out: trained in micro-batches of 2" in said
-    assert "1 trainings done" in said
-    done = cli("run", "--method", "mine", "--dataset", "ndigit_smoke", *options, "--results", "other", check=False)
-    assert done.returncode == 1
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("failed")]
-    assert "out of memory (batch norm trains on whole batches): try lower data.classes_per_batch" in line

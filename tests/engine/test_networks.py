@@ -31,12 +31,6 @@ def networks():
         yield module
 
 
-def test_there_is_one_of_each_family(networks):
-    families = {name: family for family, names in networks.NETWORKS.items() for name in names}
-    assert len(families) == sum(map(len, networks.NETWORKS.values())) >= 25
-    assert [families[full_name(name)] for name, _, _ in FAMILIES] == list(networks.NETWORKS)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "side", "pooling"), FAMILIES)
 def test_a_head_is_trained_on_a_network_of_each_family(name, side, pooling, networks, tmp_path, monkeypatch):

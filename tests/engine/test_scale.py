@@ -3,11 +3,9 @@
 import gc
 from collections import Counter
 
-import numpy as np
 import pytest
 from bench.commands.results import status_rows
 from bench.engine.scheduler import Scheduler
-from bench.scoring.columns import open_columns
 from bench.site import Site
 from bench.store.check import damages
 from bench.store.claims import Claims
@@ -51,19 +49,6 @@ def test_simulated_workers_leave_a_whole_folder(scale, template, tmp_path, monke
     assert (again.units, again.most) == (first.units, 0)
 
 
-@pytest.mark.parametrize("records", [3000, 10_000, 100_000])
-def test_the_grid_has_about_the_records_that_were_asked_for(records, scale):
-    trials, seeds = scale.Grid.of(records)
-    made = scale.STUDIES * (1 + trials + (trials + seeds) * scale.FOLDS + 2 * seeds)
-    assert trials % 4 == 0
-    assert 0.85 * records < made < 1.15 * records
-
-
-def test_growth_is_an_exponent(scale):
-    steps = {size: [scale.Step("read", scale.Cost(cpu, cpu, 50.0), size)] for size, cpu in ((100, 1.0), (200, 4.0))}
-    assert "processor n^2.00, wall n^2.00, memory n^0.00" in scale.table(steps)
-
-
 @pytest.mark.slow
 def test_a_driver_looks_for_the_weights_of_a_trial_once_and_keeps_no_record(scale, template, tmp_path, monkeypatch):
     """Looks were quadratic in the number of trials, and every record stayed in memory until the end."""
@@ -82,34 +67,6 @@ def test_a_driver_looks_for_the_weights_of_a_trial_once_and_keeps_no_record(scal
 def _train_records():
     gc.collect()
     return sum(type(found) is TrainRecord for found in gc.get_objects())
-
-
-def test_generated_features_have_the_size_that_was_asked_for(scale, tmp_path):
-    size = scale.Size((300, 200), (40, 30), 16, "float16")
-    paths = scale.write_features(tmp_path, size)
-    train, test = ({key: column.whole() for key, column in open_columns(path).items()} for path in paths.values())
-    assert train["features"].shape == (300, 16)
-    assert train["features"].dtype == np.float16
-    assert test["corrupted_crop"].shape == (200, 16)
-    assert np.bincount(train["labels"]).min() >= 2
-    assert not set(train["labels"]) & set(test["labels"])
-    moved = np.abs(test["corrupted_crop"] - test["features"]).mean(1)
-    assert np.corrcoef(moved, test["severity_crop"])[0, 1] > 0.9
-
-
-@pytest.mark.slow
-def test_heads_of_one_base_are_simulated(scale, template, tmp_path):
-    # Features of the test images are made for both.
-    asked = {"methods": ("cosface", "pfe", "scf"), "datasets": ("ndigit_smoke",)}
-    assert scale.drive(scale.Grid(trials=4, seeds=1), tmp_path / "runs", 8, template, **asked).units == 3 * 21
-
-
-@pytest.mark.slow
-def test_an_ensemble_of_the_seeds_is_simulated(scale, template, tmp_path):
-    asked = {"methods": ("cosface", "deep_ensemble"), "datasets": ("ndigit_smoke",)}
-    scale.drive(scale.Grid(trials=4, seeds=2), tmp_path / "runs", 8, template, **asked)
-    found = {test.columns.method: test.columns.base for test in Store(tmp_path / "runs").tests()}
-    assert found == {"cosface": "", "deep_ensemble": "cosface"}
 
 
 @pytest.mark.slow
@@ -139,7 +96,3 @@ def test_a_test_is_read_again_once_its_file_has_changed(template):
     assert driver._tested(*place) is None
     path.unlink()
     assert driver._tested(*place) is None
-
-
-def test_a_proposal_is_timed(scale):
-    assert scale.proposals((4,)).startswith("proposal after 4 trials: ")

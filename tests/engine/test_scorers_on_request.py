@@ -100,12 +100,3 @@ def test_a_scorer_that_cannot_select_is_refused(tmp_path, options, message):
     with pytest.raises(UserError, match=message) as caught:
         _plan(tmp_path, "cosface", **options)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("scorers", "message"),
-    [("mls", "not defined for the distributions of arcface"), ("cosin", "did you mean 'cosine'")],
-)
-def test_a_scorer_that_never_fits_is_refused(scorers, message, tmp_path, monkeypatch, refusal):
-    monkeypatch.chdir(tmp_path)
-    assert message in refusal("run", "--method", "arcface", *ONE, "--scorers", scorers)

@@ -23,11 +23,7 @@ from bench.errors import UserError
 from bench.planning.experiment import Experiment
 from bench.planning.plan import build_plans
 from bench.protocols.rows import row
-from bench.report import write
-from bench.report.figures import registry
-from bench.report.frame import collect, write_metrics
-from bench.report.page import page
-from bench.report.write import Judged
+from bench.report.frame import collect
 from bench.site import Site
 from bench.store.check import damages
 from bench.store.claims import CLAIM, Claims
@@ -140,7 +136,7 @@ def _plans(root, **asked):
 
 def _drive(root, fakes, monkeypatch, **asked):
     """Run one scheduler per fake at once in one folder; outcomes and displays."""
-    monkeypatch.setattr("bench.engine.claimed.POLL", 0.02)
+    monkeypatch.setattr("bench.engine.scheduler.POLL", 0.02)
     plans, site = _plans(root, **asked)
     displays = [Quiet() for _ in fakes]
 
@@ -184,19 +180,6 @@ def test_a_training_that_its_setting_makes_fail_is_not_tried_by_the_other_driver
     assert len(list(tmp_path.rglob("trial-*.json"))) == 6
     assert [len(outcome.failures) for outcome in outcomes] == [1, 1] or all(outcome.failures for outcome in outcomes)
     assert not list(tmp_path.rglob(CLAIM))
-
-
-def _trials(root):
-    return {path: path.read_bytes() for path in root.rglob("trial-*.json")}
-
-
-def test_drivers_propose_the_same_trials(tmp_path, monkeypatch):
-    fakes = [Fake() for _ in range(2)]
-    _drive(tmp_path, fakes, monkeypatch)
-    first, second = (fake.proposed for fake in fakes)
-    both = first.keys() & second.keys()
-    assert both
-    assert all(first[batch] == second[batch] for batch in both)
 
 
 def test_of_two_machines_that_propose_different_trials_the_one_that_is_first_counts(tmp_path, monkeypatch):
@@ -251,22 +234,6 @@ def test_weights_that_another_command_tunes_heads_on_are_not_dropped(tmp_path, m
     _drive(tmp_path, [Rising()], monkeypatch, methods=("pfe",), trials=12)
     assert not (short / WEIGHTS).exists()
     assert not list(short.glob(".*"))
-
-
-@pytest.mark.slow
-def test_weights_of_a_base_are_made_again_if_and_only_if_a_trial_needs_them(tmp_path, monkeypatch):
-    """The base of a shorter study that was finished was trained again after a longer one."""
-    for trials in (4, 12):
-        _drive(tmp_path, [Rising()], monkeypatch, methods=("pfe",), trials=trials)
-    short = _best_base(tmp_path, 4)
-    assert not (short / WEIGHTS).exists()
-    again = Rising()
-    _drive(tmp_path, [again], monkeypatch, methods=("pfe",), trials=4)
-    assert again.ran == []
-    for trial in tmp_path.glob("*/*/pfe/study-*/trial-0003.json"):
-        trial.unlink()
-    _drive(tmp_path, [again], monkeypatch, methods=("pfe",), trials=4)
-    assert ("train", short.name.removeprefix("train-")) in again.ran
 
 
 def _dead_claim(path):
@@ -383,24 +350,6 @@ def test_claims_of_the_dead_are_removed_and_a_clock_that_jumps_takes_none_from_t
     theirs.close()
 
 
-def test_a_damaged_claim_is_removed_when_it_is_a_minute_old(tmp_path):
-    """It cannot be renewed; younger, it may be one that is being written."""
-    path = tmp_path / ".drivers" / "theirs"
-    theirs, ours = Claims(tmp_path), Claims(tmp_path)
-    theirs.take(path)
-    text = path.read_text()
-    theirs.close()
-    for seconds, left in ((30, True), (90, False)):
-        path.write_text(text[: text.index("start=") + 20])
-        ours.enter(alone=False, lost=lambda: None)
-        ours.close()
-        assert path.exists()
-        os.utime(path, (time.time() - seconds,) * 2)
-        ours.enter(alone=False, lost=lambda: None)
-        ours.close()
-        assert path.exists() == left
-
-
 def test_status_says_who_is_at_work_on_what(tmp_path, monkeypatch, capsys):
     _drive(tmp_path, [Fake()], monkeypatch, methods=("cosface",), seeds=1, hparams="default", trials=None)
     Store(tmp_path).mark("reality_check", 1)
@@ -411,7 +360,7 @@ def test_status_says_who_is_at_work_on_what(tmp_path, monkeypatch, capsys):
     _dead_claim(train / CLAIM)
     assert main(["status", "--json", "--results", str(tmp_path)]) == 0
     (row,) = json.loads(capsys.readouterr().out)
-    running = {"unit": unit.name.replace("-", " "), "host": socket.gethostname(), "pid": os.getpid(), "node": ""}
+    running = {"unit": unit.name.replace("-", " "), "host": socket.gethostname(), "pid": os.getpid()}
     assert row["running"] == [running]
     assert main(["status", "--results", str(tmp_path)]) == 0
     assert f"{running['unit']}: process {os.getpid()} on {socket.gethostname()}" in capsys.readouterr().out
@@ -448,28 +397,6 @@ def test_a_folder_deleted_in_the_middle_is_a_failure(tmp_path, monkeypatch):
     asked = {"methods": ("cosface",), "seeds": 2, "hparams": "default", "trials": None}
     (outcome,), _ = _drive(tmp_path / "runs", [Deleting()], monkeypatch, **asked)
     assert len(outcome.failures) == 2
-
-
-@pytest.mark.parametrize("when", ["write_documents", "write_automatic", "write_page", "save_figure"])
-def test_a_report_does_not_bring_back_a_results_folder_that_was_deleted(when, tmp_path, monkeypatch):
-    """A folder with nothing but files of a report was refused by the same command: no results folder."""
-    root = tmp_path / "runs"
-    _drive(root, [Fake()], monkeypatch, methods=("cosface",), seeds=1, hparams="default", trials=None)
-    store = Store(root)
-    judged = Judged(store, collect(store))
-    owner = {"write_page": page, "save_figure": registry}.get(when, write)
-    wrapped = getattr(owner, when)
-
-    def deleted_before(*given):
-        shutil.rmtree(root, ignore_errors=True)
-        return wrapped(*given)
-
-    monkeypatch.setattr(owner, when, deleted_before)
-    with pytest.raises(FileNotFoundError, match="runs"):
-        write.write_report(judged, root / "report", print)
-    with pytest.raises(FileNotFoundError, match="runs"):
-        write_metrics(judged.results, root)
-    assert not root.exists()
 
 
 @pytest.mark.slow

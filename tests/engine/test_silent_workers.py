@@ -62,12 +62,6 @@ def test_progress_counts_and_not_the_length_of_a_job(workers):
 
 
 @pytest.mark.slow
-def test_without_a_limit_a_silent_worker_is_waited_for(workers):
-    workers((2, DONE))
-    assert _run(None) == [Done()]
-
-
-@pytest.mark.slow
 def test_a_driver_that_was_stopped_itself_ends_no_worker(workers, monkeypatch):
     """Ctrl-Z stops driver and workers alike; when they go on, much time has passed by the clock."""
     monkeypatch.setattr(pool, "_LOOK", 0.5)

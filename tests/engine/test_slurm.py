@@ -259,16 +259,3 @@ def test_a_head_is_queued_again_in_mid_training_and_resumes(slurm, table, tmp_pa
     assert (run.root / "metrics.csv").read_bytes() == table
     assert before.items() <= run.recorded().items(), "a recorded unit was made again"
     _nothing_left(slurm)
-
-
-def test_the_cable_of_a_node_is_cut_until_ray_gives_it_up_and_it_rejoins(slurm, table, tmp_path):
-    run = Run(slurm, tmp_path)
-    _wait(lambda: run.joined() == 1 and run.in_training() == 2 and run.recorded(), 600, "two trainings at once")
-    before = run.recorded()
-    slurm.cut_for(run.node, 75)
-    _wait(lambda: run.joined() == 2, 120, f"the node's return: {run.log('node')}{run.log('head')}")
-    run.finish()
-    assert "has left" in run.log("head")
-    assert (run.root / "metrics.csv").read_bytes() == table
-    assert before.items() <= run.recorded().items(), "a recorded unit was made again"
-    _nothing_left(slurm)

@@ -5,9 +5,7 @@ import csv
 import numpy as np
 import pytest
 import torch
-from bench.cli import main
 from bench.commands.new import PluginKind, write_template
-from bench.conformance import check
 from bench.registry import import_file
 from PIL import Image
 from safetensors.torch import load_file
@@ -25,19 +23,6 @@ def new(tmp_path, cli):
 
 
 @pytest.mark.slow
-def test_a_file_that_exists_is_not_overwritten(tmp_path, monkeypatch, refusal):
-    monkeypatch.chdir(tmp_path)
-    for kind in PluginKind:
-        assert main(["new", kind.value, f"my_{kind.name}", "--out", f"below/{kind.name}.py"]) == 0
-        before = (tmp_path / "below" / f"{kind.name}.py").read_text()
-        assert "$" not in before
-        compile(before, kind.name, "exec")
-        assert "already exists" in refusal("new", kind.value, "other", "--out", f"below/{kind.name}.py")
-        assert (tmp_path / "below" / f"{kind.name}.py").read_text() == before
-    assert "cannot be a name" in refusal("new", "method", "My-Method")
-
-
-@pytest.mark.slow
 def test_templates_pass_their_checks(cli, new):
     cli("test", "--method", "mine", "--plugin", new("method", "mine"))
     cli("test", "--dataset", "sets", "--plugin", new("dataset", "sets"))
@@ -46,13 +31,6 @@ def test_templates_pass_their_checks(cli, new):
     for kind in ("corruption", "scorer", "distribution"):
         rows = cli.json("list", f"{kind}s", "--check", "--plugin", new(kind, f"my_{kind}"))
         assert f"my_{kind}" in {row["name"] for row in rows}
-
-
-@pytest.mark.slow
-def test_the_template_of_a_method_has_a_confidence_that_training_keeps_alive(tmp_path):
-    path = tmp_path / "mine.py"
-    write_template(PluginKind.method, "mine", path)
-    check("confidence", import_file(path).Mine)
 
 
 @pytest.mark.slow

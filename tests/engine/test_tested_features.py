@@ -1,6 +1,5 @@
 """Tests of models on cached features of the backbone that they share: equal numbers, without the backbone."""
 
-import asyncio
 import shutil
 
 import pytest
@@ -8,18 +7,15 @@ import torch
 from bench.engine.corrupted_images import CorruptedImages
 from bench.engine.embedded_model import EmbeddedModel, TestedFeatures
 from bench.engine.inputs import EVALUATION, write_file
-from bench.engine.jobs import TestedFeaturesJob
 from bench.engine.networks import load_ensemble, load_model
 from bench.engine.running import Running
-from bench.engine.scheduler import Scheduler
+from bench.engine.scheduler import base_is_shared
 from bench.engine.training import run_training
-from bench.engine.worker import run_job
 from bench.methods._model import EmbeddingModel
 from bench.methods.backbones.registry import build_backbone
 from bench.methods.distributions import to_arrays
 from bench.planning.experiment import Experiment
 from bench.planning.plan import build_plans
-from bench.protocols._base import Tests
 from bench.site import Site
 from bench.store.check import damages
 from safetensors.torch import load_file, save_file
@@ -72,10 +68,8 @@ def _crops(site, severity=(0.0, 0.5)):
     return {"crop": CorruptedImages.of(images, "ndigit_smoke", "crop", severity)}
 
 
-def _embedded(site, record, running=None, **crops):
-    return EmbeddedModel.of(
-        *load_model(record.cell, record.unit, site), site, _crops(site, **crops), running or Running()
-    )
+def _embedded(site, record, shared=False):
+    return EmbeddedModel.of(*load_model(record.cell, record.unit, site), site, _crops(site), Running(), shared)
 
 
 def _ensemble(site, records):
@@ -143,7 +137,7 @@ def test_methods_with_other_heads_are_tested_on_the_same_features(copy, trained,
 
 
 @pytest.mark.slow
-def test_heads_on_a_trained_base_read_features_that_a_job_has_made(tmp_path, no_backbone):
+def test_heads_on_a_trained_base_read_features_that_a_test_has_kept(tmp_path, no_backbone):
     site = Site(results=str(tmp_path / "runs"))
     site.store.mark("reality_check", 1)
     records = _train(site, "pfe", "laplace", frozen=False)
@@ -153,9 +147,11 @@ def test_heads_on_a_trained_base_read_features_that_a_job_has_made(tmp_path, no_
     before = sorted(base.iterdir())
     _assert_same(_embedded(site, heads[0]), directly[0])
     assert sorted(base.iterdir()) == before  # the features of a base with one head would serve nobody
-    jobs = [TestedFeaturesJob(spec=heads[0].spec, tests=Tests(), kind=kind, site=site) for kind in ("", "crop")]
-    for job in jobs:
-        run_job(job, lambda event: None)
+    aside = base.rename(tmp_path / "aside")
+    _assert_same(_embedded(site, heads[0], shared=True), directly[0])
+    assert not base.exists()  # a folder of features alone is no training
+    aside.rename(base)
+    _embedded(site, heads[0], shared=True)
     made = sorted(path.name.split("-")[1] for path in base.glob("features-*") if path not in before)
     assert made == SPLITS
     assert damages(site.store.root) == []
@@ -164,9 +160,6 @@ def test_heads_on_a_trained_base_read_features_that_a_job_has_made(tmp_path, no_
         _assert_same(_embedded(site, head), expected)
     with pytest.raises(AssertionError, match="the backbone has run"):
         _embedded(site, records["cosface"])  # a model that trains its backbone has no cache
-    shutil.rmtree(base)
-    run_job(jobs[0], lambda event: None)
-    assert not base.exists()  # a folder of features alone is no training
 
 
 @pytest.fixture
@@ -211,34 +204,11 @@ def test_validation_features_of_another_scale_are_not_taken(few):
 
 def test_features_made_in_smaller_chunks_for_lack_of_memory_are_not_kept(few):
     site, load = few
-    assert load(chunk=20).shape[0] == 40
+    assert load(chunk=20) is None
     assert _files(site) == ["directions64", "evaluation", "view0"]
 
 
-class Recorder:
-    """Workers that note the jobs for features and do nothing else."""
-
-    def __init__(self):
-        self.jobs = []
-
-    async def run(self, job, on_epoch=None, priority=(), begin=None):
-        self.jobs.append(job)
-
-
-@pytest.mark.parametrize(
-    ("frozen", "methods", "made"), [(True, ("cosface", "pfe"), 2), (False, ("pfe", "laplace"), 2), (False, ("pfe",), 0)]
-)
-def test_features_that_several_tests_read_are_made_once(trained, frozen, methods, made):
-    site, _ = trained
-    plans = _plans(site, *methods, frozen=frozen)
-    workers = Recorder()
-    base = plans[0].train_specs({}, 0, None)
-    specs = {plan.cell.method: plan.train_specs({}, 0, base if plan.base else None)[0] for plan in plans}
-
-    async def ask():
-        scheduler = Scheduler(plans, site, workers, None)
-        tested = [plan for plan in plans if plan.cell.method in methods]
-        await asyncio.gather(*(scheduler._tested_features(plan, specs[plan.cell.method]) for plan in 2 * tested))
-
-    asyncio.run(ask())
-    assert sorted(job.kind for job in workers.jobs) == ["", "crop"][:made]
+@pytest.mark.parametrize(("methods", "shared"), [(("pfe", "laplace"), {"pfe", "laplace"}), (("pfe",), set())])
+def test_features_of_a_trained_base_are_kept_if_several_heads_are_on_it(trained, methods, shared):
+    plans = _plans(trained[0], *methods, frozen=False)
+    assert {plan.cell.method for plan in plans if base_is_shared(plan, plans)} == shared

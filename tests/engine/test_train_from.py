@@ -3,10 +3,8 @@
 import pytest
 import torch
 from bench.engine.inputs import AugmentedImages
-from bench.engine.jobs import FeaturesJob
 from bench.engine.networks import load_model
 from bench.engine.training import Trainer, run_training
-from bench.engine.worker import run_job
 from bench.errors import UnitFailed, UserError
 from bench.methods.backbones.registry import build_backbone
 from bench.planning.experiment import Experiment
@@ -42,7 +40,7 @@ def _caches(site):
 
 
 class _Images(AugmentedImages):
-    """The images of the cached views, drawn as the maps are."""
+    """The images of the cached views of a training, drawn as the maps are."""
 
     def __init__(self, of):
         super().__init__(of.data, of.augmentation, "cpu", of.running)
@@ -67,7 +65,7 @@ def test_it_is_a_training_end_to_end_with_these_layers_frozen(site, monkeypatch,
     # Adam would turn gradients that are 0 but for rounding into whole steps.
     spec = _specs(site, "cosface", set=(*SHORT, "optim.optimizer=sgd"))["cosface"]
     cached, frozen = Trainer(spec, site), Trainer(spec, site)
-    frozen.inputs = _Images(frozen.inputs)
+    frozen.inputs = _Images(frozen)
     frozen.model.reads_maps = False  # the whole network runs, and what precedes the stage has no gradients
     for trainer in (cached, frozen):
         trainer.resume_or_start()
@@ -97,20 +95,15 @@ def test_methods_and_seeds_share_the_maps_and_a_head_uses_the_trained_base(site)
     assert raw.shape == (2, 64)
 
 
-def test_the_base_of_a_head_alone_is_trained_from_there_too(site):
-    assert {name: spec.train_from for name, spec in _specs(site, "pfe").items()} == {"cosface": STAGE, "pfe": ""}
-    assert {plan.pinned.settings["model.train_from"] for plan in _plans(site, "pfe")} == {STAGE}
-
-
 @pytest.mark.slow
 def test_a_damaged_view_is_made_again_and_a_training_makes_the_missing_one(site):
     spec = _specs(site, "cosface")["cosface"]
-    run_job(FeaturesJob(spec=spec, view=1, site=site), lambda event: None)
-    assert _caches(site) == ["evaluation", "view1"]
-    damaged = next(site.store.root.glob(".features/*/view1-*"))
+    run_training(spec, site, lambda epoch: None)
+    assert _caches(site) == ["evaluation", "view0", "view1"]
+    damaged, missing = (next(site.store.root.glob(f".features/*/view{view}-*")) for view in (1, 0))
     written = damaged.read_bytes()
     damaged.write_bytes(written[:-2] + b"\1\1")
-    run_job(FeaturesJob(spec=spec, view=1, site=site), lambda event: None)
+    missing.unlink()
     run_training(spec, site, lambda epoch: None)
     assert _caches(site) == ["evaluation", "view0", "view1"]
     assert damaged.read_bytes() == written
@@ -150,8 +143,3 @@ def test_what_does_not_fit_is_refused_in_one_line(site, changes, said):
     with pytest.raises(UserError, match=said) as caught:
         _plans(site, "cosface", **changes)
     assert "\n" not in str(caught.value)
-
-
-def test_layers_at_random_weights_are_not_kept(site):
-    with pytest.raises(UserError, match="would stay at random weights; give --weights"):
-        _plans(site.model_copy(update={"weights": None}), "cosface")

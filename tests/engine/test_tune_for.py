@@ -8,11 +8,10 @@ import pytest
 import torch
 from bench.datasets.corruptions._base import draw_quality
 from bench.engine.corrupted_images import crop_auroc
-from bench.engine.estimate import Estimate
 from bench.engine.networks import load_model
 from bench.engine.running import Running
 from bench.engine.training import run_training
-from bench.engine.tuning import Told, choose, objectives, propose, tuning_note
+from bench.engine.tuning import Told, choose, propose
 from bench.errors import UnitFailed, UserError
 from bench.planning.experiment import Experiment
 from bench.planning.plan import build_plans
@@ -58,14 +57,6 @@ def test_proposals_for_two_objectives_depend_on_the_records_alone(sampler):
     assert first == again
     assert all(SPACE[name].low <= value <= SPACE[name].high for name, value in first.items())
     assert propose(("s",), SPACE, sampler, 15, _told(False), asked, 1) != first
-
-
-def test_both_begin_as_one_does():
-    """The random trials before the model of the search are those of every study of the method."""
-    for number in range(3):
-        assert propose(("s",), SPACE, "gp", number, _told(True, 4), [], 2) == propose(
-            ("s",), SPACE, "gp", number, _told(False, 4), []
-        )
 
 
 def test_failed_trials_count_as_the_worst_of_each_objective():
@@ -129,22 +120,6 @@ def test_the_chosen_trial(tune_for, trials, number):
     assert choose(tune_for, records[::-1]).number == number
 
 
-@pytest.mark.parametrize("tune_for", ["retrieval", "confidence", "both"])
-def test_nothing_is_chosen_if_every_trial_failed(tune_for):
-    assert choose(tune_for, [_trial(0), _trial(1)]) is None
-    assert choose(tune_for, []) is None
-    assert objectives(tune_for, _trial(0)) is None
-
-
-def test_the_note_next_to_the_bar_names_what_was_chosen(tmp_path):
-    shown = {}
-    for tune_for in ("retrieval", "both"):
-        plan = _plans(tmp_path, "cosface", tune_for=tune_for, trials=8)["cosface"]
-        shown[tune_for] = tuning_note(plan, [_trial(0, 0.5, 0.75), _trial(1)], _trial(0, 0.5, 0.75))
-    assert shown["retrieval"] == "2/8 trials, best val MAP@R 0.5000, 1 failed"
-    assert shown["both"] == "2/8 trials, chosen: val MAP@R 0.5000, confidence AUROC 0.7500, 1 failed"
-
-
 # Plans
 
 
@@ -169,14 +144,6 @@ def test_trials_are_told_apart_by_what_is_tuned_for_and_seeds_are_not(tmp_path):
     assert _plans(tmp_path, "pfe,cosface", tune_for="both")["cosface"].tune_for == "both"
 
 
-def test_trials_see_the_crops_of_the_preset_whatever_is_tested(tmp_path):
-    usual, other = (
-        _plans(tmp_path, "cosface", tune_for="both", corruptions=kinds)["cosface"] for kinds in ((), ("blur", "crop:4"))
-    )
-    assert usual.template.crop_confidence == (0.0, 0.5)
-    assert usual.template.id == other.template.id
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -190,12 +157,6 @@ def test_what_cannot_be_tuned_for_confidence_is_refused(tmp_path, options, messa
     with pytest.raises(UserError, match=f"^--tune-for both: .*{message}") as caught:
         _plans(tmp_path, "cosface", tune_for="both", **options)
     assert "\n" not in str(caught.value)
-
-
-def test_the_estimate_counts_what_trials_measure(tmp_path):
-    plan = _plans(tmp_path, "cosface", trials=8, seeds=2)["cosface"]
-    without, measuring = (Estimate(0.1, 0.1, 10.0, 0.0, seconds, 1.0, 0.0, 0) for seconds in (0.0, 2.0))
-    assert measuring.total(plan) == without.total(plan) + 8 * 2.0
 
 
 # The measurement
@@ -302,9 +263,3 @@ def test_a_study_for_both_is_the_same_after_an_end_in_between_and_shares_nothing
         "sampler=tpe",
         "sampler=tpe; tune_for=both",
     }
-
-
-def test_every_trial_failing_ends_the_study_with_the_reason(tmp_path, monkeypatch):
-    outcomes, _ = _drive(tmp_path, [Fake(fails=("cosface",))], monkeypatch, **_asked("both", trials=5))
-    assert "all 5 trials failed; first reason: nan" in outcomes[0].failures[0].reason
-    assert {trial.state for trial in _trials(tmp_path).values()} == {"failed"}

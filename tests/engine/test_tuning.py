@@ -73,21 +73,6 @@ def test_defaults_outside_the_space_are_moved_to_its_edge():
     assert moved == {"method.scale": 0.1, "method.margin": 0.0, "optim.epochs": 4}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("sampler", "most"), [("gp", 9), ("tpe", 17)])
-def test_the_half_of_the_space_where_every_trial_fails_is_left(sampler, most):
-    """The value rises towards the half that fails; unheard, 20 and more of the last 28 trials are asked there."""
-    space = {"a": Range(0.0, 1.0), "b": Range(0.0, 1.0)}
-    told = []
-    for start in range(0, 40, 4):
-        asked = []
-        for number in range(start, start + 4):
-            asked.append(propose(("half",), space, sampler, number, told, asked))
-        told += [Told(params=p, values=None if p["a"] > 0.5 else (p["a"] - (p["b"] - 0.3) ** 2,)) for p in asked]
-    assert sum(trial.values is None for trial in told[12:]) <= most
-    assert max(trial.values for trial in told if trial.values is not None) > (0.4,)
-
-
 def _planted(bad, seed, trials=16):
     """Distances in decades from the optimum of proposals 11 to 16 of a study whose upper fifth of rates diverges."""
     rates, told = {"lr": Range(1e-5, 1.0, log=True)}, []
@@ -132,11 +117,6 @@ def test_only_what_is_far_off_is_told_as_a_failure(monkeypatch):
     assert _heard(monkeypatch, bad) == [*losses, *[min(losses)] * 3]
     # One good trial among many that diverge, and one that diverges among equal ones.
     assert _heard(monkeypatch, [(-1.0,), (-1e8,), (-2e8,), (-1e20,)])[:3] == [(-1.0,), (-1e8,), (-2e8,)]
-
-
-def test_a_study_of_failures_alone_goes_on():
-    told = [Told(params={"b": 0.1 * number}, values=None) for number in range(1, 6)]
-    assert 0 <= propose(("s",), {"b": SPACE["b"]}, "gp", 5, told, [])["b"] <= 1
 
 
 def _rates(model, lr_objective):

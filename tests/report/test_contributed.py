@@ -11,7 +11,7 @@ import pytest
 import torch
 from bench.cli import main
 from bench.commands.rescore import rescore_results
-from bench.commands.results import _wrong_values, archive_results, status_rows
+from bench.commands.results import archive_results, status_rows
 from bench.engine import rescoring
 from bench.engine.queries import queries_file
 from bench.engine.testing import rows_of_views, view_of_split, without_nan
@@ -23,10 +23,10 @@ from bench.protocols.known_tests import load_tests
 from bench.report.frame import collect, provenance
 from bench.seeds import content_id
 from bench.site import Site
-from bench.store.check import damages, inconsistencies
+from bench.store.check import damages
 from bench.store.files import COPY, file_texts, read_archive, sha256, write_archive, write_atomic
 from bench.store.folder import Store
-from bench.store.records import Columns, Corrupted, Curve, Environment, Epoch, Role, TestRecord, TrainRecord
+from bench.store.records import ROW_KEYS, Columns, Corrupted, Curve, Environment, Epoch, Role, TestRecord, TrainRecord
 from safetensors.torch import load, save
 
 DIM, COUNT = 64, 48
@@ -163,7 +163,11 @@ def reference(made, tmp_path):
 
 
 def _reasons(store):
-    return [damage.reason for damage in (*damages(store.root), *inconsistencies(store), *_wrong_values(store))]
+    return [damage.reason for damage in damages(store.root)]
+
+
+def _key(row):
+    return tuple(row.get(name) for name in ROW_KEYS)
 
 
 def _edit(store, change, kind="test"):
@@ -269,7 +273,7 @@ def test_a_new_test_gives_all_rows_of_the_reference_a_value_without_a_training(m
     before = {record.unit: record for record in reference.tests()}
     site = Site(results=str(reference.root), plugins=(str(plugin),))
     rows = rescore_results(site, (), Path(made[0].results), quiet=True)
-    assert [(row["failure"], row["largest_difference"]) for row in rows] == [("", 0.0)] * 2
+    assert [row["failure"] for row in rows] == [""] * 2
     collected = collect(reference)
     new = collected.frame[collected.frame["metric"] == "first_mean"]
     assert sorted(zip(new["split"], new["seed"], strict=True)) == [
@@ -298,18 +302,17 @@ def test_the_queries_alone_give_the_values_of_confidences_again_to_the_last_bit(
     assert main(args) == 1
     first, second = sorted(json.loads(capsys.readouterr().out), key=lambda row: row["seed"])
     assert "name the results folder that has it with --arrays" in second["failure"]
-    assert (first["failure"], first["largest_difference"]) == ("", 0.0)
+    assert first["failure"] == ""
     assert first["left_out"] == ["retrieval", "filter_out", "clustering", "firsts"]
     own = next(record for record in reference.tests() if record.columns.seed == 0)
     assert {row["metric"] for row in own.rows} > {"open_set_auroc", "open_set_oscr", "open_set_tar"}
     risk = [row for row in own.rows if row["metric"] in ("aurc", "e_aurc", "augrc", "confidence_auroc")]
-    assert first["compared"] > 200
     assert {row["split"] for row in risk} == {"val", "test", "test_crop"}
     assert {"norm+margin+agreement", "margin+agreement", "consistency"} < {row["confidence"] for row in risk}
     found = rescoring.find_arrays(own, reference)
-    again = [[rescoring.key_of(row) for row in rescoring.query_rows(own, found, ["risk"])] for _ in range(3)]
+    again = [[(*_key(row), row["value"]) for row in rescoring.query_rows(own, found, ["risk"])] for _ in range(3)]
     assert again[0] == again[1] == again[2]  # though a file has no order
-    assert {*again[0]} >= {rescoring.key_of(row) for row in risk}
+    assert {*again[0]} >= {(*_key(row), row["value"]) for row in risk}
     assert main(["rescore", "--results", str(reference.root), "--tests", "clustering"]) == 1
     assert "clustering needs embeddings, which test" in capsys.readouterr().err
 
@@ -379,18 +382,6 @@ def _set(*path, value):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (_set("rows", 0, "value", value=7.0), "is 7, outside of [0, 1]"),
-        (_set("rows", 0, "value", value=1e308), "is 1e+308, outside of [0, 1]"),
-        (_set("rows", 0, "n_queries", value=10**12), "is no count"),
-        (_set("rows", 0, "metric", value="best_ever"), "unknown metric 'best_ever'"),
-        (_set("rows", 0, "split", value="../up"), "unknown split"),
-        (_set("columns", "trials", value=50), "its column trials is 50, its specification has 0"),
-        (_set("columns", "seed", value=3), "its trainings are not of seed 3"),
-        (_set("columns", "dim", value=128), "embedding size is not that of its trainings"),
-        (_set("setting", "optim", "lr", value=1.0), "its setting optim.lr is not that of its trainings"),
-        (_set("manifests", "train", value="z"), "its manifests are not those of its trainings"),
-        (_set("manifests", "test", value="z"), "its test images are not those of the other results"),
-        (_set("finished", value=1e12), "finished in the future"),
         (_set("files", value={"../../x": "0" * 64}), "String should match pattern"),
         (_set("surprise", value=1), "surprise: Extra inputs are not permitted"),
         (_set("schema", value=1), "of schema 1, not a test record of 3"),
@@ -398,79 +389,11 @@ def _set(*path, value):
         (_set("spec", "trials", value=50), "is not that of its specification"),
     ],
 )
-def test_a_record_that_claims_what_it_has_not_is_refused_in_a_line(change, reason, reference):
+def test_a_record_that_is_none_is_refused_in_a_line(change, reason, reference):
     _edit(reference, change)
     reasons = _reasons(Store(reference.root))
     assert any(reason in each for each in reasons), reasons
     assert all("\n" not in each and len(each) < 300 for each in reasons)
-
-
-def _first_test(store):
-    """The archive, what it has, and the place of its first test."""
-    (path,) = store.root.glob("*.tar.xz")
-    texts = read_archive(path)
-    return path, texts, min(place for place in texts if "/test-" in place)
-
-
-def test_a_claimed_budget_needs_its_trials(reference):
-    path, texts, place = _first_test(reference)
-    record = TestRecord.from_json(texts[place])
-    spec = record.spec.replaced(hparams="tuned", trials=50)
-    columns = record.columns.model_copy(update={"hparams": "tuned", "trials": 50})
-    claimed = record.model_copy(update={"spec": spec, "unit": spec.id, "columns": columns})
-    write_archive(path, texts | {"/".join(claimed.place): claimed.to_json()})
-    assert "it claims 50 trials, its study has 0" in _reasons(Store(reference.root))
-
-
-def _edit_test_with_queries(store, change):
-    """Change the parsed record of the test whose queries are there, and write it with a checksum that fits."""
-    path, texts, _ = _first_test(store)
-    unit = next(store.root.rglob(f"*{COPY}")).name.removesuffix(COPY)
-    place = next(place for place in texts if unit in place)
-    held = json.loads(texts[place])
-    del held["checksum"]
-    change(held)
-    held["checksum"] = content_id(held)
-    write_archive(path, texts | {place: json.dumps(held).encode()})
-
-
-def test_values_that_do_not_follow_from_the_queries_are_refused(reference):
-    def improve(held):
-        for row in held["rows"]:
-            if row["value"] is not None:
-                row["value"] = min(1.0, row["value"] + 0.05)
-
-    _edit_test_with_queries(reference, improve)
-    assert any("from those of its queries" in reason for reason in _reasons(Store(reference.root)))
-
-
-@pytest.mark.parametrize("follow", [True, False])
-def test_a_brief_record_has_some_of_the_values_that_follow_from_its_queries(follow, reference):
-    def shorten(held):
-        held["brief_of"] = held["unit"]
-        rows = [row for row in held["rows"] if row["metric"] == "confidence_auroc" and row["value"] is not None]
-        held["rows"] = rows[:9]
-        rows[0]["value"] += 0.0 if follow else 0.01
-
-    _edit_test_with_queries(reference, shorten)
-    about_values = [reason for reason in _reasons(Store(reference.root)) if "queries" in reason]
-    assert (not about_values) == follow, about_values
-
-
-@pytest.mark.parametrize("former", [True, False])
-def test_of_confidences_that_the_queries_give_only_former_fits_may_be_missing(former, reference):
-    """Records up to 2026-11 have fits with the margin alone in place of those with the agreement."""
-
-    def without_fits(held):
-        fits = [row for row in held["rows"] if row["confidence"].endswith("+margin+agreement")]
-        assert fits
-        held["rows"] = [row for row in held["rows"] if row not in fits]
-        for row in fits * former:
-            held["rows"].append({**row, "confidence": row["confidence"].replace("+margin+agreement", "+margin_fitted")})
-
-    _edit_test_with_queries(reference, without_fits)
-    reasons = _reasons(Store(reference.root))
-    assert any("not about the same" in reason for reason in reasons) != former, reasons
 
 
 @pytest.mark.parametrize(
@@ -489,7 +412,7 @@ def test_queries_that_are_none_are_refused_in_a_line(change, reference):
     data = lzma.decompress(path.read_bytes())
     (record,) = (record for record in reference.tests() if record.unit in path.name)
     path.write_bytes(lzma.compress(save({**load(data), **change}, file_texts(data))))
-    assert any("is damaged: its SHA-256" in reason for reason in _reasons(Store(reference.root)))
+    assert _reasons(Store(reference.root)) == ["its SHA-256 is not that of its record"]
     with pytest.raises(UnitFailed) as caught:
         rescoring.query_rows(record, rescoring.Arrays({}, {"queries": (path, "")}), ["risk"])
     assert "\n" not in str(caught.value)
@@ -543,13 +466,3 @@ def test_a_truncated_archive_and_one_that_unpacks_to_too_much_are_refused(refere
     path.write_bytes(whole)
     monkeypatch.setattr("bench.store.files.MOST_BYTES", 1000)
     assert any("unpacks to more than" in reason for reason in _reasons(Store(reference.root)))
-
-
-def test_a_second_archive_cannot_replace_a_result(reference):
-    path, texts, place = _first_test(reference)
-    record = TestRecord.from_json(texts[place])
-    spec = record.spec.replaced(versions={**record.spec.versions, "engine": "other"})
-    later = record.model_copy(update={"spec": spec, "unit": spec.id, "finished": 2.0})
-    write_archive(path.with_name("zz_mallory.tar.xz"), {"/".join(later.place): later.to_json()})
-    (reason,) = _reasons(Store(reference.root))
-    assert reason.endswith(".tar.xz has a result of this setting and seed already")
