@@ -167,7 +167,7 @@ def repair_results(results: Path) -> None:
             if target is not None:
                 line = f"{damage.path.relative_to(results)}: {damage.reason}; moved to {target}"
                 typer.echo(printable(line), err=True)
-        store.mark_again()
+        store.mark()
 
 
 @contextlib.contextmanager

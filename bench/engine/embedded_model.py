@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
@@ -31,13 +31,12 @@ from ..methods.scorers.spec import DistributionScorer
 from ..protocols.ranking import MeanScorer, Scorer
 from ..seeds import content_id
 from ..site import Site
-from ..store.files import sha256
 from ..store.folder import FEATURES, RECORD
 from ..store.records import TrainRecord
-from ..store.specs import Cell, TrainSpec
+from ..store.specs import TrainSpec
 from .corrupted_images import CorruptedImages
-from .inputs import EVALUATION, cached, frozen_folder, whole_file
-from .networks import backbone_features, check_finite, embed
+from .inputs import cached, frozen_folder, whole_file
+from .networks import backbone_features, check_finite, embed, state_sha256
 from .running import PatientScorer, Running
 
 Images = ImageSet | CorruptedImages
@@ -72,7 +71,7 @@ class TestedFeatures:
         members: list[EmbeddingModel] = list(model.members) if isinstance(model, EnsembleModel) else [model]  # type: ignore[arg-type]
         if not all(member.backbone_frozen for member in members):
             return None
-        digests = {_digest(member.backbone) for member in members}
+        digests = {state_sha256(member.backbone) for member in members}
         if len(digests) > 1:
             return None
         if spec.backbone == GIVEN:
@@ -81,8 +80,7 @@ class TestedFeatures:
             data = site.dataset(spec.dataset, spec.view).train_val(spec.fold, spec.folds)
             folder, prefix = frozen_folder(spec, site, data), ""
         elif spec.base is not None:
-            base = Cell(spec.protocol, spec.dataset, spec.base.method)
-            folder, prefix = site.store.unit_dir(base, "train", spec.base.unit), FEATURES
+            folder, prefix = site.store.unit_dir(spec.base_cell, "train", spec.base.unit), FEATURES
             if not (folder / RECORD).exists():  # packed, or from elsewhere: a folder of features alone is no training
                 return None
         else:
@@ -95,8 +93,6 @@ class TestedFeatures:
         They are None if there are none and none are to be made, if memory ran out with chunks of the usual size, or,
         without ``wait``, if another process makes them.
         """
-        if split == "val" and (shared := self._evaluation()) is not None:
-            return shared
         if not make and not any(self.folder.glob(f"{self.prefix}{split}-*")):  # a key takes time
             return None
         stem = f"{self.prefix}{split}-{self._key(images)}-"
@@ -114,15 +110,6 @@ class TestedFeatures:
             path = cached(self.folder, stem, made, self.running, wait) if make else whole_file(self.folder, stem)
             return None if path is None else load_file(path)["features"]
         return None
-
-    def _evaluation(self) -> Tensor | None:
-        """Features of the clean validation images, if trainings on the same backbone have made them."""
-        path = whole_file(self.folder, EVALUATION) if self.spec.frozen else None
-        if path is None:
-            return None
-        held = load_file(path)
-        scale: Tensor = getattr(self.backbone, "feature_scale", torch.ones(()))
-        return held["evaluation"] if torch.equal(held["scale"], scale.cpu()) else None
 
     def _key(self, images: Images) -> str:
         """Id of everything that the features of some images depend on."""
@@ -150,11 +137,6 @@ def splits_of(spec: TrainSpec, site: Site, corrupted: Mapping[str, CorruptedImag
         splits[f"test_{kind}"] = images
         splits[f"val_{kind}"] = CorruptedImages.of(validation, spec.dataset, kind, images.severity)
     return splits
-
-
-def _digest(backbone: nn.Module) -> str:
-    """SHA-256 of the weights and buffers of a backbone."""
-    return sha256(save({name: value.cpu().contiguous() for name, value in backbone.state_dict().items()}))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
 from ..datasets.view import View
@@ -23,9 +22,9 @@ from ..methods.backbones.registry import (
     poolings_of,
 )
 from ..seeds import seed_for
-from ..store.files import file_sha256, sha256
+from ..store.files import file_sha256
 from ..store.folder import RECORD, WEIGHTS
-from .networks import backbone_features
+from .networks import backbone_features, state_sha256
 from .trained import Network, SmallTransform
 
 Load = Callable[[Tensor], Tensor]
@@ -117,7 +116,6 @@ def bare_backbone(
 
     fit = "squash" if own.squash else "crop"
     view = View(image_size=size, resize=int(size / own.crop), fit=fit, interpolation=own.interpolation, upright=True)
-    digest = sha256(save({key: value.cpu().contiguous() for key, value in network.state_dict().items()}))
     held = f"{network.copy} weights sha256:{file_sha256(path)[:8]}" if path is not None else "random weights"
     about = f"{name}, {held}, {pooling or known[0]} pooling, {size} x {size} pixels, {own.interpolation} {fit}"
-    return Encoder(view, run, None, about, digest)
+    return Encoder(view, run, None, about, state_sha256(network))

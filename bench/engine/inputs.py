@@ -51,9 +51,6 @@ GATHERED = 8
 LOOK = 1.0
 """Seconds between two signs of life of a process that waits for features that another one makes."""
 
-EVALUATION = "evaluation-"
-"""Start of the name of the file with the features of the validation images as they are."""
-
 
 def generator(*axes: str | int) -> torch.Generator:
     """Random generator on the CPU, seeded by the given names and numbers alone, such as data set and seed."""
@@ -245,7 +242,7 @@ class FrozenBackbone:
             scale: Tensor = getattr(backbone, "feature_scale", torch.ones(()))
             return {"evaluation": features, "scale": scale.cpu()}
 
-        return cached(self.folder, EVALUATION, made, self.running)
+        return cached(self.folder, "evaluation-", made, self.running)
 
     def _bare(self) -> nn.Module:
         """The backbone with its starting weights, or what precedes a stage of it, in evaluation mode."""

@@ -53,9 +53,7 @@ class TrainJob(_Message):
     def inputs(self) -> tuple[Path, ...]:
         """Files of other units that it reads: the weights and the record of the base."""
         base = self.spec.base
-        if base is None:
-            return ()
-        return _files(self.site, self.spec.cell._replace(method=base.method), base.unit)
+        return () if base is None else _files(self.site, self.spec.base_cell, base.unit)
 
     @property
     def outputs(self) -> tuple[Path, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
@@ -18,6 +18,7 @@ from ..methods.distributions.arrays import from_arrays, to_arrays
 from ..protocols.recipes._base import Optim
 from ..seeds import seed_for, seed_generators
 from ..site import Site
+from ..store.files import sha256
 from ..store.records import TrainRecord
 from ..store.specs import Cell, TrainSpec
 from .running import Running, in_chunks
@@ -113,6 +114,11 @@ def restored(record: TrainRecord, weights: Path, site: Site) -> EmbeddingModel:
     model = build_model(record.spec, bare, record.num_classes, record.channels)
     model.load_state_dict(load_file(weights))
     return model.eval()
+
+
+def state_sha256(network: nn.Module) -> str:
+    """SHA-256 of the weights and buffers of a network."""
+    return sha256(save({name: value.cpu().contiguous() for name, value in network.state_dict().items()}))
 
 
 def trained_record(cell: Cell, unit: str, site: Site) -> TrainRecord:

@@ -121,8 +121,7 @@ class RayWorkers(Pool):
         import ray
 
         self._end_looking()
-        starting = [member.starting for member in self._members.values() if member.starting is not None]
-        tasks = [task for task in (self._watching, *starting) if task is not None]
+        tasks = [task for task in (self._watching, *(each.starting for each in self._members.values())) if task]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -132,9 +131,6 @@ class RayWorkers(Pool):
             atexit.register(os._exit, 1)
             return
         await super().stop()
-        for member in self._members.values():
-            for worker in member.workers:
-                await worker.stop()
         ray.shutdown()
 
     async def _watch(self, seen: asyncio.Queue[list[Node]], driver: asyncio.Task[object]) -> None:

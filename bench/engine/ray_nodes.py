@@ -189,19 +189,22 @@ def connect(address: str) -> bool:
     return os.environ["RAY_AUTH_MODE"] == "token"
 
 
+ADVICE = {
+    "Could not find any running Ray instance": "this machine belongs to no Ray cluster; start one (`ray start --head`),"
+    " or join one on this machine",
+    "ersion mismatch": "nodes and driver need the same Ray and Python: {said}",
+    "Failed to connect": "{said}: is it running, and is its token the same as here (RAY_AUTH_MODE=token,"
+    " RAY_AUTH_TOKEN_PATH)?",
+    "node_ip_address": "this machine is no node of that cluster; run `ray start --address=HOST:PORT` here first",
+    "this IP address": "this machine is no node of that cluster; run `ray start --address=HOST:PORT` here first",
+}
+"""What to do, by what Ray says."""
+
+
 def _advice(error: Exception) -> str:
     said = " ".join(str(error).split()) or type(error).__name__
-    if "Could not find any running Ray instance" in said:
-        return "this machine belongs to no Ray cluster; start one (`ray start --head`), or join one on this machine"
-    if "ersion mismatch" in said:
-        return f"nodes and driver need the same Ray and Python: {shortened(said, 200)}"
-    if "Failed to connect" in said:
-        return (
-            f"{said[:80]}: is it running, and is its token the same as here (RAY_AUTH_MODE=token, RAY_AUTH_TOKEN_PATH)?"
-        )
-    if "node_ip_address" in said or "this IP address" in said:
-        return "this machine is no node of that cluster; run `ray start --address=HOST:PORT` here first"
-    return shortened(said, 200)
+    advice = next((text for part, text in ADVICE.items() if part in said), "{said}")
+    return advice.format(said=shortened(said, 200))
 
 
 def _check_reachable(address: str) -> None:

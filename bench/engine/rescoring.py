@@ -36,6 +36,8 @@ from .testing import draw_seed, mean_rows, noise_of, options_of, rows_of_views, 
 if TYPE_CHECKING:
     from ..datasets.dataset import ImageSet
 
+WHERE = "name the results folder that has it with --arrays, or let the command that made it make it again"
+
 OF_IMAGES = frozenset({"soft_labels", "posterior"})
 """What a test may need of the images themselves, which no array file has."""
 
@@ -70,10 +72,7 @@ def rescore(record: TestRecord, site: Site, groups: Sequence[str], arrays: Store
     of_queries = [name for name in groups if name in kept]
     of_embeddings = [name for name in groups if found.embeddings and name not in of_queries]
     if not of_queries and not of_embeddings:
-        raise UnitFailed(
-            f"{min(groups)} needs embeddings, which test {record.unit} has not kept: {_make_again(record, site.store)}"
-        )
-    options = _trained_options(record, found, site, arrays)
+        raise UnitFailed(f"{min(groups)} needs embeddings, which test {record.unit} has not kept: {WHERE}")
     scorers = scorers_of(record)
     entries = {"engine": versions.engine("testing")}
     entries |= {f"test.{name}": versions.test(name) for name in groups}
@@ -83,7 +82,6 @@ def rescore(record: TestRecord, site: Site, groups: Sequence[str], arrays: Store
         versions={name: versions.version(entry) for name, entry in entries.items()},
         groups=tuple(sorted(groups)),
         arrays={name: digest for name, (_, digest) in (found.embeddings | found.queries).items()},
-        options=options,
     )
     done = site.store.rescored(record.cell, spec.id)
     if done is not None:
@@ -91,9 +89,8 @@ def rescore(record: TestRecord, site: Site, groups: Sequence[str], arrays: Store
     rows = query_rows(record, found, of_queries)
     computable = scorers
     if of_embeddings:
-        paths = [path for path, _ in found.embeddings.values()]
-        models = [read_model(path, record.role.primary_scorer, of) for path, of in zip(paths, options)]
-        computable = tuple(name for name in scorers if _is_computable(name, options))
+        models = [read_model(path, record.role.primary_scorer) for path, _ in found.embeddings.values()]
+        computable = tuple(name for name in scorers if not get_scorer(name).options)
         rows += stored_rows(record, models, of_embeddings, computable, site)
     without = [name for name in groups if name not in (*of_queries, *of_embeddings)]
     made = RescoreRecord(
@@ -114,10 +111,6 @@ def scorers_of(record: TestRecord) -> tuple[str, ...]:
     return tuple(dict.fromkeys([record.role.primary_scorer, "cosine", *record.spec.scorers]))
 
 
-def _is_computable(scorer: str, options: Iterable[Mapping[str, float]]) -> bool:
-    return all(set(get_scorer(scorer).options) <= of.keys() for of in options)
-
-
 def find_arrays(record: TestRecord, store: Store, other: Store | None = None) -> Arrays:
     """Files of a test, checked for their SHA-256.
 
@@ -136,16 +129,8 @@ def find_arrays(record: TestRecord, store: Store, other: Store | None = None) ->
         found = found._replace(queries={})
     if not found.embeddings and not found.queries:
         missing = min(owner.files, default="embeddings.safetensors")
-        raise UnitFailed(f"{missing} of test {owner.unit} is missing; {_make_again(owner, store)}")
+        raise UnitFailed(f"{missing} of test {owner.unit} is missing; {WHERE}")
     return found
-
-
-def _make_again(record: TestRecord, store: Store) -> str:
-    """What to do if a file of a test is missing."""
-    archived = store.archive_of(record.cell, "test", record.unit)
-    return (
-        "name the results folder that has it with --arrays" if archived else "the command that made it makes it again"
-    )
 
 
 def _find(record: TestRecord, kind: str, stores: Iterable[Store]) -> dict[str, tuple[Path, str]]:
@@ -173,33 +158,16 @@ def _owner(record: TestRecord, store: Store) -> TestRecord:
     return next(same, record)
 
 
-def _trained_options(
-    record: TestRecord, found: Arrays, site: Site, other: Store | None
-) -> tuple[dict[str, float], ...]:
-    """Trained parameters of the method's scorer, one mapping per file of embeddings; empty if it has or keeps none."""
-    if not any(get_scorer(name).options for name in scorers_of(record)):
-        return tuple({} for _ in found.embeddings)
-    joint = record.columns.ensemble == "seeds"
-    units = record.spec.train[:1] if joint else record.spec.train
-    return tuple(trained_options(record.trained_cell, unit, site, other) for unit, _ in zip(units, found.embeddings))
-
-
-def trained_options(cell: Cell, unit: str, site: Site, other: Store | None = None) -> dict[str, float]:
+def trained_options(cell: Cell, unit: str, site: Site) -> dict[str, float]:
     """Trained parameters of a method's scorer, from the weights of a training; empty if these are not there."""
-    for place in filter(None, (site.store, other)):
-        try:
-            model, _ = load_model(cell, unit, site.model_copy(update={"results": str(place.root)}))
-        except (FileNotFoundError, DamagedFile):
-            continue
-        return {name: float(value) for name, value in model.scorer_options().items()}
-    return {}
+    try:
+        model, _ = load_model(cell, unit, site)
+    except (FileNotFoundError, DamagedFile):
+        return {}
+    return {name: float(value) for name, value in model.scorer_options().items()}
 
 
-def _content(path: Path) -> bytes:
-    return unpacked(path) if path.suffix == ".xz" else path.read_bytes()
-
-
-def read_model(path: Path, own_scorer: str, options: Mapping[str, float]) -> StoredModel:
+def read_model(path: Path, own_scorer: str) -> StoredModel:
     """Read a file of embeddings of a test."""
     try:
         data = path.read_bytes()
@@ -223,7 +191,7 @@ def read_model(path: Path, own_scorer: str, options: Mapping[str, float]) -> Sto
             embeddings=embeddings,
             confidence=confidence,
             own_scorer=own_scorer,
-            options=options,
+            options={},
         )
     except queries.UNREADABLE as error:
         raise UnitFailed(f"{path} is no array file of a test: {first_line(error)}") from None
@@ -279,7 +247,7 @@ def views_of_queries(record: TestRecord, path: Path) -> dict[str, Embeddings]:
     """What a test has kept of every query in one of its files, by split."""
     dataset, seed = record.columns.dataset, record.columns.seed
     return queries.read_queries(
-        _content(path),
+        unpacked(path) if path.suffix == ".xz" else path.read_bytes(),
         seed=partial(draw_seed, dataset),
         noise=lambda ids: noise_of(ids, dataset, seed),
         options=options_of(record.spec.tests),

@@ -374,8 +374,7 @@ class Scheduler:
         if spec.caches_views:
             await self._once(("features",), partial(asyncio.to_thread, self.store.check_features))
         if spec.base is not None:
-            base = Cell(spec.protocol, spec.dataset, spec.base.method)
-            await asyncio.to_thread(self.store.check_caches, base, spec.base.unit)
+            await asyncio.to_thread(self.store.check_caches, spec.base_cell, spec.base.unit)
 
     async def _replicates(self, plan: Plan, seed: int) -> list[Specs]:
         """Specifications of the trained models of one seed; of an ensemble, those of all seeds of its base."""

@@ -37,6 +37,7 @@ from .queries import QUERIES, queries_file
 from .running import Running
 
 Model = EmbeddedModel | ConcatenatedModels
+Files = dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -327,20 +328,17 @@ def without_nan(item: SplitRow) -> SplitRow:
 
 def _columns(spec: TestSpec, cell: Cell, members: Sequence[EmbeddedModel]) -> Columns:
     train, joint = members[0].trained.spec, spec.ensemble == "seeds"
+    of_spec = {name: getattr(spec, name) for name in ("preset", "hparams", "trials", "pinned", "ensemble")}
     return Columns(
         protocol=cell.protocol,
-        preset=spec.preset,
         dataset=train.dataset,
         method=cell.method,
         base=train.method if joint else train.base.method if train.base else "",
         fidelity=members[0].method.form,
-        hparams=spec.hparams,
-        trials=spec.trials,
-        pinned=spec.pinned,
         backbone=train.backbone,
         dim=train.dim * (len(spec.train) if joint or spec.ensemble == "concatenated" else 1),
-        ensemble=spec.ensemble,
         seed=int(train.replicate),
+        **of_spec,
     )
 
 
@@ -392,23 +390,22 @@ def _keep_queries(
     folder: Path, members: Sequence[EmbeddedModel], views: Sequence[Mapping[str, Embeddings]], groups: Sequence[str]
 ) -> dict[str, str]:
     """Write what is known of every query, of several models one file each; SHA-256 by file name."""
-    files = {}
+    files: Files = {}
     for member, of_member in zip(members, views):
-        file = f"{QUERIES}{_fold(member, members)}.safetensors"
-        data = queries_file(of_member, groups)
-        write_atomic(folder / file, data)
-        files[file] = sha256(data)
+        files |= _write(folder, QUERIES, member, members, queries_file(of_member, groups))
     return files
 
 
-def _fold(member: EmbeddedModel, members: Sequence[EmbeddedModel]) -> str:
-    """End of the name of a file of one of several models."""
-    return f"-fold-{member.trained.spec.fold}" if len(members) > 1 else ""
+def _write(folder: Path, kind: str, member: EmbeddedModel, members: Sequence[EmbeddedModel], data: bytes) -> Files:
+    """Write a file of one of several models; its name and SHA-256."""
+    fold = f"-fold-{member.trained.spec.fold}" if len(members) > 1 else ""
+    write_atomic(folder / f"{kind}{fold}.safetensors", data)
+    return {f"{kind}{fold}.safetensors": sha256(data)}
 
 
 def _keep_arrays(folder: Path, members: Sequence[EmbeddedModel], images: TestImages) -> dict[str, str]:
     """Write embeddings and confidences of the test images, of several models one file each; SHA-256 by file name."""
-    files = {}
+    files: Files = {}
     for member in members:
         arrays = {"labels": images.images.labels}
         roles = {"queries": images.view.queries, "gallery": images.view.gallery}
@@ -422,8 +419,6 @@ def _keep_arrays(folder: Path, members: Sequence[EmbeddedModel], images: TestIma
             distribution, parameters = to_arrays(member.embeddings[split])
             confidences = {f"confidence.{key}": value for key, value in member.confidence[split].items()}
             arrays |= {f"{name}.{key}": value.contiguous() for key, value in {**parameters, **confidences}.items()}
-        file = f"embeddings{_fold(member, members)}.safetensors"
         data = save(arrays, {"distribution": distribution, "ids": "\n".join(images.images.ids)})
-        write_atomic(folder / file, data)
-        files[file] = sha256(data)
+        files |= _write(folder, "embeddings", member, members, data)
     return files

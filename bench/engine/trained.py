@@ -24,8 +24,7 @@ from ..methods._model import EmbeddingModel, EnsembleModel, NonFiniteEmbeddings
 from ..methods.backbones.registry import GIVEN
 from ..methods.distributions.arrays import to_arrays
 from ..site import Site
-from ..store.files import file_sha256
-from ..store.folder import RECORD, WEIGHTS, Store
+from ..store.folder import RECORD, WEIGHTS, Store, checked_training
 from ..store.hub import SCHEME, fetch
 from ..store.records import DamagedRecord, TestRecord, TrainRecord
 from ..store.specs import Cell
@@ -376,15 +375,7 @@ def open_network(folder: Path, site: Site) -> Network:
     """Open the network of a finished training, or of the test of an ensemble, by its folder."""
     if folder.name.startswith("test-"):
         return _open_ensemble(folder, site)
-    try:
-        record = TrainRecord.from_json((folder / RECORD).read_bytes())
-    except (OSError, DamagedRecord) as error:
-        reason = first_line(error)
-        raise UserError(f"{folder} is not a finished training ({reason}); `bench status` shows what exists") from None
-    if not (folder / WEIGHTS).exists():
-        raise UserError(f"{folder} has no {WEIGHTS}: tuning trials keep none; name a unit of the final seeds")
-    if file_sha256(folder / WEIGHTS) != record.files.get(WEIGHTS):
-        raise UserError(f"{folder / WEIGHTS} is damaged: {RECORD} has another SHA-256; the same command makes it again")
+    record = checked_training(folder)
     return Network(restored(record, folder / WEIGHTS, site), record, site, folder)
 
 

@@ -32,7 +32,7 @@ from ..site import Site
 from ..store.files import DamagedFile, read_sealed, sealed_file, sha256, write_atomic
 from ..store.folder import CHECKPOINT, WEIGHTS
 from ..store.records import Epoch, TrainRecord
-from ..store.specs import Cell, TrainSpec
+from ..store.specs import TrainSpec
 from .corrupted_images import crop_auroc
 from .environment import environment
 from .gpu import Read, room_for_pixels
@@ -155,8 +155,7 @@ class Trainer:
         """Load the trained base of a two-stage method, and return its folder; None for other methods."""
         if self.spec.base is None:
             return None
-        unit = self.spec.base.unit
-        base = Cell(self.spec.protocol, self.spec.dataset, self.spec.base.method)
+        base, unit = self.spec.base_cell, self.spec.base.unit
         load_base(self.model, self.site.store.whole_weights(base, unit))
         return self.site.store.unit_dir(base, "train", unit)
 
@@ -255,8 +254,9 @@ class Trainer:
         self.running.alive("fit")
         self.model.eval()
         labels = self.data.train.labels
-        if self.model.method.on_base:
-            features = self._one_view()
+        if self.model.method.on_base:  # one view, whose draws depend on the seed
+            gen = generator("augment", self.spec.dataset, self.spec.draw_of("augmentation"))
+            features = self.inputs.batch(torch.arange(len(labels)), gen)
         else:
             rows = fitted_rows(len(labels))
             features, labels = self._first_view(rows), labels[rows]
@@ -268,11 +268,6 @@ class Trainer:
         if not math.isfinite(loss):
             raise UnitFailed(f"loss became {loss} after the fit")
         return loss
-
-    def _one_view(self) -> Tensor:
-        """Features ``[N, F]`` of the training images on a trained base, whose augmentation is drawn by seed."""
-        gen = generator("augment", self.spec.dataset, self.spec.draw_of("augmentation"))
-        return self.inputs.batch(torch.arange(len(self.data.train)), gen)
 
     def _first_view(self, rows: Tensor) -> Tensor:
         """Pooled features ``[N, F]`` of training images of a network at its starting weights, equal for all seeds.

@@ -165,7 +165,8 @@ class Claims:
 
     def _clean(self, now: float) -> None:
         """Remove the claims of the dead, and what was left when they took claims over."""
-        paths = {*(self.root / DRIVERS).iterdir(), *self.root.glob(f"*/*/*/*/{CLAIM}*")}
+        units, features = f"*/*/*/*/{CLAIM}*", f".features/*/{CLAIM}*"
+        paths = {*(self.root / DRIVERS).iterdir(), *self.root.glob(units), *self.root.glob(features)}
         for path in sorted(paths - self._leases.keys()):
             self._given_up(path, now)
 

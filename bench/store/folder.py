@@ -24,7 +24,7 @@ from pathlib import Path
 from shlex import quote
 from typing import NamedTuple, TypeVar
 
-from ..errors import UserError
+from ..errors import UserError, first_line
 from ..names import part_of_path
 from .files import (
     ARCHIVE,
@@ -151,10 +151,10 @@ class Store:
         made = any((self.root / name).exists() for name in MADE_OF_RECORDS)
         return folders and units and (bool(tops) or not made)
 
-    def mark(self, protocol: str, version: int) -> None:
+    def mark(self, protocol: str = "", version: int = 0) -> None:
         """Note in the folder's marker file (``store.json``) that it has results of a protocol; call :meth:`open` first.
 
-        A marker that is missing or damaged is made again from the records.
+        A marker that is missing or damaged is made again from the records, also if no protocol is given.
         """
         path = self.root / MARKER
         try:
@@ -163,9 +163,9 @@ class Store:
             self.on_damage(Damage(path, str(error)))
             held = None
         found = held or self.marker_of_records() or Marker(schema_version=SCHEMA_VERSION, protocols={})
-        if held is None or protocol not in held.protocols:
-            marker = Marker(schema_version=found.schema_version, protocols={**found.protocols, protocol: version})
-            write_atomic(path, marker.to_json())
+        protocols = {**found.protocols, **({protocol: version} if protocol else {})}
+        if protocols and (held is None or protocols.keys() != held.protocols.keys()):
+            write_atomic(path, Marker(schema_version=found.schema_version, protocols=protocols).to_json())
 
     def keep_experiment(self, text: str) -> None:
         """Keep the TOML text of an experiment, once, under a name of its content."""
@@ -173,13 +173,6 @@ class Store:
         path = self.root / EXPERIMENTS / f"{sha256(data)[:8]}.toml"
         if not path.exists():
             write_atomic(path, data)
-
-    def mark_again(self) -> None:
-        """Write the marker file of the folder (``store.json``) anew from the records, if it is missing."""
-        path = self.root / MARKER
-        found = self.marker_of_records()
-        if not path.exists() and found is not None:
-            write_atomic(path, found.to_json())
 
     def has_lost_marker(self) -> bool:
         """Check if the folder is there without a whole marker."""
@@ -429,3 +422,29 @@ class Store:
                 if record is not None and record.spec.test == unit:
                     shutil.rmtree(path, ignore_errors=True)
         shutil.rmtree(self.unit_dir(cell, kind, unit), ignore_errors=True)
+
+
+def checked_training(folder: Path, name: str = "") -> TrainRecord:
+    """Record of the training in a folder, whose weights must be those of the record; messages call it ``name``.
+
+    Raises:
+        UserError: If there is no such training, or it is damaged.
+    """
+    name = name or str(folder)
+    try:
+        record = TrainRecord.from_json((folder / RECORD).read_bytes())
+        digest = file_sha256(folder / WEIGHTS)
+    except OSError as error:
+        lacks = Path(error.filename or folder).name
+        raise UserError(
+            f"{name} has no {lacks}: it is no training with its weights, which tuning trials do not keep; `bench"
+            " status` shows what exists"
+        ) from None
+    except DamagedRecord as error:
+        raise UserError(f"{name}: {RECORD} is not a record of a training ({first_line(error)})") from None
+    if digest != record.files.get(WEIGHTS):
+        raise UserError(
+            f"{name}: {WEIGHTS} has another SHA-256 than {RECORD} says; it was changed or damaged; the same command"
+            " makes it again"
+        )
+    return record

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UserError, first_line
-from .files import file_sha256
-from .folder import RECORD, WEIGHTS
-from .records import DamagedRecord, TrainRecord
+from .folder import RECORD, WEIGHTS, checked_training
+from .records import TrainRecord
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -31,7 +30,7 @@ def fetch(url: str) -> Path:
         folder = Path(_api().snapshot_download(name, revision=revision, allow_patterns=[RECORD, WEIGHTS]))
     except Exception as error:  # of the network, the account or the service, each with classes of its own
         raise UserError(f"{url}: {first_line(error)}") from error
-    checked(folder, url)
+    checked_training(folder, url)
     return folder
 
 
@@ -42,7 +41,7 @@ def share(folder: Path, url: str) -> str:
         UserError: If the training is damaged, or it cannot be uploaded.
     """
     name, revision = _repository(url)
-    record = checked(folder, str(folder))
+    record = checked_training(folder)
     api = _api()
     from huggingface_hub import CommitOperationAdd
 
@@ -55,20 +54,6 @@ def share(folder: Path, url: str) -> str:
     except Exception as error:  # as above
         raise UserError(f"{url}: {first_line(error)}") from error
     return str(done.commit_url)
-
-
-def checked(folder: Path, name: str) -> TrainRecord:
-    """Record of the training in a folder, whose weights must be those of the record; messages call it ``name``."""
-    try:
-        record = TrainRecord.from_json((folder / RECORD).read_bytes())
-        digest = file_sha256(folder / WEIGHTS)
-    except FileNotFoundError as error:
-        raise UserError(f"{name} has no {Path(error.filename).name}: it is no training with its weights") from None
-    except DamagedRecord as error:
-        raise UserError(f"{name}: {RECORD} is not a record of a training ({first_line(error)})") from None
-    if digest != record.files.get(WEIGHTS):
-        raise UserError(f"{name}: {WEIGHTS} has another SHA-256 than {RECORD} says; it was changed or damaged")
-    return record
 
 
 def card(record: TrainRecord, name: str) -> str:

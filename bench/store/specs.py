@@ -361,6 +361,12 @@ class TrainSpec(_Versioned):
         """Protocol, data set and method, which also name the folder of the results."""
         return Cell(self.protocol, self.dataset, self.method)
 
+    @property
+    def base_cell(self) -> Cell:
+        """Protocol, data set and method of the base of a two-stage training."""
+        assert self.base is not None
+        return Cell(self.protocol, self.dataset, self.base.method)
+
     def draw_of(self, axis: Axis) -> int | str:
         """Number or name that seeds a source of randomness: that of the replicate, unless it has one of its own."""
         return self.draws.get(axis, self.replicate)
@@ -440,7 +446,7 @@ class RescoreSpec(_Spec):
 
     Attributes:
         versions: Versions of the engine, tests and scorers that compute the values (:mod:`bench.versions`).
-        options: Trained parameters of the method's scorer that are known, one mapping per array file.
+        options: Trained parameters of the method's scorer in records of earlier versions.
     """
 
     test: str

@@ -4,7 +4,6 @@ import json
 
 import pytest
 from bench.closure import digest
-from bench.errors import UserError
 from bench.planning.experiment import Experiment
 from bench.planning.plan import build_plans
 from bench.site import Site
@@ -131,22 +130,6 @@ def test_a_results_folder_of_another_version_is_refused(inside, tmp_path):
     assert [p.name for p in root.iterdir()] == ["store.json"]
 
 
-@pytest.mark.parametrize("command", [("run", "--method", "cosface", *TINY), ("status",), ("report",), ("compare",)])
-def test_a_results_folder_of_the_first_schema_is_refused(command, inside, tmp_path):
-    root = tmp_path / "old"
-    record = root / "reality_check" / "ndigit_smoke" / "cosface" / "test-0123456789abcdef" / "record.json"
-    record.parent.mkdir(parents=True)
-    (root / "store.json").write_text(json.dumps({"schema": 1, "protocols": {"reality_check": 1}}))
-    record.write_text(json.dumps({"unit": "0123456789abcdef", "rows": []}))
-    done = inside(*command, "--results", root, check=False)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr == (
-        f"bench: {root} has results of schema 1, this bench writes schema 3; the two are never mixed: name another"
-        " folder with --results\n"
-    )
-
-
 def test_a_folder_with_other_things_in_it_is_not_taken_over(inside, tmp_path):
     (tmp_path / "thesis.tex").write_text("precious")
     done = inside("run", "--method", "cosface", *TINY, "--results", tmp_path, check=False)
@@ -251,15 +234,6 @@ def test_settings_from_a_file_are_used_and_labelled(inside, tmp_path):
     done = inside("run", "--method", "cosface", "--hparams", other, check=False)
     assert done.returncode == 2
     assert "did you mean 'method.scale'" in done.stderr
-
-
-def test_a_wrong_value_in_a_file_is_blamed_on_the_file(tmp_path):
-    path = tmp_path / "mine.json"
-    path.write_text('{"optim.milestones": [50, 25]}')
-    with pytest.raises(UserError, match=r"^--hparams .*mine.json: optim.milestones=.*ascending numbers"):
-        _plan(methods=("cosface",), hparams=str(path))
-    path.write_text('{"optim.schedule": "multistep", "optim.milestones": [2, 5], "optim.head_epochs": 0}')
-    assert _plan(methods=("cosface",), hparams=str(path)).template.optim.milestones == (2, 5)
 
 
 @pytest.mark.parametrize(

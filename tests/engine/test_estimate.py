@@ -2,13 +2,10 @@
 
 import pytest
 import torch
-from bench.datasets.photo_images import PhotoImages
 from bench.engine import estimate
 from bench.planning.experiment import Experiment
 from bench.planning.plan import build_plans
 from bench.site import Site
-
-from .conftest import write_photographs
 
 
 def test_work_that_a_gpu_still_has_to_do_is_waited_for(monkeypatch):
@@ -27,26 +24,6 @@ def test_work_that_a_gpu_still_has_to_do_is_waited_for(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "synchronize", wait)
     assert estimate.median_seconds(work) == 5.0
-
-
-def test_decoding_is_no_part_of_a_training_on_photographs(monkeypatch, tmp_path):
-    clock, calls, read = [0.0], [0], PhotoImages.read
-
-    def slower_each_time(images, path, purpose):
-        calls[0] += 1
-        clock[0] += calls[0]
-        return read(images, path, purpose)
-
-    write_photographs(tmp_path / "photographs", classes=16, each=4)
-    monkeypatch.setattr(estimate.time, "perf_counter", lambda: clock[0])
-    monkeypatch.setattr(PhotoImages, "read", slower_each_time)
-    site = Site(results=str(tmp_path / "results"), data_root=str(tmp_path / "photographs"))
-    asked = Experiment(
-        methods=("cosface",), datasets=("folder",), hparams="default", backbone="convnet", set=("data.image_size=32",)
-    )
-    found = estimate.estimate(build_plans(asked, site).plans[0], site)
-    assert found.training == 0.0
-    assert found.decode >= 64.0
 
 
 @pytest.mark.slow

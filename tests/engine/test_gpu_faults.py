@@ -7,10 +7,8 @@ import warnings
 import pytest
 import torch
 from bench.engine import pool
-from bench.engine.environment import Meter, environment
 from bench.engine.jobs import Done, Failed, ProposeJob, ReadyJob, WorkerDied
 from bench.engine.pool import LocalWorker, Pool
-from bench.engine.running import release_memory
 from bench.engine.worker import failed, run_job
 from bench.errors import NoGpu, OutOfMemory, UnitFailed, UserError, breaks_gpu
 from bench.resources import pick_device
@@ -209,21 +207,6 @@ async def test_a_gpu_that_cannot_be_used_ends_the_run_before_its_first_job(proce
     with pytest.raises(UserError, match=r"^GPU 1 cannot be used: busy$"):
         await there.start()
     await there.stop()
-
-
-def test_a_job_on_the_cpu_opens_no_gpu(monkeypatch):
-    """A GPU that is full, or that another program uses alone, ended it. (Torch's optimisers open it if it is seen.)"""
-
-    def opened(*given):
-        raise AssertionError("a GPU was opened")
-
-    for name in ("_lazy_init", "init", "current_device", "synchronize"):
-        monkeypatch.setattr(torch.cuda, name, opened)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    running = Meter.of(lambda step: None, resumed=False)
-    release_memory()
-    found = environment(Site(results="unused", device=pick_device("cpu")), 0.0, running)
-    assert (found.device, found.gpu_software, found.cost.peak_gpu_memory_mib) == ("cpu", "", None)
 
 
 BREAKS_ONCE = """import os, pathlib

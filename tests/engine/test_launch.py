@@ -130,23 +130,6 @@ def test_options_that_do_not_fit_are_refused_before_anything_is_done(cards, coun
         Launch(**options).resolved()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--address", "10.0.0.1:6379"), "add --launcher ray"),
-        (("--gpus-per-worker", "2"), "--gpus-per-worker"),
-        (("--gpus-per-worker", "0"), "--gpus-per-worker"),
-        (("--launcher", "slurm"), "--launcher"),
-    ],
-)
-def test_the_command_line_says_so_in_one_line(options, message, tmp_path, capsys):
-    run = ("run", "--method", "cosface", "--dataset", "ndigit_smoke", "--hparams", "default")
-    assert main([*run, "--dry-run", *options, "--results", str(tmp_path)]) == 2
-    said = capsys.readouterr().err.strip().splitlines()
-    assert len(said) == 1
-    assert message in said[0]
-
-
 @pytest.mark.parametrize("own", [None, ":16:8"])
 def test_a_worker_process_has_one_thread_and_its_variables(own, monkeypatch):
     given = []

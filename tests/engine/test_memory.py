@@ -225,17 +225,6 @@ def test_gradients_that_a_scaler_has_multiplied_are_too():
     _assert_equal(stepped_too, stepped)
 
 
-def test_autocast_runs_in_both_passes():
-    images, labels = _batch(torch.float32)
-    results = []
-    for micro in (None, 4):
-        model = _frozen_norm(_model(CosFace(), kind=EmbeddingModel))
-        model.precision = torch.bfloat16
-        _micro_batches(model, micro).gradients(images, lambda e, m=model: m.objective(e.distribution, labels))
-        results.append(_gradients(model))
-    _assert_equal(results[1], results[0], rtol=2e-2)
-
-
 def test_epochs_of_the_heads_give_the_backbone_no_gradient():
     images, labels = _batch()
     model = _frozen_norm(_model(CosFace()))

@@ -8,7 +8,6 @@ from bench.cli import main
 from bench.datasets.corruptions import CORRUPTIONS
 from bench.planning.experiment import Experiment
 from bench.planning.plan import build_plans
-from bench.registry import Registry
 from bench.site import Site
 from PIL import Image
 
@@ -282,17 +281,6 @@ def test_the_code_of_a_plugin_is_part_of_its_units_and_not_of_its_rows(tmp_path)
         found += _plans(plugin, tmp_path, methods=("mine",))
     assert [plan.pinned.text for plan in found] == ["", ""]
     assert found[0].template.id != found[1].template.id
-
-
-def test_a_file_is_parsed_again_only_if_its_text_is_another(tmp_path, monkeypatch):
-    """Every command of a process parsed all methods and data sets anew."""
-    path = _written(tmp_path, METHOD)
-    assert "mine" in Registry("methods", (path,))
-    with monkeypatch.context() as patch:
-        patch.setattr("bench.registry.ast.parse", None)
-        assert "mine" in Registry("methods", (path,))
-    _written(tmp_path, METHOD.replace('"mine"', '"other"'))
-    assert "other" in Registry("methods", (path,))
 
 
 def _written(folder, text):

@@ -193,13 +193,6 @@ def test_output_that_cannot_be_written_is_one_line(cli):
     assert "Traceback" not in done.stderr
 
 
-def test_a_stream_that_is_closed_changes_no_exit_code():
-    """``bench nonsense 2>&-`` had exit code 1, after an error in the error message."""
-    for closed in (1, 2):
-        command = ["bash", "-c", f'"$0" nonsense {closed}>&-', str(BENCH)]
-        assert subprocess.run(command, capture_output=True, timeout=PATIENCE).returncode == 2
-
-
 @FULL
 @pytest.mark.slow
 def test_a_log_that_cannot_be_written_ends_no_run(cli, tmp_path):

@@ -144,14 +144,6 @@ def test_pfe_leaves_its_base_alone_to_the_last_bit(tiny_run):
             assert torch.equal(torch.nn.functional.normalize(raw, dim=-1), mean)
 
 
-def test_cosine_values_of_pfe_are_those_of_its_base(frame):
-    def values(method):
-        chosen = frame[(frame["method"] == method) & (frame["scorer"] == "cosine") & (frame["metric"] == "map_at_r")]
-        return chosen[chosen["split"] == "test"].sort_values("seed")["value"].tolist()
-
-    assert values("pfe") == pytest.approx(values("cosface"), abs=1e-9)
-
-
 def test_what_was_asked_for_is_what_was_trained(tiny_run):
     specs = [record["spec"] for method in ALL.split(",") for _, record in _records(tiny_run, method, "train")]
     assert {s["replicate"] for s in specs} == {"tuning", 0, 1}
@@ -180,22 +172,6 @@ def test_losing_trials_keep_their_records_but_not_their_weights(tiny_run):
         folder = tiny_run / "reality_check" / "ndigit_smoke" / method
         assert sum((folder / f"train-{u}" / "weights.safetensors").exists() for u in units) == 1
         assert all((folder / f"train-{u}" / "record.json").exists() for u in units)
-
-
-def test_tables_and_figures_are_written(tiny_run):
-    names = {p.name for p in (tiny_run / "report").iterdir()}
-    for stem in ("filter_out_ndigit_smoke_crop", "filter_out_ndigit_smoke_clean", "confidence_crop_ndigit_smoke",
-                 "tuning_ndigit_smoke"):  # fmt: skip
-        assert {f"{stem}.png", f"{stem}.svg"} <= names
-    assert {
-        "comparison.csv",
-        "comparison.md",
-        "comparison.tex",
-        "confidences.csv",
-        "paired_with_base.csv",
-        "verdicts.csv",
-        "verdicts.md",
-    } <= names
 
 
 def test_status_counts_what_is_there(tiny_run, inside):
@@ -270,18 +246,6 @@ def test_a_sweep_has_a_row_for_each_value_and_a_figure(all_inside):
     assert (all_inside.cwd / "results/runs/report/sweep_method_scale_ndigit_smoke.svg").exists()
     again = all_inside("run", "--method", "cosface,pfe", "--dataset", "ndigit_smoke", *sweep, "--workers", "1")
     assert "0 trainings done, 8 already done" in again.stderr
-
-
-def test_the_study_keeps_what_an_archive_has_in_brief(tiny_run, tmp_path):
-    """Whatever the folder beside it has of the same tests."""
-    archives = [tmp_path / name / "ndigit_smoke.tar.xz" for name in ("first", "again")]
-    with loaded_tool("study") as study:
-        study.pack([tiny_run], None, archives[0].parent)
-        study.pack([archives[0], tiny_run], None, archives[1].parent)
-    tests = list(Store(archives[0]).tests())
-    assert len(tests) == 6
-    assert all(test.brief_of for test in tests)
-    assert archives[1].read_bytes() == archives[0].read_bytes()
 
 
 def test_a_short_archive_of_the_study_has_no_trainings_of_trials_and_fewer_values(tiny_run, tmp_path):

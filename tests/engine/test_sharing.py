@@ -338,6 +338,7 @@ def test_claims_of_the_dead_are_removed_and_a_clock_that_jumps_takes_none_from_t
         theirs.take(path)
         os.utime(path, (1e9, 1e9))
     dead = [unit / f"{CLAIM}.break.1.{32 * '0'}", unit / f"{CLAIM}-use-x", tmp_path / ".drivers" / "dead"]
+    dead.append(tmp_path / ".features" / "x" / f"{CLAIM}-view0-")
     for path in dead:
         _dead_claim(path)
     ours = Claims(tmp_path)

@@ -6,7 +6,6 @@ import pytest
 import torch
 from bench.engine.corrupted_images import CorruptedImages
 from bench.engine.embedded_model import EmbeddedModel, TestedFeatures
-from bench.engine.inputs import EVALUATION, write_file
 from bench.engine.networks import load_ensemble, load_model
 from bench.engine.running import Running
 from bench.engine.scheduler import base_is_shared
@@ -18,7 +17,7 @@ from bench.planning.experiment import Experiment
 from bench.planning.plan import build_plans
 from bench.site import Site
 from bench.store.check import damages
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 SHORT = ("optim.epochs=1", "data.feature_views=1", "data.epoch_repeats=0.1")
 SPLITS = ["test", "test_crop", "val", "val_crop"]
@@ -118,7 +117,7 @@ def test_every_model_on_one_frozen_backbone_is_tested_on_the_same_features(copy,
     alone, together = _directly(lambda: (_embedded(site, records["pfe"]), _ensemble(site, records)))
     assert _files(site) == ["directions64", "evaluation", "view0"]
     _assert_same(_embedded(site, records["pfe"]), alone)
-    kept = ["directions64", "evaluation", "test", "test_crop", "val_crop", "view0"]  # val is the file `evaluation`
+    kept = ["directions64", "evaluation", "test", "test_crop", "val", "val_crop", "view0"]
     assert _files(site) == kept
     assert damages(site.store.root) == []
     no_backbone()
@@ -191,15 +190,6 @@ def test_a_damaged_file_is_made_again_and_other_severities_have_their_own(few):
     assert file.read_bytes() == content
     assert not torch.equal(load(severity=(0.4, 0.5)), expected)
     assert _files(site).count("test_crop") == 2
-
-
-def test_validation_features_of_another_scale_are_not_taken(few):
-    site, load = few
-    (path,) = site.store.root.glob(".features/*/evaluation-*")
-    assert torch.equal(load("val"), load_file(path)["evaluation"])
-    path.unlink()
-    write_file(path.parent, EVALUATION, {"evaluation": torch.zeros(40, 1), "scale": torch.tensor(0.5)})
-    assert load("val").shape[1] > 1
 
 
 def test_features_made_in_smaller_chunks_for_lack_of_memory_are_not_kept(few):

@@ -221,14 +221,6 @@ def test_answers_that_are_all_right_have_a_named_reason(trained):
         crop_auroc(model, alone, "ndigit_smoke", (0.0, 0.5), "cosine", "cpu", Running())
 
 
-def test_a_constant_confidence_is_worth_one_half(trained, monkeypatch):
-    spec, _, site = trained
-    model, _ = load_model(spec.cell, spec.id, site)
-    images = site.dataset(spec.dataset, spec.view).train_val(spec.fold, spec.folds).val
-    monkeypatch.setattr(model, "confidences", lambda embedding: {"norm": torch.ones(len(embedding.raw))})
-    assert crop_auroc(model, images, "ndigit_smoke", (0.0, 0.5), "cosine", "cpu", Running()) == 0.5
-
-
 # Studies
 
 

@@ -127,7 +127,7 @@ def _run(root, plan, finished=1.0, shift=0.0):
         path = site.store.unit_dir(trained.cell, "test", spec.id) / "embeddings.safetensors"
         write_atomic(path, data)
         record = _test_record(spec, trained, {path.name: sha256(data)}, seed, finished)
-        model = rescoring.read_model(path, "cosine", {})
+        model = rescoring.read_model(path, "cosine")
         rows = rescoring.stored_rows(record, [model], ["retrieval"], ["cosine"], site)
         views = _views(record, model)
         rows += map(without_nan, rows_of_views(views, load_tests(["risk", "open_set"])))

@@ -255,10 +255,3 @@ def test_a_damaged_study_is_all_that_is_named(folder_of):
     assert len(folder.check()) == 2
     (row,) = json.loads(_output(folder, ["status", "--json", "--results", "runs"]))
     assert (row["trained"], row["tested"], row["trials"]) == (1, 1, 1)
-
-
-def test_caches_of_earlier_versions_are_left_alone(folder_of):
-    folder = folder_of(RECORDS)
-    unit = next(path.parent for path in folder.files if path.name == "weights.safetensors")
-    (unit / "features-0123456789abcdef.safetensors").write_bytes(b"old")
-    assert folder.check() == {}

@@ -4,7 +4,6 @@ import errno
 import io
 import os
 import subprocess
-import time
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from bench.datasets.pixel_cache import PixelCache
 from bench.store.files import (
     LEFT_FOR,
     DamagedFile,
-    atomic_file,
     file_sha256,
     host,
     read_sealed,
@@ -65,15 +63,6 @@ def test_temporary_files_of_the_dead_are_removed_and_those_of_the_living_are_not
     remove_leftovers(tmp_path, 1e9)
     assert not [path for path in gone if path.exists()]
     assert [path for path in kept if path.exists()] == kept
-
-
-def test_a_temporary_file_has_the_name_of_its_process(tmp_path):
-    with atomic_file(tmp_path / "x") as file:
-        file.write(b"")
-        (part,) = tmp_path.iterdir()
-        remove_leftovers(tmp_path, time.time() + 2 * LEFT_FOR)
-        assert part.exists()
-    assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
 def test_a_full_disk_in_a_checkpoint_is_named(tmp_path, monkeypatch):
@@ -169,12 +158,6 @@ def test_a_damaged_cache_of_pixels_is_named_and_not_whole(damage, suffix, pixels
     damage(pixels / f"one{suffix}")
     assert not PixelCache.is_whole(pixels / "one")
     assert "one.pixels are damaged; decoding again" in capsys.readouterr().err
-
-
-def test_another_cache_under_the_name_of_one_is_not_whole(pixels):
-    for suffix in (".pixels", ".index.npz"):
-        (pixels / f"two{suffix}").replace(pixels / f"one{suffix}")
-    assert not PixelCache.is_whole(pixels / "one")
 
 
 def test_a_cache_of_pixels_is_checked_once(pixels, monkeypatch):

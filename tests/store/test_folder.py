@@ -48,9 +48,3 @@ def test_a_run_that_lost_its_marker_before_its_first_record_begins_anew(files, t
 def test_a_folder_of_something_else_is_left_alone(files, tmp_path):
     with pytest.raises(UserError, match=r"name another|move the folder"):
         _folder(tmp_path, *files).open("reality_check", 1, create=True)
-
-
-def test_a_run_without_results_has_none_to_show(tmp_path):
-    store = _folder(tmp_path, f"{UNIT}/checkpoint.pt", "store.json")
-    with pytest.raises(UserError, match="no results"):
-        store.open("reality_check", 1, create=False)

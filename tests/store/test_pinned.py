@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import pandas as pd
 import pytest
-from bench.store.specs import Pinned, split_pinned
+from bench.store.specs import Pinned
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
@@ -77,12 +77,6 @@ def test_tables_are_sorted_by_its_text(found):
     frame = pd.DataFrame({"pinned": found, "seed": range(len(found))})
     assert [each.text for each in frame.sort_values(["pinned", "seed"])["pinned"]] == sorted(map(str, found))
     assert [key.text for key, _ in frame.groupby("pinned", sort=True)] == sorted({each.text for each in found})
-
-
-def test_what_all_runs_share_is_told_apart():
-    found = [Pinned(folds=2, settings={"optim.lr": 0.1, "optim.epochs": 2}), Pinned(folds=2, weights="0a1b2c3d")]
-    assert split_pinned(found) == ("folds=2", ["optim.epochs=2; optim.lr=0.1", "starting weights sha256:0a1b2c3d"])
-    assert split_pinned([]) == ("", [])
 
 
 @given(facts)
