@@ -281,3 +281,35 @@ def test_a_training_with_a_memory_ends_the_same_after_a_break(kind, tmp_path):
     assert (resumed.files, resumed.history, resumed.note) == (whole.files, whole.history, whole.note)
     assert epochs == ([1, 2, 3] if lost else [3])
     assert whole.note.startswith(f"objective.{lost} changed in training") if lost else whole.note == ""
+
+
+@pytest.mark.slow
+def test_a_rerun_that_loses_its_folder_ends_as_a_background_job_too(cli, tmp_path, alive_in_group):
+    """A script's background job ignores SIGINT, by which it was to end: it went on next to the other run."""
+    root = tmp_path / "results" / "runs"
+    asked = ("--method", "cosface", "--dataset", "ndigit_smoke", "--set", "optim.epochs=5000", "--hparams", "default")
+    command = ["bash", "-c", 'trap "" INT; exec "$0" "$@"', str(BENCH), "run", *asked, "--on-existing", "rerun"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    _wait_for_training(process, root)
+    (root / ".drivers" / "alone").unlink()
+    _, stderr = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 143
+    assert "same command again" in " ".join(stderr.split())
+    assert "Traceback" not in stderr
+    assert not alive_in_group(process.pid, within=1)
+
+
+@pytest.mark.slow
+def test_a_closed_pipe_stops_nothing(cli, tmp_path):
+    """``bench run | head -1`` stopped the run, ``bench status | true`` had exit code 1."""
+    run = ("--method", "cosface", "--dataset", "ndigit_smoke", "--set", "optim.epochs=1", "--seeds", "1")
+    script = 'set -o pipefail; "$0" "$@" 2>&1 | head -c 1'
+    command = ["bash", "-c", script, str(BENCH), "run", *run, "--hparams", "default"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "results" / "runs" / "report" / "comparison.md").exists()
+    command = ["bash", "-c", 'set -o pipefail; "$0" status --check | true', str(BENCH)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
