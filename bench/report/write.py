@@ -13,7 +13,7 @@ from ..site import Site
 from ..store.folder import Damage, Store
 from ..store.specs import Cell
 from .compare import Comparison, Question, comparisons_frame, decided
-from .comparison import ComparisonRow, compare, comparison_document, rows_by_budget
+from .comparison import ComparisonRow, comparison_document, comparison_rows, rows_by_budget
 from .contender import Budget
 from .cost import CostRow, cost_document, costs
 from .figures.registry import write_automatic
@@ -63,7 +63,7 @@ class Judged:
     @cached_property
     def comparison(self) -> dict[str, list[ComparisonRow]]:
         """Rows of the comparison by data set."""
-        return {name: compare(groups, self.budgets[name]) for name, groups in self.by_dataset.items()}
+        return {name: comparison_rows(groups, self.budgets[name]) for name, groups in self.by_dataset.items()}
 
     def ask(self, question: Question) -> list[Comparison]:
         """Comparisons of a question over seeds; data sets that class splits answer for are adjusted apart."""

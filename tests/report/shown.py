@@ -35,7 +35,7 @@ verdicts_of = _of_groups(lambda own: [row for row in ask(questions.CONFIDENCE, o
 def comparison(frame, roles):
     """Rows of the comparison by data set."""
     every = by_dataset(frame, roles).items()
-    return {name: compared.compare(own, compared.rows_by_budget(own)) for name, own in every}
+    return {name: compared.comparison_rows(own, compared.rows_by_budget(own)) for name, own in every}
 
 
 def markdown(document):
