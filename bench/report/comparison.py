@@ -85,7 +85,9 @@ def rows_by_budget(groups: Sequence[SeedGroup]) -> dict[Budget, list[ComparisonR
     return {budget: compare_within([held[each] for each in own]) for budget, own in by_budget(held).items()}
 
 
-def comparison_rows(groups: Sequence[SeedGroup], budgets: Mapping[Budget, Sequence[ComparisonRow]]) -> list[ComparisonRow]:
+def comparison_rows(
+    groups: Sequence[SeedGroup], budgets: Mapping[Budget, Sequence[ComparisonRow]]
+) -> list[ComparisonRow]:
     """Rows of the comparison of the contenders of a data set: those of its budgets, or of all of them at once.
 
     Ranks and marks are among the rows of one budget (:func:`~bench.report.contender.ranked_together`). The rows of the
