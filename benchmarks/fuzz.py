@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import faulthandler
 import io
 import json
 import os
-import queue
 import random
 import re
 import shutil
@@ -26,7 +26,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import threading
 import time
 import traceback
 import warnings
@@ -37,7 +36,6 @@ from pathlib import Path
 from typing import Any
 
 CASE_SECONDS = 30.0
-START_SECONDS = 180.0
 GROWTH, TIMES = 128_000_000, 64
 """A case may grow memory by this many bytes, and by this many times its file."""
 ADDRESS_SPACE = 4_000_000_000
@@ -469,52 +467,22 @@ class Records(Reader):
 
 
 def _records(folder: Path) -> dict[str, bytes]:
-    from bench.planning.experiment import Experiment
-    from bench.planning.plan import build_plans
-    from bench.protocols.rows import row
-    from bench.site import Site
-    from bench.store.records import (
-        Columns,
-        Environment,
-        Marker,
-        Role,
-        StudyRecord,
-        TestRecord,
-        TrainRecord,
-        TrialRecord,
-    )
-    from bench.store.specs import Pinned
-
-    request = Experiment(methods=("cosface",), datasets=("ndigit_smoke",))
-    plan = build_plans(request, Site(results=str(folder))).plans[0]
-    trained = plan.train_specs(plan.defaults(), 0, None)
-    train, test, study = next(iter(trained.values())), plan.test_specs(trained)[0], plan.study_spec(None)
-    ran = Environment(
-        bench="0", torch="2", python="3", machine="m", device="cpu", threads=1, seconds=1.0, peak_memory_mib=1
-    )
-    columns = Columns(
-        protocol="p", preset="strict", dataset="d", method="m", base="", fidelity="corrected", hparams="tuned",
-        trials=0, pinned=Pinned(), backbone="convnet", dim=64, ensemble=test.ensemble, seed=0,
-    )  # fmt: skip
-    role = Role(
-        primary_scorer="cosine", default_confidence="norm", probabilistic=False, trainings=0, train="t", base_train=""
-    )
-    held = (
-        TrainRecord(
-            unit=train.id, cell=train.cell, spec=train, files={"weights.safetensors": "0" * 64}, num_classes=4,
-            channels=1, manifests={"train": "0"}, history=(), best_epoch=1, selection_value=0.5, val_map_at_r=0.5,
-            environment=ran,
-        ),
-        TestRecord(
-            unit=test.id, cell=plan.cell, spec=test, files={}, columns=columns, role=role, setting={"optim": {"lr": 1}},
-            manifests={}, corruptions={}, rows=({"split": "test", **row("map_at_r", 0.5)},) * 3, curves={},
-            environment=ran, finished=1.0,
-        ),
-        StudyRecord(unit=study.id, cell=plan.cell, spec=study),
-        TrialRecord(study=study.id, number=3, params={"optim.lr": 1.0}, units=("a",), state="complete", value=0.5),
-    )  # fmt: skip
-    marker = Marker(schema_version=2, protocols={"reality_check": 1})
-    return {**{record.kind: record.to_json() for record in held}, "marker": marker.to_json()}
+    """A record of each kind, and the marker, of a small run."""
+    runs = folder / "runs"
+    small = ["--trials", "1", "--seeds", "1", "--folds", "1", "--set", "optim.epochs=1", "--results", runs]
+    command = [
+        Path(sys.executable).with_name("bench"),
+        "run",
+        "--method",
+        "cosface",
+        "--dataset",
+        "ndigit_smoke",
+        *small,
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    files = [path.read_bytes() for path in runs.rglob("*.json")]
+    shutil.rmtree(runs)
+    return {json.loads(data).get("kind", "marker"): data for data in files}
 
 
 # Readers of data sets
@@ -713,24 +681,25 @@ READERS: dict[str, type[Reader]] = {
 
 
 def work(name: str, seconds: float, seed: int, first: int, place: Path) -> None:
-    """Read cases until the time is over; prints the number of each before it is read, and what is wrong with it."""
+    """Read cases until the time is over; writes down the number of each, and adds a line for what is wrong with it."""
     (place / "home").mkdir(exist_ok=True)
     reader = READERS[name](place / "home")
     _warm_up(reader, random.Random(f"{name} {seed}"), place)
     _limit_address_space()
-    print("ready", flush=True)
     until, number = time.monotonic() + seconds, first
     while time.monotonic() < until:
         path, size = _case(reader, name, seed, number, place)
-        print("case", number, path.name, flush=True)
+        (place / "at").write_text(json.dumps([number, path.name]))
+        faulthandler.dump_traceback_later(CASE_SECONDS, exit=True)  # a thread of its own ends a process that hangs
         problem = _problem(reader, path, size)
+        faulthandler.cancel_dump_traceback_later()
         if problem:
-            path.replace(place / f"fault-{path.name}")
-            print("fault", json.dumps(problem), flush=True)
-            sys.stdin.readline()  # the parent has kept the file
+            path.replace(place / f"fault-{number}")
+            with (place / "faults").open("a") as file:
+                file.write(json.dumps([number, path.name, problem]) + "\n")
         path.unlink(missing_ok=True)
         number += 1
-    print("end", number, flush=True)
+    (place / "at").write_text(json.dumps([number, ""]))
 
 
 def _warm_up(reader: Reader, rng: random.Random, place: Path) -> None:
@@ -809,76 +778,42 @@ def _limit_address_space() -> None:
 def fuzz(name: str, seconds: float, seed: int, out: Path) -> list[str]:
     """Fuzz one reader for some time, in processes of its own; returns the faults, each once for each kind."""
     faults: dict[str, str] = {}
-    until, number = time.monotonic() + seconds, 0
-    while (left := until - time.monotonic()) > 0:
-        with tempfile.TemporaryDirectory(prefix="fuzz-") as place:
-            command = [sys.executable, __file__, "--reader", name, "--seed", str(seed), "--seconds", str(left)]
-            environment = {**os.environ, "OMP_NUM_THREADS": "1", **LIMITS, "TMPDIR": place}
-            worker = subprocess.Popen(
-                [*command, "--first", str(number), "--work", place],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env=environment,
-                text=True,
-            )
-            number = _watch(worker, name, seed, Path(place), out, faults)
-            if number < 0:
-                break
-    return list(faults.values())
 
-
-def _watch(worker: subprocess.Popen[str], name: str, seed: int, place: Path, out: Path, faults: dict[str, str]) -> int:
-    """Follow a process until it ends or hangs; returns the number of the next case, or -1 if all is done."""
-    assert worker.stdin is not None
-    lines: queue.Queue[str] = queue.Queue()
-
-    def follow() -> None:
-        assert worker.stdout is not None
-        for line in worker.stdout:
-            lines.put(line)
-        lines.put("")
-
-    threading.Thread(target=follow, daemon=True).start()
-    number, file, ready = -1, "", False
-
-    def found(problem: str) -> None:
+    def found(number: int, file: str, problem: str, place: Path) -> None:
         kind = re.sub(r"\d+|'.*'|\".*\"", "", problem)[:80]
         if kind not in faults:
             kept = out / f"{name}-{seed}-{number}-{file}"
-            left = next((path for path in (place / f"fault-{file}", place / "case" / file) if path.is_file()), None)
+            left = next((path for path in (place / f"fault-{number}", place / "case" / file) if path.is_file()), None)
             if left is not None:
                 out.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(left, kept)
             faults[kind] = f"{name}, seed {seed}, case {number}: {problem} ({kept})"
             print(faults[kind], flush=True)
 
-    while True:
-        try:
-            line = lines.get(timeout=CASE_SECONDS if ready else START_SECONDS)
-        except queue.Empty:
-            worker.kill()
-            worker.wait()
-            found(f"hangs for more than {CASE_SECONDS:g} s")
-            return number + 1
-        word, _, rest = line.strip().partition(" ")
-        ready = ready or word == "ready"
-        if word == "case":
-            number, file = int(rest.split()[0]), rest.split()[1]
-        elif word == "fault":
-            found(json.loads(rest))
-            worker.stdin.write("\n")
-            worker.stdin.flush()
-        elif word == "end":
-            worker.wait()
-            print(f"{name}: {rest} cases, seed {seed}", flush=True)
-            return -1
-        elif not line:
-            code = worker.wait()
-            if number < 0:
-                found(f"did not start: exit code {code}")
-                return -1
-            found(f"the process ended with code {code}")
-            return number + 1
+    until, number = time.monotonic() + seconds, 0
+    while (left := until - time.monotonic()) > 0:
+        with tempfile.TemporaryDirectory(prefix="fuzz-") as held:
+            place = Path(held)
+            command = [sys.executable, __file__, "--reader", name, "--seed", str(seed), "--seconds", str(left)]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", **LIMITS, "TMPDIR": held}
+            done = subprocess.run([*command, "--first", str(number), "--work", held], env=environment)
+            lines = (place / "faults").read_text().splitlines() if (place / "faults").exists() else []
+            for line in lines:
+                found(*json.loads(line), place)
+            if not (place / "at").exists():
+                found(number, "", f"did not start: exit code {done.returncode}", place)
+                break
+            number, file = json.loads((place / "at").read_text())
+            if not file:
+                print(f"{name}: {number} cases, seed {seed}", flush=True)
+                break
+            hung = time.time() - (place / "at").stat().st_mtime >= CASE_SECONDS
+            ended = (
+                f"hangs for more than {CASE_SECONDS:g} s" if hung else f"the process ended with code {done.returncode}"
+            )
+            found(number, file, ended, place)
+            number += 1
+    return list(faults.values())
 
 
 def main() -> int:

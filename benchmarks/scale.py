@@ -19,8 +19,6 @@ phase of a tuned experiment on it is timed alone, with one thread: the import, t
 a test by group, the report. The sum for 50 trials and five seeds of 20 epochs, which early stopping would shorten,
 follows. To
 compare two commits, run this file with the Python of either checkout (``uv run --project CHECKOUT python ..``).
-``--gallery N`` searches for 2,000 queries in a gallery of N embeddings, five of a class, exactly and by approximate
-indices of faiss: processor seconds and what they cost in MAP@R.
 
 Memory is that of one process: its own (anonymous), and with the mapped files and libraries, which processes share.
 """
@@ -54,16 +52,12 @@ from bench.engine.pool import Pool
 from bench.engine.scheduler import Scheduler
 from bench.engine.training import Trainer, run_training
 from bench.engine.tuning import Told, propose
-from bench.methods.distributions.normal import PointMass
-from bench.methods.scorers.spec import DistributionScorer
 from bench.planning.experiment import Experiment
 from bench.planning.plan import Plan, Specs, build_plans
 from bench.progress import Display
 from bench.protocols import declare
-from bench.protocols.query_metrics import per_query
-from bench.protocols.ranking import full_depth, rank
 from bench.protocols.recipes._base import Range
-from bench.scoring.columns import Column, held, write_columns
+from bench.scoring.files import Column, held, write_columns
 from bench.seeds import seed_for
 from bench.site import Site
 from bench.store.files import sha256, write_atomic
@@ -550,65 +544,14 @@ def _options(files: dict[str, Path]) -> list[str | Path]:
     return [item for split, path in files.items() for item in (f"--{split}", path)]
 
 
-# Large galleries
-
-
-def approximate(count: int, queries: int) -> None:
-    """Print cost and MAP@R of 2,000 or other queries in a large gallery: exact, and by approximate indices of faiss."""
-    import faiss
-
-    torch.set_num_threads(1)
-    faiss.omp_set_num_threads(1)
-    draw = torch.Generator().manual_seed(0)
-    labels = torch.arange(count) // 5
-    x = torch.randn(int(labels[-1]) + 1, 128, generator=draw)[labels]
-    x = torch.nn.functional.normalize(x + 1.5 * torch.randn(count, 128, generator=draw), dim=1)
-    rows = torch.randperm(count, generator=draw)[:queries].sort().values
-    depth, clock = full_depth(labels, (8,)), time.process_time()
-    exact = per_query(rank(DistributionScorer("cosine", PointMass(x)), labels, depth=depth, queries=rows))["map_at_r"]
-    spent = time.process_time() - clock
-    error = 1.96 * float(exact.std()) / queries**0.5
-    print(
-        f"{count} images, {queries} queries: exact, MAP@R {exact.mean():.4f} +- {error:.4f}, {spent:.1f} s,"
-        f" {memory('VmHWM'):.0f} MiB",
-        flush=True,
-    )
-    hnsw = (("HNSW32", (32, 128, 512)),) if count <= 200_000 else ()  # slow to build
-    for kind, efforts in ((f"IVF{round(4 * count**0.5)},Flat", (8, 32, 128)), *hnsw):
-        clock = time.process_time()
-        index = faiss.index_factory(128, kind, faiss.METRIC_INNER_PRODUCT)
-        index.train(x[torch.randperm(count, generator=draw)[: 40 * round(4 * count**0.5)]].numpy())
-        index.add(x.numpy())
-        built = time.process_time() - clock
-        for effort in efforts:
-            if kind.startswith("IVF"):
-                index.nprobe = effort
-            else:
-                index.hnsw.efSearch = effort
-            clock = time.process_time()
-            found = torch.from_numpy(index.search(x[rows].numpy(), depth + 1)[1])
-            spent = time.process_time() - clock
-            own = (found == rows[:, None]).int()
-            order = own.argsort(dim=1, stable=True)[:, :depth]  # the query itself comes last
-            nearest = found.gather(1, order)[:, :4]  # -1 if fewer were found
-            hits = ((labels[nearest] == labels[rows][:, None]) & (nearest >= 0)).double()
-            value = (hits * hits.cumsum(1) / torch.arange(1, 5)).sum(1) / 4
-            print(
-                f"    {kind} {effort}: built in {built:.0f} s, {spent:.1f} s,"
-                f" MAP@R {float(value.mean() - exact.mean()):+.4f}",
-                flush=True,
-            )
-
-
 def main() -> None:
-    """Measure folders of several sizes, a data set of features, or searches in a large gallery."""
+    """Measure folders of several sizes, or a data set of features."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, nargs="+", default=[3000, 10_000, 100_000])
     parser.add_argument("--workers", type=int, default=500)
     parser.add_argument("--template", type=Path, help="folder of results whose first test is copied")
     parser.add_argument("--commands", nargs="*", choices=COMMANDS, default=list(COMMANDS))
     parser.add_argument("--features", choices=SIZES, help="a data set of features in place of records")
-    parser.add_argument("--gallery", type=int, help="images of a gallery that is searched")
     parser.add_argument("--methods", nargs="+", default=["cosface", "pfe"])
     parser.add_argument("--phase", choices=PHASES, help=argparse.SUPPRESS)  # the process of a phase
     parser.add_argument("--results", type=Path, help=argparse.SUPPRESS)
@@ -616,9 +559,6 @@ def main() -> None:
     options = parser.parse_args()
     if options.phase:
         phase(options.phase, options.features, options.methods[0], options.results)
-        return
-    if options.gallery:
-        approximate(options.gallery, 2000)
         return
     if options.features:
         measure_features(options.features, options.methods)

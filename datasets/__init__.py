@@ -35,32 +35,20 @@ if TYPE_CHECKING:
 else:
     from importlib import import_module
 
-    _EXPORTS = {
-        "ArrayImages": ".array_images",
-        "Augmentation": ".augmentation",
-        "CORRUPTIONS": ".corruptions.registry",
-        "DataError": ".files",
-        "Dataset": ".dataset",
-        "ImageSet": ".dataset",
-        "Listing": ".releases",
-        "PhotoAugmentation": ".view",
-        "PhotoDataset": ".releases",
-        "PhotoImages": ".photo_images",
-        "TrainVal": ".dataset",
-        "TrainingAugmentation": ".augmentation",
-        "View": ".view",
-        "augment": ".augmentation",
-        "centre_crop": ".augmentation",
-        "class_balanced_batches": ".batches",
-        "class_folds": ".splits",
-        "corrupt": ".corruptions._base",
-        "corrupted": ".corruptions._base",
-        "development_and_test_classes": ".splits",
-        "read_lines": ".releases",
-        "register": ".dataset",
-        "register_dataset": ".dataset",
-        "train_and_validation_classes": ".splits",
+    _NAMES = {
+        ".array_images": ("ArrayImages",),
+        ".augmentation": ("Augmentation", "TrainingAugmentation", "augment", "centre_crop"),
+        ".corruptions.registry": ("CORRUPTIONS",),
+        ".files": ("DataError",),
+        ".dataset": ("Dataset", "ImageSet", "TrainVal", "register", "register_dataset"),
+        ".releases": ("Listing", "PhotoDataset", "read_lines"),
+        ".view": ("PhotoAugmentation", "View"),
+        ".photo_images": ("PhotoImages",),
+        ".batches": ("class_balanced_batches",),
+        ".splits": ("class_folds", "development_and_test_classes", "train_and_validation_classes"),
+        ".corruptions._base": ("corrupt", "corrupted"),
     }
+    _EXPORTS = {name: module for module, names in _NAMES.items() for name in names}
 
     __all__ = sorted(_EXPORTS)
 

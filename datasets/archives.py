@@ -16,9 +16,9 @@ import stat
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from .files import DataError, check_regular
 
@@ -40,6 +40,13 @@ BLOCK = 4096
 _BUFFER = 1 << 20
 _HEADERS = 1 << 16
 """Most bytes of the headers of one member of a tar file, with its name."""
+
+_PACKED: dict[bytes, Callable[[Any], Any]] = {
+    b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
+    b"BZh": bz2.BZ2File,
+    b"\xfd7zXZ\0": lzma.LZMAFile,
+}
+"""Readers of packed files by their first bytes."""
 
 _REMEDY = "unpack it yourself, look at it, and import the folder"
 
@@ -100,8 +107,8 @@ def _unpack(archive: Path, folder: Path, limit: int, shown: str) -> int:
             if head.startswith((b"PK\3\4", b"PK\5\6")):
                 _unpack_zip(file, target)
             else:
-                with _decompressed(file, head) as plain:
-                    _unpack_tar(plain, target)
+                opened = next((opened for magic, opened in _PACKED.items() if head.startswith(magic)), None)
+                _unpack_tar(opened(file) if opened else file, target)
     except DataError:
         raise
     except Exception as error:  # readers raise errors of many kinds on damaged files
@@ -111,17 +118,16 @@ def _unpack(archive: Path, folder: Path, limit: int, shown: str) -> int:
 
 def copy_folder(source: Path, folder: Path) -> int:
     """Copy a folder of regular files and folders, and return the bytes copied; anything else in it is refused first."""
-    size = 0
-    for path in _below(source):
+    paths = [Path(where, name) for where, folders, files in os.walk(source) for name in (*files, *folders)]
+    for path in sorted(paths):
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode):
             raise DataError(
                 f"{path} is a link, which an import does not copy; replace it by what it points to, or leave the images"
                 " where they are and use --data-root"
             )
-        if not stat.S_ISREG(mode):
+        if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
             raise DataError(f"{path} is a pipe, device or socket; remove it")
-        size += path.stat().st_size
     try:
         shutil.copytree(source, folder, symlinks=True)
     except shutil.Error as error:  # of every file; the first tells enough
@@ -129,18 +135,7 @@ def copy_folder(source: Path, folder: Path) -> int:
         raise DataError(f"{name}: cannot be copied ({reason})") from None
     except OSError as error:
         raise DataError(f"{source}: cannot be copied ({error.strerror})") from None
-    return size
-
-
-def _below(folder: Path) -> Iterator[Path]:
-    """Everything below a folder that is not a folder itself; no link is followed."""
-
-    def refuse(error: OSError) -> None:
-        raise DataError(f"{error.filename}: cannot be copied ({error.strerror})") from None
-
-    for where, folders, files in os.walk(folder, onerror=refuse):
-        for name in sorted(files) + sorted(name for name in folders if os.path.islink(os.path.join(where, name))):
-            yield Path(where, name)
+    return sum(path.stat().st_size for path in paths if path.is_file())
 
 
 class _Target:
@@ -151,7 +146,7 @@ class _Target:
         self.folder = folder
         self.limit = limit
         self.spent = 0
-        self._names: set[str] = set()
+        self._names: set[Path] = set()
 
     def spend(self, size: int) -> None:
         """Count bytes, and raise an error if they are more than the limit."""
@@ -172,18 +167,16 @@ class _Target:
             raise DataError(f"{self.archive}: the member {name!a} is outside of the folder; {_REMEDY}")
         return self.folder.joinpath(*parts)
 
-    def make_folder(self, name: str) -> None:
-        """Make the folder of a member."""
-        self.spend(0)
-        self.place(name).mkdir(parents=True, exist_ok=True)
-
-    def write(self, name: str, size: int, content: IO[bytes]) -> None:
-        """Write a file of exactly ``size`` bytes, unless there is one already."""
+    def write(self, name: str, size: int, content: IO[bytes] | None) -> None:
+        """Make the folder of a member without content, or write a file of so many bytes, unless there is one."""
         place = self.place(name)
-        key = os.path.normpath(place)
-        if key in self._names:
+        if content is None:
+            self.spend(0)
+            place.mkdir(parents=True, exist_ok=True)
+            return
+        if place in self._names:
             raise DataError(f"{self.archive}: two members are named {name!a}; {_REMEDY}")
-        self._names.add(key)
+        self._names.add(place)
         self.spend(size)
         place.parent.mkdir(parents=True, exist_ok=True)
         if place.exists():
@@ -207,11 +200,8 @@ def _unpack_zip(file: IO[bytes], target: _Target) -> None:
             kind = stat.S_IFMT(info.external_attr >> 16)
             if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
                 raise target.refused(info.filename)
-            if info.is_dir():
-                target.make_folder(info.filename)
-            else:
-                with archive.open(info) as content:
-                    target.write(info.filename, info.file_size, content)
+            with archive.open(info) as content:
+                target.write(info.filename, info.file_size, None if info.is_dir() else content)
 
 
 class _TarFile:
@@ -237,14 +227,9 @@ def _unpack_tar(file: IO[bytes], target: _Target) -> None:
     with tarfile.open(fileobj=cast(IO[bytes], limited), mode="r:") as archive:
         while (member := archive.next()) is not None:
             limited.left = sys.maxsize
-            if member.isdir():
-                target.make_folder(member.name)
-            elif member.isreg():
-                content = archive.extractfile(member)
-                assert content is not None
-                target.write(member.name, member.size, content)
-            else:
+            if not member.isdir() and not member.isreg():
                 raise target.refused(member.name)
+            target.write(member.name, member.size, archive.extractfile(member))
             limited.left = _HEADERS  # of the next member
     # A truncated or damaged archive ends the loop like a whole one; only a whole one ends with blocks of zeros.
     if limited.last != bytes(tarfile.BLOCKSIZE):
@@ -253,19 +238,10 @@ def _unpack_tar(file: IO[bytes], target: _Target) -> None:
         target.spend(len(block))
 
 
-def _decompressed(file: IO[bytes], head: bytes) -> IO[bytes]:
-    if head.startswith(b"\x1f\x8b"):
-        return gzip.GzipFile(fileobj=file)  # type: ignore[return-value]
-    if head.startswith(b"BZh"):
-        return bz2.BZ2File(file)
-    return lzma.LZMAFile(file) if head.startswith(b"\xfd7zXZ\0") else file
-
-
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    text = " ".join(str(error).split()) or type(error).__name__
-    text = text if len(text) <= 200 else f"{text[:200]}…"  # it may quote the file
+    text = " ".join(str(error).split())[:200] or type(error).__name__  # it may quote the file
     if isinstance(error, EOFError) or text == "unexpected end of data":
         return "truncated; download it again"
     if isinstance(error, zipfile.BadZipFile):

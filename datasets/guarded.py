@@ -12,9 +12,10 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,8 @@ SECONDS = 30
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "ARROW_IO_THREADS": "1", "MALLOC_ARENA_MAX": "1",
                 "ARROW_DEFAULT_MEMORY_POOL": "system"}  # fmt: skip
 """Threads, their arenas and the pools of memory reserve address space that they do not use."""
+
+_VALUE = "value of the answer"
 
 Answer = tuple[Any, Mapping[str, np.ndarray]]
 """A value that JSON can hold, and arrays of numbers by name."""
@@ -44,44 +47,19 @@ def guarded(function: Callable[[str], Answer], path: Path) -> Answer:
     """
     # -P keeps the current directory off sys.path.
     command = [sys.executable, "-P", "-m", __name__, function.__module__, function.__name__, str(path)]
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        env=os.environ | _ENVIRONMENT,
-    ) as process:  # fmt: skip
-        assert process.stdout is not None
-        try:
-            found = _receive(process.stdout)
-        except BaseException:
-            process.kill()
-            raise
-    if found is None:
-        code = process.returncode
-        raise ValueError(f"its reader ended with {signal.Signals(-code).name if code < 0 else code}; damaged?")
-    value, arrays, error = found
+    with tempfile.TemporaryFile() as answer:
+        code = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=answer, stderr=subprocess.DEVNULL, env=os.environ | _ENVIRONMENT
+        ).returncode
+        if code:
+            raise ValueError(f"its reader ended with {signal.Signals(-code).name if code < 0 else code}; damaged?")
+        answer.seek(0)
+        with np.load(answer, allow_pickle=False) as held:
+            arrays = {key: held[key] for key in held.files}
+    value, error = json.loads(arrays.pop(_VALUE).tobytes())
     if error:
         raise ValueError(error)
     return value, arrays
-
-
-def _receive(stream: IO[bytes]) -> tuple[Any, dict[str, np.ndarray], str] | None:
-    """What :func:`_send` has sent, or None if it is not whole."""
-    line = stream.readline()
-    if not line.endswith(b"\n"):
-        return None
-    value, kinds, error = json.loads(line)
-    arrays = {name: np.empty(shape, kind) for name, (kind, shape) in kinds.items()}
-    for array in arrays.values():
-        if stream.readinto(array.reshape(-1).view(np.uint8).data) != array.nbytes:  # type: ignore[attr-defined]
-            return None
-    return value, arrays, error
-
-
-def _send(stream: IO[bytes], value: Any, arrays: Mapping[str, np.ndarray], error: str = "") -> None:
-    kinds = {name: (array.dtype.str, array.shape) for name, array in arrays.items()}
-    stream.write(json.dumps([value, kinds, error]).encode() + b"\n")
-    for array in arrays.values():
-        stream.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    stream.close()
 
 
 def allow_memory(further: int) -> None:
@@ -100,14 +78,17 @@ def _main(module: str, name: str, path: str) -> None:
     seconds = SECONDS + os.path.getsize(path) // 10**6
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.getrlimit(resource.RLIMIT_CPU)[1]))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    value, arrays, said = None, dict[str, np.ndarray](), ""
     try:
-        value, arrays = getattr(importlib.import_module(module), name)(path)
+        value, found = getattr(importlib.import_module(module), name)(path)
+        arrays = dict(found)
     except MemoryError:
-        _send(out, None, {}, "asks for more memory than a file of its size needs; damaged?")
+        said = "asks for more memory than a file of its size needs; damaged?"
     except Exception as error:
-        _send(out, None, {}, " ".join(str(error).split()) or type(error).__name__)
-    else:
-        _send(out, value, arrays)
+        said = " ".join(str(error).split()) or type(error).__name__
+    answer: dict[str, Any] = {**arrays, _VALUE: np.frombuffer(json.dumps([value, said]).encode(), np.uint8)}
+    np.savez(out, **answer)
+    out.close()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,58 +14,19 @@ if TYPE_CHECKING:
     from .dataset import Dataset, ImageSet
 
 
-class SplitVerification(TypedDict):
-    """Report on one split of a data set: its numbers of images and classes, and a hash of its content."""
+Verification = dict[str, Any]
+"""Report on a data set: ``name``, numbers of ``images`` and ``classes``, and ``splits``, a report on each.
 
-    images: int
-    classes: int
-    manifest_sha256: str
-    queries: NotRequired[int]
-    gallery: NotRequired[int]
-
-
-class SoftLabelVerification(TypedDict):
-    """Report on label distributions given by people: the CSV file, the images that have one, and those of the test."""
-
-    file: str
-    images: int
-    test_images: int
-    classes: int
-    sha256: str
+Of image files, every one of which has been decoded, also ``release`` and ``folder``; ``partial`` describes what is
+missing, ``damaged`` has a line per file that cannot be read, ``converted_to_rgb`` counts images by colour mode, and
+``soft_labels`` is about label distributions, if there are any. Of a data set in memory also the ``shape`` of an image.
+``train`` and ``val`` of the splits are those of the first of four folds.
+"""
 
 
-class Verification(TypedDict):
-    """Report on a data set of image files, every one of which has been decoded.
-
-    ``partial`` describes what is missing, ``damaged`` has a line per file that cannot be read, ``converted_to_rgb``
-    counts images by colour mode; ``train`` and ``val`` of the splits are those of the first of four folds.
-    """
-
-    name: str
-    release: str
-    folder: str
-    images: int
-    classes: int
-    partial: str
-    damaged: list[str]
-    converted_to_rgb: dict[str, int]
-    splits: dict[str, SplitVerification]
-    soft_labels: NotRequired[SoftLabelVerification]
-
-
-class MemoryVerification(TypedDict):
-    """Report on a data set that is built in memory; training and validation are those of the first of four folds."""
-
-    name: str
-    images: int
-    classes: int
-    shape: tuple[int, ...]
-    splits: dict[str, SplitVerification]
-
-
-def verified(images: ImageSet) -> SplitVerification:
-    """Report on a set of images; ``queries`` and ``gallery`` are given if the set is divided into them."""
-    split: SplitVerification = {
+def verified(images: ImageSet) -> Verification:
+    """Report on a set of images, with a hash of its content; ``queries`` and ``gallery`` if it is divided into them."""
+    split: Verification = {
         "images": len(images),
         "classes": images.num_classes,
         "manifest_sha256": images.manifest_sha256(),
@@ -75,7 +36,7 @@ def verified(images: ImageSet) -> SplitVerification:
     return split
 
 
-def verify_in_memory(dataset: Dataset) -> MemoryVerification:
+def verify_in_memory(dataset: Dataset) -> Verification:
     """Build a data set that needs no files, and report counts, hashes of its splits and the shape of its images.
 
     Raises:

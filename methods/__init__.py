@@ -40,22 +40,14 @@ if TYPE_CHECKING:
     from .published import PER as PER
     from .published import NivmfScripts as NivmfScripts
 else:
-    _MODULES = {
-        "Method": "._base",
-        "MethodParams": "._base",
-        "Paper": "._base",
-        "register": "._base",
-        "register_method": "._base",
-        "tuned": "._base",
-        "Embedding": "._model",
-        "EmbeddingModel": "._model",
-        "SpreadHead": ".heads",
-        "ArcFaceLoss": ".losses",
-        "CosFaceLoss": ".losses",
-        "CosineClassifier": ".losses",
-        "PER": ".published",
-        "NivmfScripts": ".published",
+    _NAMES = {
+        "._base": ("Method", "MethodParams", "Paper", "register", "register_method", "tuned"),
+        "._model": ("Embedding", "EmbeddingModel"),
+        ".heads": ("SpreadHead",),
+        ".losses": ("ArcFaceLoss", "CosFaceLoss", "CosineClassifier"),
+        ".published": ("PER", "NivmfScripts"),
     }
+    _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
     def __getattr__(name: str) -> object:
         if name in _MODULES:

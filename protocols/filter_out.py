@@ -60,7 +60,10 @@ def filter_out_rows(
     """
     count = len(labels)
     roles = _Roles.of(count, queries, gallery)
-    deep = _deep_ranking(scorer, labels, roles) if ranking is None else ranking
+    if ranking is None:
+        depth = min(filter_depth(labels), len(roles.gallery))
+        ranking = rank(scorer, labels, depth=depth, queries=roles.queries, gallery=roles.gallery)
+    deep = ranking
     if not torch.equal(deep.queries, roles.queries):
         raise ValueError("the ranking is not of these queries in ascending order")
     whole = {
@@ -76,7 +79,7 @@ def filter_out_rows(
     for name, confidence, metrics in jobs:
         if confidence.shape != (count,) or not torch.isfinite(confidence).all():
             raise ValueError(f"confidence {name!r} must be {count} finite values")
-        order = torch.from_numpy(np.lexsort((tie_break, -confidence.double().numpy())).copy())
+        order = _by_confidence(confidence, tie_break)
         for fraction in fractions:
             by_variant = {"query_only": _of_most_confident(whole, order[roles.is_query[order]], fraction)}
             if name != "oracle" or roles.everything:
@@ -88,9 +91,9 @@ def filter_out_rows(
                     yield _point(metric, values[metric], scorer.name, name, variant, fraction)
 
 
-def _deep_ranking(scorer: Scorer, labels: Tensor, roles: _Roles) -> Ranking:
-    depth = min(filter_depth(labels), len(roles.gallery))
-    return rank(scorer, labels, depth=depth, queries=roles.queries, gallery=roles.gallery)
+def _by_confidence(confidence: Tensor, tie_break: np.ndarray) -> Tensor:
+    """Positions from the most to the least confident."""
+    return torch.from_numpy(np.lexsort((tie_break, -confidence.double().numpy())).copy())
 
 
 def _of_most_confident(values: Mapping[str, Tensor], order: Tensor, fraction: float) -> dict[str, Tensor]:
@@ -129,17 +132,13 @@ class _Roles:
 
     @classmethod
     def of(cls, count: int, queries: Tensor | None, gallery: Tensor | None) -> _Roles:
-        rows = torch.arange(count)
-        masks = []
-        for chosen in (queries, gallery):
-            mask = torch.ones(count, dtype=torch.bool)
+        is_query, is_gallery = (torch.ones(count, dtype=torch.bool) for _ in range(2))
+        for mask, chosen in ((is_query, queries), (is_gallery, gallery)):
             if chosen is not None:
                 mask.zero_()[chosen] = True
-            masks.append(mask)
-        q, g = rows[masks[0]], rows[masks[1]]
-        position = torch.zeros(count, dtype=torch.long)
-        position[q] = torch.arange(len(q))
-        return cls(q, g, masks[0], masks[1], position, len(q) == len(g) == count)
+        position = (is_query.cumsum(0) - 1).clamp_min(0)
+        q, g = (mask.nonzero().squeeze(1) for mask in (is_query, is_gallery))
+        return cls(q, g, is_query, is_gallery, position, len(q) == len(g) == count)
 
 
 def _on_subset(scorer: Scorer, labels: Tensor, keep: Tensor, deep: Ranking, roles: _Roles) -> dict[str, Tensor]:
@@ -212,7 +211,7 @@ def query_filter_out_rows(
     """
     tie_break = uniform_by_identity(ids, seed, "confidence ties").numpy()
     for name, confidence in confidences.items():
-        order = torch.from_numpy(np.lexsort((tie_break, -confidence.double().numpy())).copy())
+        order = _by_confidence(confidence, tie_break)
         for fraction in fractions:
             kept = _of_most_confident(values, order, fraction)
             for metric in JUDGED_BY:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -338,17 +338,12 @@ class Ranking:
         """Split the ranking into rankings of consecutive queries, so that intermediate results stay small in memory."""
         for block in torch.arange(len(self.queries)).split(max(1, BLOCK_PLACES // self.depth)):
             rows = slice(int(block[0]), int(block[-1]) + 1)
-            yield Ranking(
-                self.gallery_size,
-                self.queries[rows],
-                self.neighbours[rows],
-                self.relevant[rows],
-                self.group[rows],
-                self.beyond[rows],
-                self.beyond_relevant[rows],
-                self.positives[rows],
-                None if self.answers is None else self.answers.rows(rows),
-            )
+            parts = {name: getattr(self, name)[rows] for name in _OF_QUERIES}
+            yield replace(self, **parts, answers=None if self.answers is None else self.answers.rows(rows))
+
+
+_OF_QUERIES = ("queries", "neighbours", "relevant", "group", "beyond", "beyond_relevant", "positives")
+"""Fields of a ranking with a row for each query."""
 
 
 def rank(
@@ -395,7 +390,7 @@ def rank(
         raise ValueError(f"answers of {answers} neighbours need a depth of at least {need}, not {depth}")
     bound = bound_of(scorer)
     terms: Any = bound if hasattr(bound, "difference") else None
-    table = _Table.empty(labels, queries, gallery, min(depth, len(gallery)), answers, terms)
+    table = _Table(labels, queries, gallery, min(depth, len(gallery)), answers, terms)
     waiting = torch.ones(len(queries), dtype=torch.bool)
     tolerance = partial(tolerance_of, bound)
     if usable(bound, queries, gallery, depth):
@@ -406,7 +401,7 @@ def rank(
     per_block = max(1, block_bytes // (40 * len(gallery)))
     for place in waiting.nonzero().squeeze(1).split(per_block) if bool(waiting.any()) else ():
         _rank_block(scorer, bound, table, place, queries[place], gallery)
-    return table.ranking()
+    return table.ranking
 
 
 def _told_apart(
@@ -436,43 +431,27 @@ def _told_apart(
     return items.gather(1, order), torch.cat([torch.zeros_like(found[:, :1]), new.long().cumsum(1)], dim=1)
 
 
-@dataclass
 class _Table:
     """A ranking that is filled in parts."""
 
-    labels: Tensor
-    gallery_size: int
-    queries: Tensor
-    neighbours: Tensor
-    relevant: Tensor
-    group: Tensor
-    beyond: Tensor
-    beyond_relevant: Tensor
-    positives: Tensor
-    answers: Answers | None
-    terms: Comparing | None
-
-    @classmethod
-    def empty(
-        cls, labels: Tensor, queries: Tensor, gallery: Tensor, depth: int, answers: int, terms: Comparing | None
-    ) -> _Table:
-        label = torch.unique(labels, return_inverse=True)[1]
+    def __init__(
+        self, labels: Tensor, queries: Tensor, gallery: Tensor, depth: int, answers: int, terms: Comparing | None
+    ) -> None:
+        self.labels, self.terms = torch.unique(labels, return_inverse=True)[1], terms
         searched = torch.zeros(len(labels), dtype=torch.bool)
         searched[gallery] = True
-        positives = torch.bincount(label[gallery], minlength=int(label.max()) + 1)[label[queries]]
-        shape = (len(queries), depth)
-        return cls(
-            label,
+        counts = torch.bincount(self.labels[gallery], minlength=int(self.labels.max()) + 1)
+        count, shape = len(queries), (len(queries), depth)
+        self.ranking = Ranking(
             len(gallery),
             queries,
-            torch.full(shape, -1, dtype=torch.int32),
-            torch.zeros(shape, dtype=torch.bool),
-            torch.zeros(shape, dtype=torch.int32),
-            torch.zeros(len(queries), dtype=torch.int32),
-            torch.zeros(len(queries), dtype=torch.int32),
-            positives - searched[queries].long(),
-            Answers.empty(len(queries), answers) if answers else None,
-            terms,
+            neighbours=torch.full(shape, -1, dtype=torch.int32),
+            relevant=torch.zeros(shape, dtype=torch.bool),
+            group=torch.zeros(shape, dtype=torch.int32),
+            beyond=torch.zeros(count, dtype=torch.int32),
+            beyond_relevant=torch.zeros(count, dtype=torch.int32),
+            positives=counts[self.labels[queries]] - searched[queries].long(),
+            answers=Answers.empty(count, answers) if answers else None,
         )
 
     def put(self, place: Tensor, items: Tensor, scores: Tensor, tolerance: Tensor) -> None:
@@ -481,7 +460,8 @@ class _Table:
         The scores of a row must reach to the end of the tie group at the depth. Tied items are put in the order of
         their rows, so that nothing depends on how they were found.
         """
-        depth = self.neighbours.shape[1]
+        made = self.ranking
+        depth = made.depth
         group = tie_groups(scores, tolerance)
         valid = scores > -math.inf
         tied = (group[:, 1:] == group[:, :-1]).any(1).nonzero().squeeze(1)
@@ -489,35 +469,21 @@ class _Table:
             items = items.clone()
             if self.terms is not None:
                 items[tied], group[tied] = _told_apart(
-                    self.terms, self.queries[place[tied]], items[tied], group[tied], valid[tied]
+                    self.terms, made.queries[place[tied]], items[tied], group[tied], valid[tied]
                 )
             key = group[tied] * len(self.labels) + items[tied]
             items[tied] = items[tied].gather(1, key.argsort(dim=1))
         found = self.labels[items]
-        relevant = (found == self.labels[self.queries[place], None]) & valid
+        relevant = (found == self.labels[made.queries[place], None]) & valid
         tail = (group[:, depth:] == group[:, depth - 1 : depth]) & valid[:, depth:]
-        self.neighbours[place] = items[:, :depth].masked_fill(~valid[:, :depth], -1).int()
-        self.relevant[place] = relevant[:, :depth]
-        self.group[place] = group[:, :depth].int()
-        self.beyond[place] = tail.sum(1).int()
-        self.beyond_relevant[place] = (tail & relevant[:, depth:]).sum(1).int()
-        if self.answers is not None:
+        made.neighbours[place] = items[:, :depth].masked_fill(~valid[:, :depth], -1).int()
+        made.relevant[place] = relevant[:, :depth]
+        made.group[place] = group[:, :depth].int()
+        made.beyond[place] = tail.sum(1).int()
+        made.beyond_relevant[place] = (tail & relevant[:, depth:]).sum(1).int()
+        if made.answers is not None:
             # What lies behind the tie group at the depth need not be in its place.
-            self.answers.put(place, items, found, group, valid & (group <= group[:, depth - 1 : depth]))
-
-    def ranking(self) -> Ranking:
-        """The ranking, once every row is in."""
-        return Ranking(
-            self.gallery_size,
-            self.queries,
-            self.neighbours,
-            self.relevant,
-            self.group,
-            self.beyond,
-            self.beyond_relevant,
-            self.positives,
-            self.answers,
-        )
+            made.answers.put(place, items, found, group, valid & (group <= group[:, depth - 1 : depth]))
 
 
 def _rank_block(
@@ -528,7 +494,7 @@ def _rank_block(
     require_finite(scorer, scores, queries, gallery)
     typical = None if bound is not None else scores.abs().median(1).values.cpu()
     scores = scores.masked_fill((queries[:, None] == gallery[None, :]).to(scores.device), -math.inf)
-    kept = table.neighbours.shape[1]
+    kept = table.ranking.depth
     top, order = (values.cpu() for values in scores.topk(min(kept + 1, len(gallery)), dim=1))
     items, cut = gallery[order], torch.zeros(len(queries), dtype=torch.bool)
     tolerance = tolerance_of(bound, queries, top, items, typical)

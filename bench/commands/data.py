@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..datasets.dataset import Dataset
     from ..datasets.downloads import Archive
     from ..datasets.releases import PhotoDataset
-    from ..datasets.verification import MemoryVerification, SplitVerification, Verification
+    from ..datasets.verification import Verification
 
 app = typer.Typer(
     help="Download, import and check data sets.",
@@ -333,7 +333,7 @@ def _say_if_not_the_owners(archive: Archive, path: Path) -> None:
             typer.echo(f"not the owners' archive ({found}, theirs is {archive.checksum}): packed anew, or incomplete")
 
 
-def _print_in_memory(name: str, verification: MemoryVerification) -> None:
+def _print_in_memory(name: str, verification: Verification) -> None:
     shape = " x ".join(map(str, verification["shape"]))
     print(f"{name}: {verification['images']} images of {shape}, {verification['classes']} classes")
     _print_splits(verification["splits"])
@@ -361,7 +361,7 @@ def _print_verification(verification: Verification) -> None:
         print(f"  damaged: {printable(line)}")
 
 
-def _print_splits(splits: Mapping[str, SplitVerification]) -> None:
+def _print_splits(splits: Mapping[str, Verification]) -> None:
     for part, numbers in splits.items():
         roles = f" ({numbers['queries']} queries, {numbers['gallery']} gallery)" if "queries" in numbers else ""
         print(

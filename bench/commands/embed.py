@@ -164,12 +164,12 @@ def embed(
     from rich.console import Console
 
     from ..progress import progress_bar
-    from ..scoring.feature_parts import Wanted, embed_features
+    from ..scoring.feature_parts import embed_features
 
     site = site_of(results, plugin=plugin, data_root=data_root, device=where)
-    asked = Wanted(images, dataset, split.value, views, kinds, out, strict)
+    asked = {"folder": images, "dataset": dataset, "split": split.value, "views": views, "kinds": kinds}
     with progress_bar(Console(stderr=True)) as progress:
-        typer.echo(embed_features(asked, encoder(), site, progress))
+        typer.echo(embed_features(out, encoder(), site, progress, **asked, strict=strict))
 
 
 def embed_images(folder: Path, encoder: Callable[[], Encoder], out: Path, strict: bool = False) -> str:

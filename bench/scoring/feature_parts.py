@@ -28,7 +28,7 @@ from ..resources import cores
 from ..seeds import content_id
 from ..site import Site
 from ..store.files import atomic_file, write_atomic
-from .columns import Column, held, write_columns
+from .files import Column, held, write_columns
 
 ROLES = ("query", "gallery")
 
@@ -36,39 +36,47 @@ PART = 2048
 """Images whose features are kept in one file until all are there, so that an interruption loses no more."""
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """Features to make: of a folder or a split of a data set, with numbers of views and kinds of corruptions."""
+def embed_features(
+    out: Path,
+    encoder: Encoder,
+    site: Site,
+    progress: Progress,
+    *,
+    folder: Path | None,
+    dataset: str | None,
+    split: str,
+    views: int,
+    kinds: tuple[str, ...],
+    strict: bool = False,
+) -> str:
+    """Embed photographs, augmented views and corrupted images of them, to a file that `bench data features` imports.
 
-    images: Path | None
-    dataset: str | None
-    split: str
-    views: int
-    kinds: tuple[str, ...]
-    out: Path
-    strict: bool = False
-
-
-def embed_features(wanted: Wanted, encoder: Encoder, site: Site, progress: Progress) -> str:
-    """Embed photographs, augmented views and corrupted images of them, to a file that `bench data features` imports."""
-    require_known("corruption", wanted.kinds, CORRUPTIONS)
-    name = wanted.dataset or Folder.name
+    They are those of a folder, or of a split of a data set.
+    """
+    require_known("corruption", kinds, CORRUPTIONS)
+    name = dataset or Folder.name
     augmentation = site.datasets.dataset(name).augmentation_type(**recipe_of(site.datasets.dataset(name)).augmentation)
     try:
-        images = _photographs(wanted, encoder, site, progress)
-        ranges = {kind: (CORRUPTIONS[kind].low, CORRUPTIONS[kind].high) for kind in wanted.kinds}
+        if folder is not None:
+            listing, labelled = images_below(folder)
+            if not labelled:
+                raise UserError(f"{folder} has no class folders: features to train on need labels")
+            images = usable(listing, encoder, progress, out.with_name(f"{out.stem}.{FILE}"), strict)
+        else:
+            images = _of_dataset(name, split, encoder, site)
+        ranges = {kind: (CORRUPTIONS[kind].low, CORRUPTIONS[kind].high) for kind in kinds}
         corrupted = {kind: CorruptedImages.of(images, name, kind, ends) for kind, ends in ranges.items()}
         content = [images.manifest_sha256(), encoder.digest, asdict(encoder.view), asdict(augmentation), name]
-        folder = wanted.out.with_name(f".{wanted.out.name}.{content_id(content)}")
-        folder.mkdir(parents=True, exist_ok=True)
+        kept = out.with_name(f".{out.name}.{content_id(content)}")
+        kept.mkdir(parents=True, exist_ok=True)
         images.prepare("evaluation", progress)  # of a data set
-        if wanted.views:
+        if views:
             images.prepare("training", progress)
-        parts = Parts(encoder, folder, len(images), progress)
+        parts = Parts(encoder, kept, len(images), progress)
         columns = {"embeddings": parts.column("embeddings", images.evaluation)}
         of_views = [
             parts.column(f"view{view}", partial(images.view_of, augmentation=augmentation, view=view))
-            for view in range(wanted.views)
+            for view in range(views)
         ]
         columns["features"] = side_by_side(of_views) if of_views else columns.pop("embeddings")
         for kind, under in corrupted.items():
@@ -78,34 +86,26 @@ def embed_features(wanted: Wanted, encoder: Encoder, site: Site, progress: Progr
         small |= {"class_names": np.array(images.class_names), "about": np.array([encoder.about])}
         for role, rows in (("is_query", images.queries), ("is_gallery", images.gallery)):
             if rows is not None:
-                small[role] = np.zeros(len(images), dtype=bool)
-                small[role][rows.numpy()] = True
-        write_columns(wanted.out, columns | {key: held(value) for key, value in small.items()})
+                small[role] = np.isin(np.arange(len(images)), rows.numpy())
+        write_columns(out, columns | {key: held(value) for key, value in small.items()})
     except DataError as error:
         raise UserError(str(error)) from None
-    shutil.rmtree(folder)
+    shutil.rmtree(kept)
     what = ", ".join(f"{key} {list(column.shape)}" for key, column in columns.items())
     return (
-        f"{len(images)} images of {images.num_classes} classes in {wanted.out}: {what};"
+        f"{len(images)} images of {images.num_classes} classes in {out}: {what};"
         " `bench data features NAME --train FILE --test FILE` imports two such files"
     )
 
 
-def _photographs(wanted: Wanted, encoder: Encoder, site: Site, progress: Progress) -> PhotoImages:
-    """Photographs to embed, read as the encoder needs them."""
-    if wanted.images is not None:
-        listing, labelled = images_below(wanted.images)
-        if not labelled:
-            raise UserError(f"{wanted.images} has no class folders: features to train on need labels")
-        return usable(listing, encoder, progress, wanted.out.with_name(f"{wanted.out.stem}.{FILE}"), wanted.strict)
-    assert wanted.dataset is not None
-    cls = site.datasets.dataset(wanted.dataset)
-    if not issubclass(cls, PhotoDataset):
-        raise UserError(f"--dataset {wanted.dataset}: no photographs; its images are embedded in seconds by a run")
-    view = {**site.recipe(wanted.dataset).view}
+def _of_dataset(name: str, split: str, encoder: Encoder, site: Site) -> PhotoImages:
+    """Photographs of a split, read as the encoder needs them."""
+    if not issubclass(site.datasets.dataset(name), PhotoDataset):
+        raise UserError(f"--dataset {name}: no photographs; its images are embedded in seconds by a run")
+    view = {**site.recipe(name).view}
     view |= {key: getattr(encoder.view, key) for key in ("image_size", "resize", "fit", "interpolation")}
-    dataset = site.dataset(wanted.dataset, view)
-    images = dataset.train_val(0, 1).train if wanted.split == "train" else dataset.test()
+    dataset = site.dataset(name, view)
+    images = dataset.train_val(0, 1).train if split == "train" else dataset.test()
     assert isinstance(images, PhotoImages)
     return images
 

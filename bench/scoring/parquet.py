@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from ..datasets.guarded import Answer, allow_memory, guarded
 from ..errors import BadInput, first_line
-from .embedding_set import KEYS, text_of
-from .untrusted import TEXT_BYTES, Arrays, check_unpacked, known_names
+from .embedding_set import text_of
+from .untrusted import TEXT_BYTES, Arrays, check_unpacked, keys_among, known_names
 
 WIDTHS = {"BOOLEAN": 1, "INT96": 16, "BYTE_ARRAY": TEXT_BYTES, "FIXED_LEN_BYTE_ARRAY": TEXT_BYTES}
 """Bytes of a value in memory by its type in the file, others have 8; of a text, those besides its characters."""
@@ -26,41 +25,30 @@ def check_pyarrow() -> None:
         raise BadInput("Parquet needs pyarrow: `pip install 'probembed[parquet]'`, or save an .npz file")
 
 
-def read_parquet(path: Path) -> tuple[Arrays, list[str]]:
-    """Read the arrays of a file by name, and the names of its other columns; columns must fit together."""
-    others, arrays = _arrays(path, _read)
-    return arrays, others
-
-
-def read_feature_columns(path: Path) -> Arrays:
-    """Read the arrays of a file of features by name; they are held in memory."""
-    return _arrays(path, _read_features)[1]
-
-
-def _arrays(path: Path, read: Callable[[str], Answer]) -> tuple[list[str], Arrays]:
+def read_parquet(path: Path, features: bool) -> tuple[Arrays, list[str]]:
+    """Read the arrays of a file of embeddings, or features, by name, and the names of its other columns."""
     check_pyarrow()
     try:
-        (others, texts), found = guarded(read, path)
+        (others, texts), found = guarded(_read_features if features else _read_embeddings, path)
     except ValueError as error:
         raise BadInput(str(error)) from None
     # Equal texts are kept once.
-    arrays = {
-        key: np.array([*texts[key], None], dtype=object)[value] if key in texts else value
-        for key, value in found.items()
-    }
-    return others, arrays
+    words = {key: np.array([*names, None], dtype=object) for key, names in texts.items()}
+    return {key: words[key][value] if key in words else value for key, value in found.items()}, others
+
+
+def _read_embeddings(path: str) -> Answer:
+    return _read(path, False)
 
 
 def _read_features(path: str) -> Answer:
-    from .columns import keys_among
-
-    return _read(path, keys_among)
+    return _read(path, True)
 
 
-def _read(path: str, keys: Callable[[Sequence[str]], Sequence[str]] = lambda names: KEYS) -> Answer:
+def _read(path: str, features: bool) -> Answer:
     """In a process of its own: other names and the texts of each column; arrays by name, of texts their indices."""
     try:
-        return _checked(path, keys)
+        return _checked(path, features)
     except (BadInput, MemoryError):
         raise
     except NotImplementedError as error:
@@ -70,14 +58,15 @@ def _read(path: str, keys: Callable[[Sequence[str]], Sequence[str]] = lambda nam
         raise BadInput(f"not a whole Parquet file: truncated or damaged ({first_line(error, 160)})") from None
 
 
-def _checked(path: str, keys: Callable[[Sequence[str]], Sequence[str]]) -> Answer:
+def _checked(path: str, features: bool) -> Answer:
     import pyarrow.parquet
 
     metadata = pyarrow.parquet.read_metadata(path)
     names = [name for name in metadata.schema.to_arrow_schema().names if not name.startswith("__index_level_")]
     spread = _spread(names)
     scattered = {name for parts in spread.values() for name in parts.values()}
-    wanted, others = known_names([name for name in names if name not in scattered] + list(spread), keys(names))
+    listed = [name for name in names if name not in scattered] + list(spread)
+    wanted, others = known_names(listed, keys_among(names, features))
     whole = [key for key in wanted if key not in spread]
     columns = [*whole, *sorted(scattered)]
     needed = _unpacked(metadata, columns)
@@ -196,22 +185,18 @@ def _plain(column: Any, key: str, words: dict[str, list[str]]) -> np.ndarray:
     return values
 
 
-def write_parquet(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Content of a file of some arrays; names of classes, one per class and not per row, are left out."""
-    check_pyarrow()
+def write_parquet(file: IO[bytes], arrays: Mapping[str, np.ndarray]) -> None:
+    """Write some arrays as a file; names of classes, one per class and not per row, are left out."""
     import pyarrow.parquet
 
     count = len(arrays["embeddings"])
     columns = {}
     for key, value in arrays.items():
-        if key == "class_names":
-            continue
-        value = np.broadcast_to(value, (count,)) if value.ndim == 0 else value
-        columns[key] = (
-            pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(value.reshape(-1)), value.shape[1])
-            if value.ndim == 2
-            else pyarrow.array(value)
-        )
-    buffer = io.BytesIO()
-    pyarrow.parquet.write_table(pyarrow.table(columns), buffer)
-    return buffer.getvalue()
+        if key != "class_names":
+            rows = np.broadcast_to(value, (count,)) if value.ndim == 0 else value
+            columns[key] = (
+                pyarrow.array(rows)
+                if rows.ndim == 1
+                else pyarrow.FixedSizeListArray.from_arrays(rows.reshape(-1), rows.shape[1])
+            )
+    pyarrow.parquet.write_table(pyarrow.table(columns), file)

@@ -9,7 +9,10 @@ from difflib import get_close_matches
 import numpy as np
 
 from ..errors import BadInput, shortened
-from .embedding_set import KEYS
+from .embedding_set import KEYS, MASKS
+
+FEATURE_KEYS = ("features", "embeddings", "labels", "groups", "ids", "class_names", "about", *MASKS)
+"""Names of the arrays of a file of features, besides those of corrupted images."""
 
 Arrays = dict[str, np.ndarray]
 
@@ -39,7 +42,14 @@ def check_unpacked(count: int, packed: int) -> None:
         )
 
 
-def known_names(names: Sequence[str], keys: Sequence[str] = KEYS) -> tuple[list[str], list[str]]:
+def keys_among(names: Sequence[str], features: bool) -> Sequence[str]:
+    """Names of the arrays that are read, given all names of a file: those of corrupted images have their kind."""
+    if not features:
+        return KEYS
+    return (*FEATURE_KEYS, *(name for name in names if name.partition("_")[0] in ("corrupted", "severity")))
+
+
+def known_names(names: Sequence[str], keys: Sequence[str]) -> tuple[list[str], list[str]]:
     """The names of arrays that are read, and those that are not.
 
     Raises:

@@ -5,72 +5,33 @@ Pure functions of NumPy arrays, SciPy underneath. docs/protocol.md says how ofte
 
 from __future__ import annotations
 
-from .bootstrap import (
-    FEW,
-    Interval,
-    paired_bootstrap,
-)
-from .paired import (
-    ROUNDING,
-    Outcome,
-    Summary,
-    Superiority,
-    VarianceShare,
-    holm,
-    p_different,
-    p_equivalent,
-    p_greater,
-    p_over_splits,
-    paired_difference,
-    power_of_seeds,
-    probability_of_superiority,
-    seeds_needed,
-    summarise,
-    summarise_splits,
-    variance_by_source,
-    verdict,
-)
-from .ranks import (
-    RANKED,
-    RankInterval,
-    critical_difference,
-    friedman,
-    may_be_best,
-    mean_ranks,
-    rank_intervals,
-    significantly_better,
-    tie_groups,
-)
-
-__all__ = [
-    "FEW",
-    "RANKED",
-    "ROUNDING",
-    "Interval",
-    "Outcome",
-    "RankInterval",
-    "Summary",
-    "Superiority",
-    "VarianceShare",
-    "critical_difference",
-    "friedman",
-    "holm",
-    "may_be_best",
-    "mean_ranks",
-    "p_different",
-    "p_equivalent",
-    "p_greater",
-    "p_over_splits",
-    "paired_bootstrap",
-    "paired_difference",
-    "power_of_seeds",
-    "probability_of_superiority",
-    "rank_intervals",
-    "seeds_needed",
-    "significantly_better",
-    "summarise",
-    "summarise_splits",
-    "tie_groups",
-    "variance_by_source",
-    "verdict",
-]
+from .bootstrap import FEW as FEW
+from .bootstrap import Interval as Interval
+from .bootstrap import paired_bootstrap as paired_bootstrap
+from .paired import ROUNDING as ROUNDING
+from .paired import Outcome as Outcome
+from .paired import Summary as Summary
+from .paired import Superiority as Superiority
+from .paired import VarianceShare as VarianceShare
+from .paired import holm as holm
+from .paired import p_different as p_different
+from .paired import p_equivalent as p_equivalent
+from .paired import p_greater as p_greater
+from .paired import p_over_splits as p_over_splits
+from .paired import paired_difference as paired_difference
+from .paired import power_of_seeds as power_of_seeds
+from .paired import probability_of_superiority as probability_of_superiority
+from .paired import seeds_needed as seeds_needed
+from .paired import summarise as summarise
+from .paired import summarise_splits as summarise_splits
+from .paired import variance_by_source as variance_by_source
+from .paired import verdict as verdict
+from .ranks import RANKED as RANKED
+from .ranks import RankInterval as RankInterval
+from .ranks import critical_difference as critical_difference
+from .ranks import friedman as friedman
+from .ranks import may_be_best as may_be_best
+from .ranks import mean_ranks as mean_ranks
+from .ranks import rank_intervals as rank_intervals
+from .ranks import significantly_better as significantly_better
+from .ranks import tie_groups as tie_groups

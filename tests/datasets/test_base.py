@@ -1,14 +1,11 @@
 import ast
 import importlib
 import inspect
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from bench.datasets import ArrayImages, Augmentation, Dataset, PhotoAugmentation, TrainVal, register, register_dataset
-from bench.registry import Registry
+from bench.datasets import ArrayImages, Augmentation, Dataset, PhotoAugmentation, register, register_dataset
 
 
 def image_set(**changes):
@@ -53,18 +50,6 @@ def test_background_is_filled_before_normalisation():
     index = torch.arange(5)
     moved = images.training(index, Augmentation(shift=1.0, rotation=90), torch.Generator())
     assert torch.equal(moved, images.evaluation(index))
-
-
-def test_select_numbers_classes_anew():
-    part = image_set().select(torch.tensor([4, 0, 3]))
-    assert part.ids == ("c/1", "a/0", "c/0")
-    assert part.class_names == ("a", "c")
-    assert part.labels.tolist() == [1, 0, 1]
-    assert part.num_classes == 2
-    assert len(part) == 3
-    assert torch.equal(part.pixels, image_set().pixels[[4, 0, 3]])
-    with pytest.raises(ValueError, match="unique"):
-        image_set().select(torch.tensor([0, 0]))
 
 
 def test_manifest_depends_on_the_content_and_not_on_its_order():
@@ -124,40 +109,6 @@ def test_register_checks_the_class():
     Whole = type("Whole", (Complete,), {**vars(Complete), "test": None, "train_val": None})
     assert register_dataset(Whole) is Whole
     assert register is register_dataset
-
-
-def test_one_file_may_hold_a_data_set_and_a_method(tmp_path):
-    plugin = tmp_path / "both.py"
-    plugin.write_text(
-        "from bench.datasets import register_dataset\nfrom bench.datasets.folder import Folder\n"
-        "from bench.methods import CosineClassifier, register\n"
-        "@register_dataset\nclass Birds(Folder):\n    name = 'birds'\n    summary = 'a data set'\n"
-        "@register\nclass Mine(CosineClassifier):\n    name = 'mine'\n    summary = 'a method'\n"
-    )
-    registries = {kind: Registry(kind, (plugin,)) for kind in ("datasets", "methods")}
-    assert registries["datasets"].get("birds").summary == "a data set"
-    assert registries["methods"].get("mine").summary == "a method"
-    assert "mine" not in registries["datasets"].entries
-    assert "birds" not in registries["methods"].entries
-
-
-def test_train_val_is_frozen():
-    both = TrainVal(image_set(), image_set(), 0, 4)
-    with pytest.raises(AttributeError):
-        both.fold = 1
-
-
-@pytest.mark.slow
-def test_importing_the_folder_is_cheap():
-    code = (
-        "import sys, bench.datasets, bench.datasets.splits; "
-        "assert not {'torch', 'numpy', 'sklearn', 'matplotlib'} & set(sys.modules); "
-        "bench.datasets.Augmentation; assert 'torch' in sys.modules; "
-        "assert all(hasattr(bench.datasets, n) for n in bench.datasets.__all__)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-    with pytest.raises(ImportError):
-        from bench.datasets import nothing  # noqa: F401
 
 
 @pytest.mark.parametrize("package", ["bench.datasets", "bench.datasets.corruptions"])

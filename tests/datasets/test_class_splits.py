@@ -5,28 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 from bench.datasets.dataset import Dataset
-from bench.datasets.splits import drawn_classes
 from bench.seeds import seed_for
 from bench.site import Site
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def _classes(name, number, tmp_path, fold=0):
     data = Site(results=str(tmp_path)).dataset(name, {"class_seed": number} if number else None)
     split = data.train_val(fold)
     return [set(images.class_names) for images in (split.train, split.val, data.test())]
-
-
-@given(st.integers(2, 40), st.integers(1, 40), st.integers(0, 2**63 - 1))
-def test_drawn_classes_are_as_many_and_the_first_fold_is_never_tested(development, test, seed):
-    own = list(range(development)), list(range(development, development + test))
-    drawn = drawn_classes(*own, seed)
-    assert [len(part) for part in drawn] == [development, test]
-    assert sorted(drawn[0] + drawn[1]) == own[0] + own[1]
-    kept = -(-development // min(4, development))
-    assert drawn[0][:kept] == own[0][:kept]
-    assert drawn == drawn_classes(*own, seed)
 
 
 @pytest.mark.parametrize(

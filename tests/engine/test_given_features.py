@@ -11,8 +11,8 @@ from bench.datasets.features import Features
 from bench.engine.testing import drawn_queries
 from bench.methods.backbones.registry import build_backbone
 from bench.registry import Registry
-from bench.scoring import columns, feature_files, feature_parts
-from bench.scoring.columns import held, write_columns
+from bench.scoring import feature_files, feature_parts, files
+from bench.scoring.files import held, write_columns
 from safetensors.numpy import save_file
 from safetensors.torch import load_file
 
@@ -213,7 +213,7 @@ def _with_nan():
     [
         (_changed(features=_with_nan()), "features of row 5 (from 0) are not finite"),
         (_changed(features=np.ones((32, 6), np.float32)), "features are the same for all images"),
-        (_changed(labels=np.arange(31)), "labels have shape [31]; 32 images need [32]"),
+        (_changed(labels=np.arange(31)), "labels has shape [31]; 32 images need [32]"),
         (_changed(labels=np.ones(32)), "labels are float64 numbers, they must be integers"),
         (_changed(labels=None), "labels missing (needs features [N, F] or [N, V, F] and labels [N])"),
         (_changed(features=np.ones(32)), "features have shape [32]"),
@@ -329,21 +329,21 @@ def test_queries_are_drawn_by_their_identities_alone():
 def test_a_file_is_imported_block_by_block(home, monkeypatch):
     """A file may be larger than the memory: no more than one block of an array is read at a time."""
     assert main(["data", "features", "whole", *map(str, _files(home))]) == 0
-    monkeypatch.setattr(columns, "BLOCK", 100)  # two rows of 2 x 6 float32
+    monkeypatch.setattr(files, "BLOCK", 100)  # two rows of 2 x 6 float32
     blocks = []
-    checked = feature_files._Import._checked
+    checked = feature_files._Split._checked
 
-    def watched(self, key, constant):
+    def watched(self, key, plain):
         blocks.extend(len(block) for block in self.columns[key].blocks())
-        return checked(self, key, constant)
+        return checked(self, key, plain)
 
-    monkeypatch.setattr(feature_files._Import, "_checked", watched)
+    monkeypatch.setattr(feature_files._Split, "_checked", watched)
     for suffix in (".npz", ".safetensors"):
         for split in ("train", "test"):
             arrays = dict(np.load(home / f"{split}.npz"))
             write_columns(home / f"{split}{suffix}", {key: held(value) for key, value in arrays.items()})
-        files = ("--train", home / f"train{suffix}", "--test", home / f"test{suffix}")
-        assert main([*map(str, ("data", "features", suffix[1:], *files))]) == 0
+        given = ("--train", home / f"train{suffix}", "--test", home / f"test{suffix}")
+        assert main([*map(str, ("data", "features", suffix[1:], *given))]) == 0
         for split in ("train", "test"):
             name = f"{split}.safetensors"
             assert (home / "data" / suffix[1:] / name).read_bytes() == (home / "data" / "whole" / name).read_bytes()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from bench.methods.backbones import backbone_module, build_backbone, find_weights, full_name
+from bench.methods.backbones import build_backbone, find_weights, full_name
 from bench.methods.backbones.bn_inception import BNInception
 from bench.methods.backbones.pretrained import InputFormat, Photographs
 from safetensors.torch import save_file
@@ -157,15 +157,6 @@ def test_calibrated_features_have_unit_size_and_the_state_remembers_it():
     other = build_backbone("squeezenet1_0", 3).eval()
     other.load_state_dict(net.state_dict())
     torch.testing.assert_close(other(images), after)
-
-
-def test_backbones_are_built_by_the_module_that_is_named():
-    assert backbone_module("convnet") == "bench.methods.backbones.convnet"
-    assert backbone_module("bn_inception") == "bench.methods.backbones.bn_inception"
-    for name in ("googlenet", "squeezenet1_0"):
-        assert backbone_module(name) == "bench.methods.backbones.pretrained"
-    for name in ("resnet50", "vit_tiny_patch16_224.augreg_in21k"):
-        assert backbone_module(name) == "bench.methods.backbones.timm_networks"
 
 
 @pytest.mark.parametrize("name", ["convnet", "bn_inception", "resnet18", "squeezenet1_0"])

@@ -8,10 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from bench.conformance import build
-from bench.methods._base import Method, register
 from bench.methods._model import EmbeddingModel, EnsembleModel, mean_log_probabilities
 from bench.methods.backbones.registry import build_backbone
-from bench.methods.cosface import CosFace
 from bench.methods.deep_ensemble import DeepEnsemble, mutual_information
 from bench.methods.hib import HIB
 from bench.methods.scorers.registry import pairwise_score
@@ -91,14 +89,3 @@ def test_members_without_a_classifier_are_refused():
     member = EmbeddingModel(HIB(), build_backbone("convnet", 1, None), 3, 8)
     with pytest.raises(TypeError, match="--base norm_softmax"):
         EnsembleModel(DeepEnsemble(), [member])
-
-
-def test_an_ensemble_trains_nothing():
-    class Both(Method):
-        """Both."""
-
-        name, summary, ensemble, on_base = "both", "both", True, True
-
-    with pytest.raises(TypeError, match="trains = \\(\\)"):
-        register(Both)
-    assert not CosFace.ensemble

@@ -6,8 +6,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from bench.conformance import build
-from bench.methods.distributions import DiagonalNormal
-from bench.methods.distributions.normal import PointMass
 from bench.methods.heads import MeanHead
 from bench.methods.mc_dropout import MCDropout, dropout_masks, moments_over_masks
 
@@ -42,24 +40,6 @@ def test_the_variance_of_a_linear_layer_under_dropout_is_the_closed_form():
     _, variance = moments_over_masks(head, x, dropout_masks(40_000, 7, 0.3).double())
     exact = 0.3 / 0.7 * (x.square() @ head.weight.square().mT)
     torch.testing.assert_close(1e12 * variance[:, 1:], exact[:, 1:], rtol=0.05, atol=0)
-
-
-def test_training_draws_a_mask_and_evaluation_does_not():
-    model = build(MCDropout)
-    x = torch.rand(4, model.mean.in_features)
-    torch.manual_seed(1)
-    first, other = model.embed_features(x), model.embed_features(x)
-    assert isinstance(first.distribution, PointMass)
-    assert not torch.equal(first.raw, other.raw)
-    model.eval()
-    torch.manual_seed(2)
-    whole = model.embed_features(x)
-    torch.manual_seed(3)
-    alone = model.embed_features(x[2:3])
-    assert isinstance(whole.distribution, DiagonalNormal)
-    assert torch.equal(whole.raw, model.mean(x))
-    torch.testing.assert_close(alone.distribution.mean, whole.distribution.mean[2:3])
-    torch.testing.assert_close(alone.distribution.variance, whole.distribution.variance[2:3], rtol=1e-4, atol=0)
 
 
 def test_without_dropout_the_embedding_is_a_point():

@@ -8,10 +8,6 @@ import torch
 import torch.nn.functional as F
 from bench.conformance import build
 from bench.methods import principal
-from bench.methods._base import Method, register
-from bench.methods.cosface import CosFace
-from bench.methods.deep_ensemble import DeepEnsemble
-from bench.methods.laplace import Laplace
 from bench.methods.principal import principal_axes, principal_directions
 from bench.methods.untrained import Untrained
 from sklearn.decomposition import PCA, TruncatedSVD
@@ -137,12 +133,3 @@ def test_the_fit_sets_the_mean_head_and_makes_the_loss_smallest():
         assert loss() > best
     embedding = model.embed_features(x)
     assert list(model.confidences(embedding)) == ["norm"]  # no classifier of training classes
-
-
-def test_a_fitted_method_leaves_the_backbone_alone_and_needs_no_base():
-    fields = {"name": "mine", "summary": "mine", "__doc__": "Mine.", "fit": Untrained.fit}
-    with pytest.raises(TypeError, match="a fitted method trains without the backbone"):
-        register(type("Mine", (Method,), fields))
-    mine = register(type("Mine", (Method,), fields | {"trains": ("mean",)}))
-    assert not any(method.by_steps for method in (mine, Untrained, Laplace, DeepEnsemble))
-    assert CosFace.by_steps

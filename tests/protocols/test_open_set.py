@@ -105,25 +105,6 @@ def test_half_of_the_classes_leave_the_gallery(apart):
     assert rows["open_set_auroc", "top1_score", ""]["value"] > 0.75 > rows["open_set_auroc", "random", ""]["value"]
 
 
-def test_the_order_of_the_images_does_not_matter():
-    view = _view(LABELS)
-    mixed = torch.randperm(61, generator=torch.Generator().manual_seed(1))
-    x = view.unit_vectors[mixed]
-    other = replace(
-        view,
-        labels=(40 - 3 * LABELS)[mixed],
-        ids=tuple(view.ids[i] for i in mixed.tolist()),
-        confidences={name: values[mixed] for name, values in view.confidences.items()},
-        scorers={"cosine": lambda: ScoreMatrix(x @ x.T, "cosine")},
-        directions=lambda: x,
-    )
-    for group in ("open_set", "confidence_correlation"):
-        first, second = _rows(view, group), _rows(other, group)
-        assert first.keys() == second.keys()
-        for key, row in first.items():
-            assert second[key] == row | {"value": pytest.approx(row["value"], abs=1e-12)}, key
-
-
 def test_one_class_left_and_no_unknown_query_have_no_value():
     for view in (
         _view(torch.arange(10) // 5),  # one of two classes stays

@@ -342,16 +342,6 @@ def test_metrics_of_decisions_are_computed_on_request(arrays):
     assert not {"edc_pauc", "opis", "set_size_at_90", "ece_top1"} & names("recall_at_1")
 
 
-def test_the_signature_is_the_agreed_one():
-    expected = (
-        "embeddings labels=None confidence=None variance=None concentration=None quality=None is_query=None"
-        " is_gallery=None scorers=('cosine',) metrics=('recall', 'map_at_r', 'r_precision') normalize=None"
-    )
-    found = inspect.signature(bench.score).parameters.values()
-    assert " ".join(p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in found) == expected
-    assert all(p.kind is p.KEYWORD_ONLY for p in list(found)[2:])
-
-
 def test_importing_bench_imports_nothing_heavy():
     code = "import sys, bench; heavy = {'torch', 'numpy', 'pandas'} & set(sys.modules); assert not heavy, heavy"
     subprocess.run([sys.executable, "-P", "-c", code], check=True)
