@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
-from typing import IO
 from urllib.error import HTTPError, URLError
 from urllib.parse import unquote, urlsplit
 from urllib.request import (
@@ -261,13 +260,17 @@ def _receive(
                 " open it in a browser, or use a --mirror URL"
             )
         part.begin(url, _version(answer))
-    with part.path.open("ab", buffering=0) as file:
-        while block:
-            _append(file, block, part)
-            have += len(block)
-            if progress is not None:
-                progress(have, total)
-            block = _block(answer)
+    try:
+        with part.path.open("ab") as file:
+            while block:
+                file.write(block)
+                have += len(block)
+                if progress is not None:
+                    progress(have, total)
+                block = _block(answer)
+    except OSError as error:
+        kept = f"{_amount(part.size)} are kept: make room, then {AGAIN}"
+        raise DataError(f"{part.path}: {error.strerror}; {kept}") from None
     if total and have > total:
         part.discard()
         raise DataError(f"{_short(url)}: serves {have} bytes, but the archive has {total}; use a --mirror URL")
@@ -281,16 +284,6 @@ def _block(answer: http.client.HTTPResponse) -> bytes:
         return answer.read1(_BLOCK)
     except (OSError, http.client.HTTPException) as error:
         raise _Interruption(_reason(error)) from None
-
-
-def _append(file: IO[bytes], block: bytes, part: _Part) -> None:
-    rest = memoryview(block)
-    try:
-        while rest:
-            rest = rest[file.write(rest) :]
-    except OSError as error:
-        kept = f"{_amount(part.size)} are kept: make room, then {AGAIN}"
-        raise DataError(f"{part.path}: {error.strerror}; {kept}") from None
 
 
 def _check_space(part: _Part, missing: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import io
 from collections import Counter
@@ -59,15 +58,16 @@ def read_soft_labels(path: Path, ids: Collection[str], class_names: Collection[s
     check_regular(path)
     try:
         content = path.read_bytes()
-        lines = _lines(content.decode("utf-8-sig"))
+        text = io.StringIO(content.decode("utf-8-sig"))
+        table = pd.read_csv(text, header=None, dtype=str, keep_default_na=False)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}") from None
-    except (ValueError, csv.Error) as error:
+    except ValueError as error:
         raise DataError(f"{path}: not a CSV table ({str(error).strip().splitlines()[-1]})") from None
-    if max(len(cell) for cells in lines for cell in cells) > LONGEST:
+    if table.map(len).to_numpy().max() > LONGEST:
         raise DataError(f"{path}: a cell has more than {LONGEST} characters")
-    header = [name.strip() for name in lines[0]]
-    if header[0] != "path" or len(header) < 2 or len(lines) < 2:
+    header = [name.strip() for name in table.iloc[0]]
+    if header[0] != "path" or len(header) < 2 or len(table) < 2:
         raise DataError(f"{path}: expected a column 'path', a column per class, and a line per image")
     names = header[1:]
     if len(set(names)) != len(names):
@@ -75,7 +75,7 @@ def read_soft_labels(path: Path, ids: Collection[str], class_names: Collection[s
     for name in names:
         if name not in class_names:
             raise DataError(f"{path}: column {name!r} is not a class of this data set{_nearest(name, class_names)}")
-    images = [PurePosixPath(text).as_posix() for text, *_ in lines[1:]]
+    images = [PurePosixPath(name).as_posix() for name in table.iloc[1:, 0]]
     if len(set(images)) != len(images):
         raise DataError(f"{path}: {_repeated(images)!r} appears twice")
     known = set(ids)
@@ -85,8 +85,7 @@ def read_soft_labels(path: Path, ids: Collection[str], class_names: Collection[s
             f"{path}: {len(strange)} of {len(images)} paths name an unknown image, such as {strange[0]!r};"
             f" they are relative to {path.parent}"
         )
-    table = pd.DataFrame([cells for _, *cells in lines[1:]], dtype=str)
-    values = table.apply(pd.to_numeric, errors="coerce").to_numpy(np.float64)
+    values = table.iloc[1:, 1:].apply(pd.to_numeric, errors="coerce").to_numpy(np.float64)
     total = values.sum(1)
     for wrong, what in (
         (~np.isfinite(values).all(1), "has a value that is not a number"),
@@ -98,20 +97,6 @@ def read_soft_labels(path: Path, ids: Collection[str], class_names: Collection[s
             shown = f" but to {total[row]:g}" if what.startswith("does") else ""
             raise DataError(f"{path}: the row of {images[row]!r} {what}{shown} ({int(wrong.sum())} such rows)")
     return SoftLabels(tuple(images), torch.tensor(values), hashlib.sha256(content).hexdigest())
-
-
-def _lines(text: str) -> list[list[str]]:
-    """Cells of every line that has any, as many in each (pandas would fill short lines up to the longest)."""
-    lines: list[list[str]] = []
-    reader = csv.reader(io.StringIO(text, newline=""))
-    for cells in reader:
-        if lines and cells and len(cells) != len(lines[0]):
-            raise ValueError(f"line {reader.line_num} has {len(cells)} cells, the first has {len(lines[0])}")
-        if cells:
-            lines.append(cells)
-    if not lines:
-        raise ValueError("it is empty")
-    return lines
 
 
 def _repeated(names: Sequence[str]) -> str:

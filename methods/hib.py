@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributions import Distribution
 
-from ._base import Method, MethodParams, Paper, register, tuned
+from ._base import MethodParams, Paper, register, tuned
 from .distributions.normal import IsotropicNormal, kl_to_standard_normal
 from .heads import SpreadHead, positive_from_raw
 from .host_labels import on_host, places, sent
-from .learned_spread import RELEASED_HEAD, RELEASED_SPREAD, spread_confidence
+from .learned_spread import RELEASED_HEAD, RELEASED_SPREAD, SpreadMethod
 from .published import PER
 
 if TYPE_CHECKING:
@@ -140,7 +139,7 @@ def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str
 
 
 @register
-class HIB(Method):
+class HIB(SpreadMethod):
     """HIB (hedged instance embedding): isotropic normal embedding trained by the match probability of pairs.
 
     It has no classifier. The parameter ``form`` chooses: ``corrected`` follows the paper (Oh et al. 2019), ``released``
@@ -163,9 +162,7 @@ class HIB(Method):
         SpreadHead.DEVIATION,
     )
     scorer = "match"
-    default_confidence = "method"
     published = (PER("hib", _from_per),)
-    repository = "per"
     released_behaviour = (
         "pairs of an image with itself count as genuine; rows and columns of the matrix of pairs are drawn apart",
         "binary cross-entropy of probabilities with torch's clamps: log p stops at -100, pairs with p < 1e-12 fade",
@@ -181,10 +178,6 @@ class HIB(Method):
         samples: int = 8
         pairs: Literal["all", "balanced"] = "all"
         form: Literal["corrected", "released"] = "corrected"
-
-    def spread_head(self, in_features: int, dim: int) -> nn.Module:
-        """Build the variance head, a network from features ``[B, in_features]`` to raw numbers ``[B, 1]``."""
-        return SpreadHead(in_features, linear=self.released)
 
     def distribution(self, raw: Tensor, spread: Tensor | None) -> IsotropicNormal:
         """Isotropic normal N(raw, s2 I), whose mean is not normalised, with s2 mapped from ``spread [B, 1]``."""
@@ -212,7 +205,3 @@ class HIB(Method):
                 model.mean.weight.div_(raw.std())
                 raw = raw / raw.std()
             objective.start(raw.abs().mean())
-
-    def confidence(self, distribution: Distribution) -> Tensor:
-        """Confidence ``[B]`` of the embeddings: the negative log variance."""
-        return spread_confidence(distribution)

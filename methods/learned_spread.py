@@ -31,7 +31,7 @@ class SpreadParams(MethodParams):
 
 
 class SpreadMethod(Method):
-    """Base of methods whose embedding is N(mu, s2 I) or vMF(mu, k), with mu on the unit sphere.
+    """Base of methods with one learned spread per image; here N(mu, s2 I) or vMF(mu, k), with mu on the unit sphere.
 
     The spread head, a part of the network, has one output per image, which is mapped to the variance s2 or the
     concentration k. The parameter ``form`` chooses the form of both. With ``corrected``, s2 = 2/D and k = D at the
@@ -40,7 +40,6 @@ class SpreadMethod(Method):
     activations.
     """
 
-    default_confidence = "method"
     repository = "per"
 
     def spread_head(self, in_features: int, dim: int) -> nn.Module:

@@ -119,7 +119,6 @@ class LossPrediction(Method):
         "prediction_weight=0.04 is URL's for ResNet-50 (0.041; its ViT: 0.011), the range is ours; scale as in"
         " norm_softmax",
     )
-    default_confidence = "method"
 
     class Params(MethodParams):
         """Hyper-parameters of loss prediction: those of :class:`PredictedCrossEntropy` and :class:`LossHead`."""

@@ -19,13 +19,12 @@ import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
-from torch.distributions import Distribution
 
-from ._base import Method, MethodParams, Paper, register, tuned
+from ._base import MethodParams, Paper, register, tuned
 from .distributions.von_mises_fisher import VonMisesFisher
-from .heads import SpreadHead, positive_from_raw
+from .heads import positive_from_raw
 from .host_labels import on_host, places, sent
-from .learned_spread import spread_confidence
+from .learned_spread import SpreadMethod
 
 
 class MonteCarloInfoNCE(nn.Module):
@@ -59,7 +58,7 @@ class MonteCarloInfoNCE(nn.Module):
 
 
 @register
-class McInfoNCE(Method):
+class McInfoNCE(SpreadMethod):
     """MCInfoNCE as a method: von Mises-Fisher embeddings trained by InfoNCE on their draws, without a classifier."""
 
     name = "mc_infonce"
@@ -87,7 +86,7 @@ class McInfoNCE(Method):
         "as everywhere here, from D = 64 on the gradient in a concentration follows the accepted proposal only, 1.2 %"
         " too small or less",
     )
-    default_confidence = "method"
+    repository = ""
 
     class Params(MethodParams):
         """Hyper-parameters: those of :class:`MonteCarloInfoNCE`, and the initial concentration of images over D."""
@@ -95,10 +94,6 @@ class McInfoNCE(Method):
         kappa: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)
         image_concentration: float = tuned(1.0, 0.1, 10.0, log=True, gt=0)
         samples: int = Field(16, ge=1)
-
-    def spread_head(self, in_features: int, dim: int) -> nn.Module:
-        """Build the concentration head, a network from features ``[B, in_features]`` to raw numbers ``[B, 1]``."""
-        return SpreadHead(in_features)
 
     def distribution(self, raw: Tensor, spread: Tensor | None) -> VonMisesFisher:
         """Embedding distribution vMF(raw/|raw|, k), with k mapped from ``spread [B, 1]``."""
@@ -109,7 +104,3 @@ class McInfoNCE(Method):
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Build the loss module, which has no trained parameters."""
         return MonteCarloInfoNCE(self.params.kappa, self.params.samples)
-
-    def confidence(self, distribution: Distribution) -> Tensor:
-        """Confidence ``[B]`` of the embeddings: the log concentration."""
-        return spread_confidence(distribution)

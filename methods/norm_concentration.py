@@ -52,8 +52,6 @@ class ScaledNorm(nn.Module):
 class NormConcentrationMethod(Method):
     """Base of methods that embed an image as vMF(z/|z|, alpha |z|), z its raw embedding, alpha set at the start."""
 
-    default_confidence = "method"
-
     def spread_head(self, in_features: int, dim: int) -> nn.Module:
         """Build the module that gives alpha, the constant factor from norms to concentrations."""
         return ScaledNorm()

@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.distributions import Distribution
 
-from ._base import Method, MethodParams, Paper, register, tuned
+from ._base import MethodParams, Paper, register, tuned
 from .distributions.normal import IsotropicNormal
 from .heads import SpreadHead, positive_from_raw
 from .host_labels import on_host, places, sent
-from .learned_spread import RELEASED_HEAD, RELEASED_SPREAD, spread_confidence
+from .learned_spread import RELEASED_HEAD, RELEASED_SPREAD, SpreadMethod
 from .published import PER
 from .scorers.likelihood import mutual_likelihood
 from .scorers.spec import Pairs
@@ -190,7 +189,7 @@ class ReleasedPrototypeLoss(PrototypeLoss):
 
 
 @register
-class SPE(Method):
+class SPE(SpreadMethod):
     """SPE (stochastic prototype embeddings): isotropic normal embedding classified by class prototypes of the batch.
 
     It has no classifier. The parameter ``form`` chooses: ``corrected`` follows the paper (Scott et al. 2019),
@@ -212,9 +211,7 @@ class SPE(Method):
         SpreadHead.DEVIATION,
     )
     scorer = "mls"
-    default_confidence = "method"
     published = (PER("spe"),)
-    repository = "per"
     released_behaviour = (
         "the sum over classes has the density of class c at a draw of its own, not of all classes at one draw",
         "the noise is added to the images of a prototype and again to the prototype, not to queries",
@@ -231,10 +228,6 @@ class SPE(Method):
         samples: int = Field(16, ge=0)
         noise: bool = True
         form: Literal["corrected", "released"] = "corrected"
-
-    def spread_head(self, in_features: int, dim: int) -> nn.Module:
-        """Build the variance head, a network from features ``[B, in_features]`` to raw numbers ``[B, 1]``."""
-        return SpreadHead(in_features, linear=self.released)
 
     def distribution(self, raw: Tensor, spread: Tensor | None) -> IsotropicNormal:
         """Isotropic normal N(raw, s2 I), whose mean is not normalised, with s2 mapped from ``spread [B, 1]``."""
@@ -258,7 +251,3 @@ class SPE(Method):
             return
         with torch.no_grad():
             model.mean.weight.mul_(self.params.spread / raw.std())
-
-    def confidence(self, distribution: Distribution) -> Tensor:
-        """Confidence ``[B]`` of the embeddings: the negative log variance."""
-        return spread_confidence(distribution)

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from typing import Any, Literal
 
+from .known_tests import BUILT_IN
+
 SelectionMetric = Literal["map_at_r", "stage_loss", "last"]
 
 
@@ -35,22 +37,7 @@ class Selection:
     reranked: bool = False
 
 
-GROUPS = (
-    "retrieval",
-    "verification",
-    "reranked",
-    "filter_out",
-    "risk",
-    "quality",
-    "soft_labels",
-    "ambiguity",
-    "discard",
-    "calibration",
-    "retrieval_sets",
-    "threshold_consistency",
-    "open_set",
-    "confidence_correlation",
-)
+GROUPS = tuple(group for group in BUILT_IN if group not in ("map_at_1000", "clustering", "structure"))
 """Groups of tests that every protocol runs; those that need what the embeddings do not have are left out."""
 
 

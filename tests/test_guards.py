@@ -317,6 +317,7 @@ def test_listing_and_help_import_nothing_heavy(tmp_path):
         ["--help"],
         ["list", "methods"],
         ["list", "datasets"],
+        ["list", "scorers"],
         ["run", "--help"],
         ["score", "--help"],
         ["paper", "list"],

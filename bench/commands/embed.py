@@ -167,9 +167,9 @@ def embed(
     from ..scoring.feature_parts import embed_features
 
     site = site_of(results, plugin=plugin, data_root=data_root, device=where)
-    asked = {"folder": images, "dataset": dataset, "split": split.value, "views": views, "kinds": kinds}
     with progress_bar(Console(stderr=True)) as progress:
-        typer.echo(embed_features(out, encoder(), site, progress, **asked, strict=strict))
+        source = images or (dataset or "", split.value)
+        typer.echo(embed_features(out, encoder(), site, progress, source, views, kinds, strict))
 
 
 def embed_images(folder: Path, encoder: Callable[[], Encoder], out: Path, strict: bool = False) -> str:

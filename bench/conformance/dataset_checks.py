@@ -138,15 +138,19 @@ def unique_ids(dataset: Dataset) -> None:
     require(len(set(ids)) == len(ids), "identities repeat; every image needs one of its own, in all parts")
 
 
+def _require_images(what: str, images: Tensor, declared: list[int]) -> None:
+    require(list(images.shape) == declared, f"{what} {list(images.shape)}, not {declared}")
+    require(images.dtype == torch.float32, f"{what} {images.dtype}, not float32")
+    require(bool(torch.isfinite(images).all()), f"{what} not finite")
+
+
 def evaluation(dataset: Dataset) -> None:
     """Require that evaluation images are finite float32 of the declared size, the same every time and in any batch."""
     declared = _size(dataset)
     for part, images in _parts(dataset):
         index = _sample(images)
         first = images.evaluation(index)
-        require(list(first.shape[1:]) == declared, f"{part}: images are {list(first.shape[1:])}, not {declared}")
-        require(first.dtype == torch.float32, f"{part}: images are {first.dtype}, not float32")
-        require(bool(torch.isfinite(first).all()), f"{part}: images are not finite")
+        _require_images(f"{part}: images are", first, [len(index), *declared])
         require(images.pixels_of(index).dtype == torch.uint8, f"{part}: pixels_of must give uint8")
         again = images.evaluation(index.flip(0)).flip(0)
         require(torch.equal(first, again), f"{part}: an image depends on its batch, or on chance")
@@ -157,10 +161,7 @@ def training_batches(dataset: Dataset) -> None:
     images = dataset.train_val(0, FOLDS).train
     index, settings = _sample(images), dataset.augmentation_type()
     first, again = (images.training(index, settings, torch.Generator().manual_seed(0)) for _ in range(2))
-    declared = [len(index), *_size(dataset)]
-    require(list(first.shape) == declared, f"a training batch is {list(first.shape)}, not {declared}")
-    require(first.dtype == torch.float32, f"a training batch is {first.dtype}, not float32")
-    require(bool(torch.isfinite(first).all()), "a training batch is not finite")
+    _require_images("a training batch is", first, [len(index), *_size(dataset)])
     require(torch.equal(first, again), "the same generator gives two different batches")
 
 

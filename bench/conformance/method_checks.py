@@ -89,6 +89,27 @@ def _loss(model: Any, images: Tensor, labels: Tensor) -> Tensor:
     return loss
 
 
+CHECKS: dict[str, Callable[[Any], None]] = {}
+"""Every check by name: a function of a method's class that raises :class:`ConformanceError`."""
+
+
+def _check(check: Callable[[Any], None]) -> Callable[[Any], None]:
+    CHECKS[check.__name__] = check
+    return check
+
+
+def _of_training(check: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Check that an ensemble passes as it is: its members are trained, and checked, as models of their own method."""
+
+    @wraps(check)
+    def checked(cls: Any) -> None:
+        if not cls.ensemble:
+            check(cls)
+
+    return _check(checked)
+
+
+@_check
 def metadata(cls: Any) -> None:
     """Require that a method's class has a name, summary, docstring, known scorer and consistent parameters and forms.
 
@@ -115,6 +136,7 @@ def metadata(cls: Any) -> None:
                 cls.Params(**{name: search[end]})
 
 
+@_check
 def shapes(cls: Any) -> None:
     """Require that a method gives distributions of batch shape ``[B]`` and event shape ``[D]``, and a scalar loss.
 
@@ -131,17 +153,6 @@ def shapes(cls: Any) -> None:
     if cls.ensemble:
         return
     require(_loss(model, images, labels).shape == (), "the objective must return a scalar")
-
-
-def _of_training(check: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Check that an ensemble passes as it is: its members are trained, and checked, as models of their own method."""
-
-    @wraps(check)
-    def checked(cls: Any) -> None:
-        if not cls.ensemble:
-            check(cls)
-
-    return checked
 
 
 @_of_training
@@ -275,6 +286,7 @@ def _require_fit(model: Any) -> None:
         require(same, f"fitted {time}, the network differs")
 
 
+@_check
 def confidence(cls: Any) -> None:
     """Require that the confidences of a method are finite, one value per image.
 
@@ -311,6 +323,7 @@ def _require_live(model: Any, images: Tensor) -> None:
     )
 
 
+@_check
 def scores(cls: Any) -> None:
     """Require that a method's own scorer, the similarity that it ranks with, gives finite and symmetric scores."""
     from ..methods.scorers.registry import pairwise_score
@@ -427,6 +440,7 @@ def deterministic(cls: Any) -> None:
     require(torch.equal(found[0][0], found[1][0]) and same, "two runs with the same seeds differ")
 
 
+@_check
 def independent(cls: Any) -> None:
     """Require that neither the other images of a batch nor random numbers change an embedding or its own confidence.
 
@@ -471,25 +485,6 @@ def frozen(cls: Any) -> None:
     for name, part in held.items():
         for key, value in part.state_dict().items():
             require(torch.equal(value, before[name][key]), f"{name}.{key} is frozen but moved")
-
-
-CHECKS: dict[str, Callable[[Any], None]] = {
-    f.__name__: f
-    for f in (
-        metadata,
-        shapes,
-        finite,
-        learns,
-        confidence,
-        scores,
-        round_trip,
-        resumes,
-        deterministic,
-        independent,
-        frozen,
-    )
-}
-"""Every check by name: a function of a method's class that raises :class:`ConformanceError`."""
 
 
 def check(name: str, cls: Any) -> None:

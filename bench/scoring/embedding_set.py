@@ -224,7 +224,10 @@ def _shape(values: np.ndarray) -> str:
 
 def _array(key: str, value: Any) -> np.ndarray:
     if hasattr(value, "detach"):
-        value = _of_tensor(key, value)
+        try:
+            value = numpy_of(value.detach().cpu())
+        except Exception as error:  # torch has an error of its own for every kind of tensor, which says what to do
+            raise BadInput(f"{key} is no plain tensor: {first_line(error, 160)}") from None
     if hasattr(value, "toarray"):
         raise BadInput(f"{key} is sparse; give {key}.toarray()")
     if isinstance(value, list | tuple) and any(map(np.ma.isMaskedArray, value)):
@@ -246,20 +249,6 @@ def _array(key: str, value: Any) -> np.ndarray:
         raise BadInput(f"{key} is not an array: {what}") from None
     # Types that another package adds to NumPy, such as bfloat16 and float8.
     return found.astype(np.float32) if found.dtype.isbuiltin == 2 and found.dtype.kind in "Vf" else found
-
-
-def _of_tensor(key: str, tensor: Any) -> np.ndarray:
-    try:
-        return numpy_of(tensor.detach().cpu())
-    except Exception as error:  # torch has an error of its own for every kind of tensor
-        what = f"{str(tensor.dtype).removeprefix('torch.')} tensor: {first_line(error, 160)}"
-        if "sparse" in str(tensor.layout):
-            what = f"sparse tensor; give {key}.to_dense()"
-        elif tensor.is_quantized:
-            what = f"quantised tensor; give {key}.dequantize()"
-        elif tensor.is_meta:
-            what = "tensor on the device meta, which has no values; compute it on cpu or cuda"
-        raise BadInput(f"{key} is a {what}") from None
 
 
 def numpy_of(tensor: Any) -> np.ndarray:

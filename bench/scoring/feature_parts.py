@@ -41,29 +41,26 @@ def embed_features(
     encoder: Encoder,
     site: Site,
     progress: Progress,
-    *,
-    folder: Path | None,
-    dataset: str | None,
-    split: str,
+    source: Path | tuple[str, str],
     views: int,
     kinds: tuple[str, ...],
     strict: bool = False,
 ) -> str:
     """Embed photographs, augmented views and corrupted images of them, to a file that `bench data features` imports.
 
-    They are those of a folder, or of a split of a data set.
+    The source is a folder, or a data set and one of its splits.
     """
     require_known("corruption", kinds, CORRUPTIONS)
-    name = dataset or Folder.name
+    name = Folder.name if isinstance(source, Path) else source[0]
     augmentation = site.datasets.dataset(name).augmentation_type(**recipe_of(site.datasets.dataset(name)).augmentation)
     try:
-        if folder is not None:
-            listing, labelled = images_below(folder)
+        if isinstance(source, Path):
+            listing, labelled = images_below(source)
             if not labelled:
-                raise UserError(f"{folder} has no class folders: features to train on need labels")
+                raise UserError(f"{source} has no class folders: features to train on need labels")
             images = usable(listing, encoder, progress, out.with_name(f"{out.stem}.{FILE}"), strict)
         else:
-            images = _of_dataset(name, split, encoder, site)
+            images = _of_dataset(*source, encoder, site)
         ranges = {kind: (CORRUPTIONS[kind].low, CORRUPTIONS[kind].high) for kind in kinds}
         corrupted = {kind: CorruptedImages.of(images, name, kind, ends) for kind, ends in ranges.items()}
         content = [images.manifest_sha256(), encoder.digest, asdict(encoder.view), asdict(augmentation), name]

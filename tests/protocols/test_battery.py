@@ -1,8 +1,6 @@
 """One battery of tests: every value is declared, a new test is one file, and nothing is computed twice."""
 
 import importlib.util
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -198,17 +196,3 @@ def test_the_plans_of_the_protocols_name_known_groups():
         for preset in get_protocol(name).presets.values():
             extra = {"map_at_1000", "clustering", "structure"} if name == "standardized" else set()
             assert set(preset.tests.groups) == set(BUILT_IN) - {"map_at_1000", "clustering", "structure"} | extra
-
-
-def test_help_on_metrics_imports_nothing_heavy():
-    code = (
-        "import sys; from bench.protocols.metrics import metric_help; text = metric_help(); "
-        "heavy = {'torch', 'numpy', 'pandas'} & set(sys.modules); assert not heavy, heavy; print(text)"
-    )
-    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == (
-        "Any of recall, map_at_r, r_precision, precision_at_1, map_at_1000, verification, retrieval_sets,"
-        " threshold_consistency, clustering, structure, discard, open_set, confidence_correlation, all, single ones"
-        " such as recall_at_16 or nmi, or groups of tests of plug-ins."
-        " Default: recall,map_at_r,r_precision."
-    )

@@ -12,7 +12,7 @@ from bench.methods.distributions import PointMass, VonMisesFisher
 from bench.methods.scorers import DistributionScorer
 from bench.protocols.confidence import confidence_auroc
 from bench.protocols.declare import run_battery
-from bench.protocols.embeddings import Embeddings, Options
+from bench.protocols.embeddings import Embeddings
 from bench.protocols.known_tests import load_tests
 from bench.protocols.query_metrics import per_query
 from bench.protocols.ranking import NEAREST, ScoreMatrix, agreeing, answer_depth, full_depth, rank
@@ -21,7 +21,6 @@ from bench.protocols.retrieval_confidence import (
     LogisticFit,
     consistency,
     mean_rank,
-    random_confidence,
     retrieval_confidences,
 )
 from bench.protocols.rows import RETRIEVAL_CONFIDENCES, kind_of
@@ -287,19 +286,6 @@ def test_kinds_never_mix():
     assert {name: kind_of(name) for name in kinds} == kinds
 
 
-def test_the_margin_finds_wrong_answers_that_a_random_order_does_not():
-    x, labels = _clustered(count=600, classes=30, dim=6)
-    ids = tuple(map(str, range(600)))
-    view = Embeddings(
-        labels=labels, ids=ids, scorers={"cosine": lambda: ScoreMatrix(x @ x.T, "cosine")}, options=Options()
-    )
-    right = view.query_values("cosine", (1,))["recall_at_1"]
-    worth = {name: confidence_auroc(v, right) for name, v in view.retrieval_confidences("cosine").items()}
-    assert worth["agreement"] > 0.75
-    assert worth["margin"] > 0.6
-    assert abs(confidence_auroc(random_confidence(ids, 0), right) - 0.5) < 0.08
-
-
 def test_the_fit_is_that_of_a_plain_minimisation():
     g = torch.Generator().manual_seed(0)
     first, second = torch.randn(2, 400, generator=g, dtype=torch.float64)
@@ -417,23 +403,6 @@ def test_validation_classes_are_judged_by_a_fit_to_the_others(some):
             )
             assert value == pytest.approx(confidence_auroc(found, right), abs=1e-9)
             assert value < confidence_auroc(LogisticFit.of(of, right)(of), right)
-
-
-def test_an_image_confidence_that_tells_right_from_wrong_adds_to_the_margin_and_the_agreement():
-    view, _ = _risk_rows()
-    known = {}
-    for each in (view.validation, view):
-        right = each.query_values("cosine", (1,))["recall_at_1"]
-        known[each] = right + 0.5 * torch.randn(len(right), generator=torch.Generator().manual_seed(2))
-    validation = replace(view.validation, confidences={"method": known[view.validation]})
-    informed = replace(view, confidences={"method": known[view]}, validation=validation)
-    rows = run_battery(informed, load_tests(["risk"]))
-    value = {
-        row["confidence"]: row["value"]
-        for row in rows
-        if (row["metric"], row["scorer"]) == ("confidence_auroc", "cosine")
-    }
-    assert value["method+margin+agreement"] > max(value["margin+agreement"], value["method"], value["method+margin"])
 
 
 def test_a_fit_without_wrong_answers_is_a_gap():

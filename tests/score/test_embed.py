@@ -18,7 +18,6 @@ from bench.engine.encoder import Encoder
 from bench.engine.trained import open_network, unit_folder
 from bench.errors import UserError
 from bench.methods.backbones import build_backbone
-from bench.protocols import Tests
 from bench.protocols.rows import kind_of
 from bench.report.scored import write_mistakes
 from bench.scoring.embedding_set import EmbeddingSet
@@ -26,12 +25,12 @@ from bench.scoring.files import read_embeddings
 from bench.scoring.score import score_set
 from bench.site import Site
 from bench.store.folder import RECORD, WEIGHTS
-from bench.store.records import Columns, Role, TestRecord
-from bench.store.specs import BaseReference, Cell, Pinned, TestSpec
+from bench.store.records import TestRecord
+from bench.store.specs import BaseReference, Cell
 from PIL import Image
 from torchvision.transforms.v2 import functional as F
 
-from tests.untrained import ENVIRONMENT, untrained_unit
+from tests.untrained import untrained_unit
 
 UNIT = "0123456789abcdef"
 
@@ -150,40 +149,6 @@ def test_a_unit_of_photographs_reads_them_as_its_test_did(photos, bench, tmp_pat
         embedded = network.embed(given)
         assert np.array_equal(embedded.mean, found["embeddings"].astype(np.float32))
         assert np.array_equal(embedded.concentration, found["concentration"].astype(np.float32))
-
-
-def test_a_test_unit_names_the_training_it_tested(photos, bench, tmp_path):
-    _, folder = untrained_unit(tmp_path, "cosface")
-    unit = folder.name.removeprefix("train-")
-    cell = Cell("reality_check", "ndigit_smoke", "cosface")
-    spec = {
-        "versions": {"protocol": 1},
-        "protocol": cell.protocol,
-        "preset": "strict",
-        "train": (unit,),
-        "ensemble": "",
-    }
-    spec |= {"hparams": "default", "trials": 0, "tuning_trainings": 0, "pinned": Pinned(), "soft_labels": ""}
-    columns = dict.fromkeys(Columns.model_fields, "") | {"trials": 0, "pinned": Pinned(), "dim": 8, "seed": 0}
-    role = dict.fromkeys(Role.model_fields, "") | {"probabilistic": False, "reference": False, "trainings": 0}
-    tested = TestSpec(tests=Tests(), scorers=(), **spec)
-    record = TestRecord(
-        unit=tested.id,
-        cell=cell,
-        spec=tested,
-        files={},
-        columns=Columns(**columns),
-        role=Role(**role),
-        setting={},
-        manifests={},
-        corruptions={},
-        rows=(),
-        curves={},
-        environment=ENVIRONMENT,
-        finished=0.0,
-    )
-    Site(results=str(tmp_path / "runs")).store.write(record)
-    assert bench("embed", "--run", tested.id[:6], "--results", "runs", "--images", "photos", "--out", "x.npz")[0] == 0
 
 
 def test_a_backbone_gives_pooled_features(photos, bench, tmp_path):

@@ -163,8 +163,14 @@ def test_label_minus_one_is_noted_with_the_line_that_leaves_it_out(tmp_path):
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"embeddings": torch.tensor(POINTS).to_sparse()}, "a sparse tensor; give embeddings.to_dense()"),
-        ({"embeddings": torch.empty(30, 6, device="meta")}, "device meta, which has no values"),
+        (
+            {"embeddings": torch.tensor(POINTS).to_sparse()},
+            "embeddings is no plain tensor: can't convert Sparse layout tensor to numpy. Use Tensor.to_dense()",
+        ),
+        (
+            {"embeddings": torch.empty(30, 6, device="meta")},
+            "embeddings is no plain tensor: Cannot copy out of meta tensor; no data!",
+        ),
         ({"embeddings": torch.tensor(POINTS).cfloat().conj()}, "must be numbers, not complex numbers"),
         ({"embeddings": list(torch.tensor(POINTS).requires_grad_())}, "embeddings is not an array: Can't call numpy"),
         (
@@ -205,7 +211,7 @@ def test_quantised_tensors_are_refused_and_a_mask_of_nothing_is_no_mask():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch is about to drop them
         quantised = torch.quantize_per_tensor(torch.tensor(POINTS), 0.1, 0, torch.qint8)
-    with pytest.raises(BadInput, match=r"quantised tensor; give embeddings\.dequantize\(\)"):
+    with pytest.raises(BadInput, match="embeddings is no plain tensor: "):
         bench.score(quantised, LABELS)
     pd.testing.assert_frame_equal(bench.score(np.ma.array(POINTS), LABELS).table, bench.score(POINTS, LABELS).table)
 
