@@ -6,13 +6,13 @@ SciPy and pyarrow reserve what a file claims to hold, and end their process on s
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import os
 import resource
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -47,15 +47,15 @@ def guarded(function: Callable[[str], Answer], path: Path) -> Answer:
     """
     # -P keeps the current directory off sys.path.
     command = [sys.executable, "-P", "-m", __name__, function.__module__, function.__name__, str(path)]
-    with tempfile.TemporaryFile() as answer:
-        code = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=answer, stderr=subprocess.DEVNULL, env=os.environ | _ENVIRONMENT
-        ).returncode
-        if code:
-            raise ValueError(f"its reader ended with {signal.Signals(-code).name if code < 0 else code}; damaged?")
-        answer.seek(0)
-        with np.load(answer, allow_pickle=False) as held:
-            arrays = {key: held[key] for key in held.files}
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        env=os.environ | _ENVIRONMENT,
+    )  # fmt: skip
+    code = done.returncode
+    if code or not done.stdout:
+        raise ValueError(f"its reader ended with {signal.Signals(-code).name if code < 0 else code}; damaged?")
+    with np.load(io.BytesIO(done.stdout), allow_pickle=False) as held:
+        arrays = {key: held[key] for key in held.files}
     value, error = json.loads(arrays.pop(_VALUE).tobytes())
     if error:
         raise ValueError(error)

@@ -197,7 +197,7 @@ def _unpacked_size(archive: zipfile.ZipFile, info: zipfile.ZipInfo, key: str) ->
     stored = min(left, packed * info.compress_size)
     if min(shape, default=0) < 0 or claimed > stored or claimed != left:
         raise BadInput(f"{key} claims {size(claimed)} of data and the file holds {size(max(0, stored))}; damaged")
-    if count and not dtype.itemsize:
+    if not dtype.itemsize:
         raise BadInput(f"{key} has {size(0)} for every value; damaged")
     return count * (TEXT_BYTES + dtype.itemsize if dtype.kind in "US" else max(8, dtype.itemsize))
 

@@ -37,14 +37,15 @@ def _npy_with_header(header):
     [
         ("{'descr': '<f4', 'fortran_order': False, 'shape': (1,", "is not a NumPy array"),  # TokenError
         ("{'descr': '<f1', 'fortran_order': False, 'shape': (3, 2)}", "are float8, which NumPy saves and cannot read"),
-        ("{'descr': [], 'fortran_order': False, 'shape': (0,)}", "is not a NumPy array|is damaged|must be numbers"),
+        ("{'descr': [], 'fortran_order': False, 'shape': (0,)}", "is not a NumPy array|0 bytes for every value"),
         ("{'descr': ('<f4',), 'fortran_order': False, 'shape': (0,)}", "is not a NumPy array"),  # IndexError
-        ("{'descr': {}, 'fortran_order': False, 'shape': (0,)}", "is not a NumPy array|must be numbers"),
+        ("{'descr': {}, 'fortran_order': False, 'shape': (0,)}", "is not a NumPy array|0 bytes for every value"),
         ("{[]: 1}", "is not a NumPy array"),  # TypeError
         ("(" * 110, "is not a NumPy array"),
         (f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({'1,' * 25}0)}}", "must have the shape"),
         ("{'descr': '<U0', 'fortran_order': False, 'shape': (10**18,)}", "is not a NumPy array"),
         ("{'descr': '<U0', 'fortran_order': False, 'shape': (1000000000000,)}", "0 bytes for every value"),
+        ("{'descr': '<U0', 'fortran_order': False, 'shape': (5, 0)}", "0 bytes for every value"),
     ],
 )
 def test_headers_of_npy_that_are_damaged(tmp_path, header, message):
