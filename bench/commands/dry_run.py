@@ -66,8 +66,6 @@ def print_plan(plan: Plan) -> None:
     base += f" (stage 1 of {plan.base.stage})" if plan.base and plan.base.stage else ""
     what = f"{plan.cell.method}{base} on {plan.cell.dataset}"
     role = f"  (stage 1 of {plan.stage})" if plan.stage else role
-    # The frozen source of randomness is the last fact.
-    role += f"  ({plan.pinned.parts[-1]})" if plan.variant else ""
     role += f"  (class split {plan.class_seed})" if plan.class_seed else ""
     if plan.ensemble:
         print(f"{what}: one ensemble of {_count(plan.seeds, 'model')}, nothing to train")

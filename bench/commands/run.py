@@ -82,7 +82,7 @@ class RunCommand(SectionedCommand):
         "Results": ("results",),
     }
     rare: ClassVar = {
-        "What to compute, rarely needed": ("preset", "base", "vary", "allow_partial"),
+        "What to compute, rarely needed": ("preset", "base", "allow_partial"),
         "Tuning (also --set tuning.NAME=VALUE)": ("sampler", "folds", "select_by", "tune_for"),
         "Machine (also --set run.NAME=VALUE)": ("gpus_per_worker", "stall", "launcher", "address"),
         "Results that exist": ("on_existing",),
@@ -126,15 +126,6 @@ def run(
     seeds: Annotated[
         int | None,
         typer.Option(min=1, max=1_000_000, help="Replicates trained at the best setting; the preset's if not given."),
-    ] = None,
-    vary: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Measure how much of the variance between seeds each source causes: initialisation, order,"
-            " augmentation, noise, tuning, comma separated, or `all`. For each, as many runs as seeds share its draw"
-            " while all else is drawn anew; tuning takes a study for every seed.",
-            metavar="SOURCE[,S..]",
-        ),
     ] = None,
     trials: Annotated[
         int | None, typer.Option(min=1, max=1_000_000, help="Tuning budget per method; the preset's if not given.")

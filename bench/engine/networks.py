@@ -59,7 +59,7 @@ def build_model(spec: TrainSpec, site: Site, num_classes: int, channels: int) ->
     method = site.method(spec.method, spec.params)
 
     def seeded(part: str) -> None:
-        seed_generators(seed_for("init", spec.dataset, spec.draw_of("initialisation"), part))
+        seed_generators(seed_for("init", spec.dataset, spec.replicate, part))
 
     seeded("backbone")
     backbone = starting_backbone(spec, site, channels)

@@ -182,7 +182,7 @@ class Trainer:
         spec, labels = self.spec, self.data.train.labels
         calibrate = getattr(self.model.backbone, "calibrate", None)
         if spec.batches.calibrate and calibrate is not None and spec.base is None and not spec.frozen:
-            gen = generator("calibrate", spec.dataset, spec.draw_of("initialisation"))
+            gen = generator("calibrate", spec.dataset, spec.replicate)
             batch = self.inputs.batch(torch.randperm(len(labels), generator=gen)[:128], gen)
             calibrate(batch, self.model.cut.features if self.model.cut else None)
         if self.model.method.warm_start:
@@ -214,8 +214,8 @@ class Trainer:
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Rows and inputs of the batches of an epoch; draws are named by the data set and what is given around it."""
         sizes, labels, spec = self.spec.batches, self.data.train.labels, self.spec
-        order = generator("order", *before, spec.dataset, spec.draw_of("order"), *after)
-        augment = generator("augment", *before, spec.dataset, spec.draw_of("augmentation"), *after)
+        order = generator("order", *before, spec.dataset, spec.replicate, *after)
+        augment = generator("augment", *before, spec.dataset, spec.replicate, *after)
         batches = class_balanced_batches(labels, sizes.classes_per_batch, sizes.images_per_class, order, self.steps)
         return in_turn(self.inputs, batches, augment)
 
@@ -227,7 +227,7 @@ class Trainer:
     def train_epoch(self, epoch: int) -> float:
         """Train for one epoch, numbered from 0; returns the mean loss, which must be finite."""
         heads_only = epoch < self.spec.optim.head_epochs
-        seed_generators(seed_for("noise", self.spec.dataset, self.spec.draw_of("noise"), epoch))
+        seed_generators(seed_for("noise", self.spec.dataset, self.spec.replicate, epoch))
         self.model.train()
         if heads_only:
             self.model.backbone.eval()  # its batch statistics do not move either

@@ -13,13 +13,9 @@ from ..names import expand, split_names
 from ..protocols import PROTOCOLS, get_protocol
 from ..protocols._base import Preset, Protocol
 from ..site import Site
-from ..store.specs import AXES
 from .experiment import Experiment, SettingsFile, read_settings_file
 
 FIDELITIES = ("corrected", "released", "released_per", "released_el")
-
-SOURCES = (*AXES, "tuning")
-"""Sources of randomness that can be frozen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +26,6 @@ class Asked:
         preset: The preset, with the seeds, trials, folds and tests that were asked for.
         scorers: Scorers to test with, in addition to a method's own and the cosine.
         named_scorers: Those of them that were named one by one; ``all`` is those that are defined.
-        frozen_sources: Sources of randomness to freeze, to measure the variance by source.
         corruptions: Corruptions at severities that are not the default ones, as texts.
         folds: Number of folds that was asked for, if it is not the preset's.
         file: File of settings that ``hparams`` names, if it names one.
@@ -45,7 +40,6 @@ class Asked:
     datasets: tuple[str, ...]
     scorers: tuple[str, ...]
     named_scorers: tuple[str, ...]
-    frozen_sources: tuple[str, ...]
     corruptions: tuple[str, ...]
     folds: int | None
     file: SettingsFile | None
@@ -62,8 +56,6 @@ def look_up(experiment: Experiment, site: Site) -> Asked:
     methods = expand(experiment.methods, site.methods.names)
     datasets = expand(experiment.datasets, site.datasets.names)
     scorers = expand(experiment.scorers, list(SCORERS)) if experiment.scorers else ()
-    sources = list(SOURCES if experiment.hparams == "tuned" else AXES)
-    vary = expand(experiment.vary, sources) if experiment.vary else ()
     named_scorers = tuple(name for name in split_names(experiment.scorers) if name != "all")
     corruptions = split_names(experiment.corruptions)
     ensembles_too = "all" in split_names(experiment.methods)
@@ -75,7 +67,6 @@ def look_up(experiment: Experiment, site: Site) -> Asked:
     if lone and not ensembles_too:
         raise UserError(f"--seeds 1: {left_out[0]}")
     methods = tuple(name for name in methods if name not in lone)
-    _check_sources(vary, preset)
     ranges, apart = dict(preset.tests.corruptions), tuple[str, ...]()
     if experiment.corruptions:
         ranges, apart = corruption_ranges(corruptions, ranges)
@@ -92,7 +83,6 @@ def look_up(experiment: Experiment, site: Site) -> Asked:
         datasets=datasets,
         scorers=scorers,
         named_scorers=named_scorers,
-        frozen_sources=vary,
         corruptions=apart,
         folds=None if preset.validate == protocol.presets[experiment.preset].validate else experiment.tuning.folds,
         file=file,
@@ -196,15 +186,6 @@ def _preset(experiment: Experiment, usual: Preset) -> Preset:
         seeds=experiment.seeds or usual.seeds,
         trials=(experiment.trials or usual.trials) if tunes else 0,
     )
-
-
-def _check_sources(names: tuple[str, ...], preset: Preset) -> None:
-    """Refuse sources of randomness that cannot be frozen."""
-    require_known("source of variance", names, SOURCES)
-    if names and preset.seeds < 2:
-        raise UserError(f"--vary needs --seeds 2 or more: {preset.seeds} has no variance")
-    if "tuning" in names and not preset.trials:
-        raise UserError("--vary tuning: nothing is tuned here; leave out `tuning`, or use --hparams tuned")
 
 
 # Corruptions of the test images

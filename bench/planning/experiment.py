@@ -177,7 +177,6 @@ class Experiment(Section):
         frozen: Whether the backbone stays at its starting weights, so that every method trains on its cached features.
         scorers: Scorers to test with in addition to a method's own and the cosine.
         corruptions: Corruptions of the test images, with their severities.
-        vary: Sources of randomness whose share of the variance is measured.
         plugins: Plug-in files.
         allow_partial: Whether incomplete releases of data sets are accepted.
         set: Settings fixed by the user, by key such as ``method.margin``; also a list of texts ``KEY=VALUE``.
@@ -202,7 +201,6 @@ class Experiment(Section):
     frozen: bool = False
     scorers: Names = ()
     corruptions: Names = ()
-    vary: Names = ()
     plugins: Names = ()
     allow_partial: bool = False
     set: Annotated[dict[str, str], BeforeValidator(settings_of, json_schema_input_type=dict[str, Value])] = {}
@@ -243,9 +241,8 @@ class Experiment(Section):
                 raise UserError(f"--sweep {key}: it cannot be swept; use --set {key}={values[0]}")
             if key.removeprefix("data.") in Data.model_fields:
                 raise UserError(f"--sweep {key}: use --set data.class_splits={max(2, len(values))}")
-        if self.data.class_seed and (self.data.class_splits or self.vary):
-            other = "data.class_splits" if self.data.class_splits else "--vary, which concerns the own split"
-            raise UserError(f"data.class_seed={self.data.class_seed}: leave it out, or {other}")
+        if self.data.class_seed and self.data.class_splits:
+            raise UserError(f"data.class_seed={self.data.class_seed}: leave it out, or data.class_splits")
         return self
 
     @classmethod

@@ -1,8 +1,6 @@
 """Plans: one (protocol, data set, method) cell with the specifications of its units.
 
-Runs that measure the variance by source have plans in which one source of randomness is frozen: it has the same draw in
-all of them, and everything else is drawn anew. Runs on other class splits have plans of their own, too, at the setting
-that was tuned on the own split.
+Runs on other class splits have plans of their own, at the setting that was tuned on the own split.
 """
 
 from __future__ import annotations
@@ -18,14 +16,12 @@ from ..protocols._base import Tests
 from ..protocols.recipes._base import Optim, Range
 from ..site import Site
 from ..store.specs import (
-    AXES,
     CALIBRATE,
     CLASS_SEED,
     HEAD_START,
     TEST_QUERIES,
     TRAIN_FROM,
     TUNING,
-    Axis,
     BaseReference,
     Batches,
     Cell,
@@ -51,28 +47,6 @@ Specs = dict[int, TrainSpec]
 """Training specifications of one replicate, by the block of classes that validates: one model each."""
 
 OF_FOLDS: tuple[Ensemble, ...] = ("separated", "concatenated")
-
-
-@dataclass(frozen=True)
-class Frozen:
-    """Draws of a group of runs of which one source of randomness, or none, has the same draw in all of them.
-
-    The other draws are unrelated to those of normal runs and of the other groups.
-
-    Attributes:
-        source: Name of the frozen source, or ``nothing``.
-        study: Number of the tuning study, of one replicate each; 0 for that of the normal runs.
-    """
-
-    source: str
-    study: int = 0
-
-    def draws(self, replicate: int | str) -> dict[Axis, str]:
-        """Names that seed the sources of randomness of a replicate; empty for trials of the normal runs' study."""
-        if replicate == TUNING:
-            return dict.fromkeys(AXES, f"tuning {self.study}") if self.study else {}
-        anew = dict.fromkeys(AXES, f"{self.source} frozen, {replicate}")
-        return {axis: f"{axis} frozen" if axis == self.source else name for axis, name in anew.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +94,6 @@ class Plan:
         requested: Whether the method was asked for by name, rather than as a base.
         differences: How a run at a published setting differs from what the authors of that setting ran.
         stage: Method of which this base is the first stage, at the setting published for it; else empty.
-        variant: For runs that measure the variance by source, what is drawn anew; None for all others.
         class_seed: Number of the class split that seeds are trained and tested on; 0 for the data set's own, on which
             all trials are made.
         beside_own: Whether the same is planned on the own split, whose trials these are.
@@ -145,7 +118,6 @@ class Plan:
     requested: bool
     differences: tuple[str, ...] = ()
     stage: str = ""
-    variant: Frozen | None = None
     class_seed: int = 0
     beside_own: bool = False
     notes: tuple[str, ...] = ()
@@ -158,24 +130,12 @@ class Plan:
         The last part is there for two-stage methods only. Several plans may have the same protocol, data set and
         method, at different settings.
         """
-        variant = (repr(self.variant),) if self.variant else ()
-        return (self.template.id, self.pinned.text, *variant, *(self.base.key if self.base else ()))
+        return (self.template.id, self.pinned.text, *(self.base.key if self.base else ()))
 
     @property
     def study_key(self) -> PlanKey:
         """Tuple that identifies the plan's tuning study, which plans that only differ in later draws share."""
-        draw = (str(self.study_draw),) if self.study_draw else ()
-        return (
-            self.template.id,
-            self.pinned.unfrozen.on_split(0).text,
-            *draw,
-            *(self.base.study_key if self.base else ()),
-        )
-
-    @property
-    def study_draw(self) -> int:
-        """Number of the tuning study: 0, or that of one that repeats it with other random draws."""
-        return self.variant.study if self.variant else 0
+        return (self.template.id, self.pinned.on_split(0).text, *(self.base.study_key if self.base else ()))
 
     @property
     def cell(self) -> Cell:
@@ -190,8 +150,7 @@ class Plan:
     @property
     def sampler_axes(self) -> tuple[str, ...]:
         """Names that seed the tuner's draws, with the trial's number: protocol, data set, method, base (or empty)."""
-        draw = (f"study {self.study_draw}",) if self.study_draw else ()
-        return (*self.cell, self.base.cell.method if self.base else "", *draw)
+        return (*self.cell, self.base.cell.method if self.base else "")
 
     @property
     def view(self) -> Parameters:
@@ -212,9 +171,7 @@ class Plan:
     @property
     def trainings(self) -> int:
         """Number of trainings for all trials and all seeds, without those of the base."""
-        # All plans of one study have its trials in common; those of the own split with nothing frozen count them.
-        counted = self.beside_own or (self.variant and self.variant.source != "nothing")
-        trials = 0 if counted else self.trials
+        trials = 0 if self.beside_own else self.trials  # the plan of the own split counts them
         return 0 if self.ensemble else (trials + self.seeds) * self.models
 
     @property
@@ -225,8 +182,7 @@ class Plan:
     @property
     def replicates(self) -> range:
         """Numbers of the replicates that are tested."""
-        first = max(0, self.study_draw - 1)
-        return range(first, first + self.tests)
+        return range(self.tests)
 
     @property
     def tuning_trainings(self) -> int:
@@ -250,8 +206,6 @@ class Plan:
         # Seeds of equal settings are the same trainings, whatever chose the setting.
         measured = self.template.crop_confidence if replicate == TUNING else None
         template = self.template.replaced(params=params, optim=optim, replicate=replicate, crop_confidence=measured)
-        if self.variant is not None:
-            template = template.replaced(draws=self.variant.draws(replicate))
         if replicate != TUNING:
             template = template.replaced(view=self.view)
         specs = {}
@@ -270,7 +224,6 @@ class Plan:
             trial_batch=self.trial_batch,
             bases=tuple(bases[fold].id for fold in self.validate_folds) if bases else (),
             tune_for=self.tune_for,
-            draw=self.study_draw,
         )
 
     def test_specs(self, *trained: Specs) -> list[TestSpec]:
@@ -432,40 +385,6 @@ def versions_of(spec: TrainSpec, tests: Tests, scorers: Iterable[str], site: Sit
     return protocol | trained, protocol | tested
 
 
-# Runs that measure the variance by source
-
-
-def with_frozen(plans: Sequence[Plan], sources: Sequence[str]) -> tuple[Plan, ...]:
-    """Plans, and for each source of randomness those of the runs in which it is frozen.
-
-    If ``tuning`` is among the sources, every replicate of the other groups has a study of its own, and there is a group
-    in which nothing is frozen: normal runs share one study. An ensemble of all seeds has no replicates, and is not
-    repeated.
-    """
-    anew = "tuning" in sources
-    groups = [*(["nothing"] if anew else []), *(name for name in AXES if name in sources)]
-    added: dict[PlanKey, Plan] = {}
-    for plan, source in product(plans, groups):
-        if plan.requested and not plan.ensemble:
-            for study in range(1, plan.seeds + 1) if anew and plan.trials else (0,):
-                frozen = _frozen(plan, Frozen(source, study))
-                if frozen.base is not None:
-                    added.setdefault(frozen.base.key, frozen.base)
-                added[frozen.key] = frozen
-    return (*plans, *added.values())
-
-
-def _frozen(plan: Plan, variant: Frozen) -> Plan:
-    """The plan with other draws, those of its base included."""
-    return replace(
-        plan,
-        variant=variant,
-        seeds=1 if variant.study else plan.seeds,
-        pinned=replace(plan.pinned, frozen_source=variant.source, tuned_anew=variant.study > 0),
-        base=None if plan.base is None else _frozen(replace(plan.base, requested=False), variant),
-    )
-
-
 # Runs on other class splits
 
 
@@ -544,9 +463,8 @@ def build_plans(experiment: Experiment, site: Site) -> Plans:
         for plan in every
         if plan.differences
     )
-    frozen = with_frozen(every, asked.frozen_sources)[len(every) :]
     return Plans(
-        (*with_splits(every, experiment.data, site), *frozen),
+        with_splits(every, experiment.data, site),
         left_out=tuple(dict.fromkeys(left_out)),
         differences=tuple(dict.fromkeys(differences)),
         notes=tuple(dict.fromkeys(note for plan in every for note in plan.notes)),

@@ -31,7 +31,6 @@ class Results:
 
     Attributes:
         superseded: Number of records that do not count, because there is a later one.
-        frozen: Records of runs in which a source of randomness is frozen, which no table of methods compares.
         splits: Records of runs on class splits that are not a data set's own, which table ``splits`` compares.
         rescorings: Rescorings of the tests that count, also on class splits, the earliest first.
         frame: Tidy table of results (``metrics.csv``), one row per measured value.
@@ -43,7 +42,6 @@ class Results:
     frame: pd.DataFrame
     roles: pd.DataFrame
     rescorings: tuple[RescoreRecord, ...] = ()
-    frozen: tuple[TestRecord, ...] = ()
     splits: tuple[TestRecord, ...] = ()
 
     @cached_property
@@ -60,13 +58,12 @@ class Results:
         tests: tuple[TestRecord, ...],
         superseded: int = 0,
         rescorings: tuple[RescoreRecord, ...] = (),
-        frozen: tuple[TestRecord, ...] = (),
         splits: tuple[TestRecord, ...] = (),
     ) -> Results:
         """Tabulate test records: one table with one measured value per row, one with the role of each test."""
         units = {record.unit for record in tests}
         own = [record for record in rescorings if record.spec.test in units]
-        return cls(tests, superseded, _tidy(tests, own), _roles(tests, own), rescorings, frozen, splits)
+        return cls(tests, superseded, _tidy(tests, own), _roles(tests, own), rescorings, splits)
 
 
 def _measured(record: TestRecord, rescorings: Sequence[RescoreRecord]) -> list[tuple[SplitRow, str]]:
@@ -103,12 +100,12 @@ def collect(*stores: Store) -> Results:
         if key not in latest or record.finished > latest[key].finished:
             latest[key] = record
     _check_images(latest.values())
-    kinds = grouped(latest.values(), lambda record: _kind(record.columns.pinned))
-    tests, frozen, splits = (tuple(kinds.get(kind, ())) for kind in ("tests", "frozen", "splits"))
+    kinds = grouped(latest.values(), lambda record: record.columns.pinned.class_seed > 0)
+    tests, splits = (tuple(kinds.get(of_split, ())) for of_split in (False, True))
     units = {record.unit for record in (*tests, *splits)}
     rescorings = (record for store in stores for record in store.rescorings() if record.spec.test in units)
     ordered = sorted(rescorings, key=lambda record: (record.finished, record.unit))
-    return Results.of(tests, count - len(latest), tuple(ordered), frozen, splits)
+    return Results.of(tests, count - len(latest), tuple(ordered), splits)
 
 
 def _check_images(records: Iterable[TestRecord]) -> None:
@@ -124,11 +121,6 @@ def _check_images(records: Iterable[TestRecord]) -> None:
                 f"two data sets are called {record.columns.dataset}: the test images of {' and '.join(named)} differ;"
                 " keep their results in folders of their own, or run one of them again"
             )
-
-
-def _kind(pinned: Pinned) -> str:
-    """Attribute of the results that a record with these facts belongs to."""
-    return "frozen" if pinned.frozen_source else "splits" if pinned.class_seed else "tests"
 
 
 def _tidy(tests: Iterable[TestRecord], rescorings: Iterable[RescoreRecord]) -> pd.DataFrame:

@@ -130,7 +130,7 @@ class Judged:
     @cached_property
     def untested(self) -> dict[str, list[str]]:
         """Methods that were begun and have no finished test, by data set."""
-        tested = {record.cell for record in (*self.results.tests, *self.results.frozen, *self.results.splits)}
+        tested = {record.cell for record in (*self.results.tests, *self.results.splits)}
         tested |= {record.trained_cell for record in self.results.tests}
         root = self.store.root
         cells = [Cell(*path.relative_to(root).parts) for path in sorted(root.glob("[!.]*/*/*"))]

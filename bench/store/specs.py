@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Self, get_args
+from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.dataclasses import dataclass
@@ -44,9 +44,6 @@ class Pinned:
         partial: Images of a partial release; empty for whole data sets.
         pooling: Pooling of the backbone of photographs, unless it is one of the settings.
         weights: First digits of the SHA-256 of starting weights that are not random.
-        frozen_source: Source of randomness that has the same draw in all these runs, or ``nothing``; empty for runs
-            that do not measure the variance by source.
-        tuned_anew: Whether each of those runs has a tuning study of its own.
     """
 
     folds: int | None = None
@@ -62,13 +59,12 @@ class Pinned:
     partial: str = ""
     pooling: str = Field("", exclude_if=lambda text: not text)  # old ids have none
     weights: str = ""
-    frozen_source: str = ""
-    tuned_anew: bool = False
+    frozen_source: Literal[""] = ""  # these two are in all ids
+    tuned_anew: Literal[False] = False
 
     @cached_property
     def parts(self) -> tuple[str, ...]:
         """The facts as texts, in the order in which they are printed."""
-        anew = " (tuned anew)" if self.tuned_anew else ""
         texts = (
             "" if self.folds is None else f"folds={self.folds}",
             *(f"{key}={self.settings[key]}" for key in sorted(self.settings, key=place)),
@@ -83,7 +79,6 @@ class Pinned:
             f"partial release: {self.partial}" if self.partial else "",
             f"{self.pooling} pooling" if self.pooling else "",
             f"starting weights sha256:{self.weights}" if self.weights else "",
-            f"frozen={self.frozen_source}{anew}" if self.frozen_source else "",
         )
         return tuple(filter(None, texts))
 
@@ -106,11 +101,6 @@ class Pinned:
         """The same on another class split; 0 is the data set's own."""
         own = self.without([f"data.{CLASS_SEED}"])
         return replace(own, settings={**own.settings, f"data.{CLASS_SEED}": class_seed}) if class_seed else own
-
-    @property
-    def unfrozen(self) -> Pinned:
-        """The same without what is said of a frozen source of randomness."""
-        return replace(self, frozen_source="", tuned_anew=False)
 
     def without(self, keys: Collection[str]) -> Pinned:
         """The same without some of the ``values``."""
@@ -168,10 +158,6 @@ TUNING = "tuning"
 """Replicate of every trial; the final seeds are others, so the best trial's luck is not part of the result."""
 
 
-Axis = Literal["initialisation", "order", "augmentation", "noise"]
-"""Sources of randomness of a training: initial weights, order of the images, their augmentation, and all other draws,
-such as samples of embeddings and dropout."""
-
 HeadStart = Literal["random", "pca"]
 """Weights from which the mean head on a frozen backbone may start."""
 
@@ -180,9 +166,6 @@ HEAD_START = "model.head_start"
 
 TRAIN_FROM = "model.train_from"
 """Setting that names the stage of the backbone from which on it is trained."""
-
-AXES: tuple[Axis, ...] = get_args(Axis)
-"""Sources of randomness of a training, in the order of tables."""
 
 
 class Cell(NamedTuple):
@@ -294,8 +277,6 @@ class TrainSpec(_Versioned):
         base: The trained model that a two-stage method starts from; None for other methods.
         crop_confidence: Smallest and largest severity of the crops of the validation images on which the AUROC of the
             default confidence is measured, if the training is a trial of a study that tunes for it; else None.
-        draws: Names that seed single sources of randomness in place of ``replicate``, in runs that measure the variance
-            by source; empty for all others.
         frozen: Whether the backbone stays at its starting weights whatever the method.
         head_start: Weights from which the mean head on such a backbone starts: ``random`` ones, or the principal axes
             of the training features (``pca``). None, and not part of the id, for all other trainings.
@@ -322,7 +303,7 @@ class TrainSpec(_Versioned):
     files: str
     base: BaseReference | None
     crop_confidence: tuple[float, float] | None = None
-    draws: dict[Axis, str] = Field(default_factory=dict)
+    draws: dict[str, str] = Field(default_factory=dict, max_length=0)  # in all ids, like a study's `draw`
     frozen: bool = False
     head_start: HeadStart | None = Field(None, exclude_if=lambda start: start is None)
     train_from: str = Field("", exclude_if=lambda stage: not stage)
@@ -367,10 +348,6 @@ class TrainSpec(_Versioned):
         assert self.base is not None
         return Cell(self.protocol, self.dataset, self.base.method)
 
-    def draw_of(self, axis: Axis) -> int | str:
-        """Number or name that seeds a source of randomness: that of the replicate, unless it has one of its own."""
-        return self.draws.get(axis, self.replicate)
-
     def as_base(self) -> BaseReference:
         """Reference to this training, for the specification of a two-stage training that starts from it."""
         return BaseReference(method=self.method, params=self.params, unit=self.id)
@@ -389,8 +366,6 @@ class StudySpec(_Spec):
         bases: Ids of the trainings of the models that heads are trained on, one per block; empty for one-stage methods.
         tune_for: What is tuned for: ``retrieval`` (the value that selects epochs), ``confidence`` (its AUROC on crops)
             or ``both`` (validation MAP@R and that AUROC).
-        draw: Number of a study that repeats another one with other random draws, to measure the variance that tuning
-            causes; 0 for the study itself.
     """
 
     template: TrainSpec
@@ -400,7 +375,7 @@ class StudySpec(_Spec):
     trial_batch: int
     bases: tuple[str, ...]
     tune_for: TuneFor = "retrieval"
-    draw: int = 0
+    draw: Literal[0] = 0
 
 
 class TestSpec(_Versioned):

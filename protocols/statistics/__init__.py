@@ -12,7 +12,6 @@ from .paired import ROUNDING as ROUNDING
 from .paired import Outcome as Outcome
 from .paired import Summary as Summary
 from .paired import Superiority as Superiority
-from .paired import VarianceShare as VarianceShare
 from .paired import holm as holm
 from .paired import p_different as p_different
 from .paired import p_equivalent as p_equivalent
@@ -24,7 +23,6 @@ from .paired import probability_of_superiority as probability_of_superiority
 from .paired import seeds_needed as seeds_needed
 from .paired import summarise as summarise
 from .paired import summarise_splits as summarise_splits
-from .paired import variance_by_source as variance_by_source
 from .paired import verdict as verdict
 from .ranks import RANKED as RANKED
 from .ranks import RankInterval as RankInterval

@@ -85,18 +85,12 @@ def test_a_dry_run_divides_no_training_among_workers(tmp_path, monkeypatch, caps
     assert ("at most 1 training, 1 test;" in said) == (asked["hparams"] == "default" and asked["seeds"] == 1)
 
 
-def test_frozen_runs_stay_on_the_own_split(tmp_path):
-    plans = _plans(tmp_path, "data.class_splits=2", methods=("cosface",), vary=("order",))
-    assert [plan.pinned.text for plan in plans] == ["", "data.class_seed=1", "data.class_seed=2", "frozen=order"]
-
-
 @pytest.mark.parametrize(
     ("settings", "asked", "reason"),
     [
         (["data.class_seed=-1"], {}, r"data\.class_seed='-1': input should be greater than or equal to 0"),
         (["data.class_splits=1"], {}, r"data\.class_splits='1': input should be greater than or equal to 2"),
         (["data.class_seed=1", "data.class_splits=2"], {}, r"data\.class_seed=1: leave it out, or data\.class_splits"),
-        (["data.class_seed=1"], {"vary": ("order",)}, "or --vary, which concerns the own split"),
         ([], {"sweep": ("data.class_seed=1,2,3",)}, r"--sweep data\.class_seed: use --set data\.class_splits=3"),
         (["data.class_seeds=1"], {}, r"did you mean 'data\.class_seed'"),
         (

@@ -15,7 +15,6 @@ from bench.protocols.statistics import (
     significantly_better,
     summarise,
     tie_groups,
-    variance_by_source,
     verdict,
 )
 from scipy import stats
@@ -175,40 +174,6 @@ def test_seeds_without_a_sensible_answer():
     for sd, effect in ((1.0, 0.0), (-1.0, 1.0), (float("nan"), 1.0)):
         with pytest.raises(ValueError, match="effect other than 0"):
             seeds_needed(sd, effect)
-
-
-def test_shares_of_variance_are_found_and_their_intervals_cover(rng):
-    """Variance 4 in all: initialisation 3, order 1, tuning 0."""
-    parts = {"initialisation": 3.0, "order": 1.0, "tuning": 0.0}
-    hits, shares = dict.fromkeys(parts, 0), {name: [] for name in parts}
-    for _ in range(400):
-        frozen = {
-            name: [rng.normal() + np.sqrt(4 - part) * rng.normal(size=6) for _ in range(2)]
-            for name, part in parts.items()
-        }
-        found = variance_by_source(2 * rng.normal(size=12), frozen)
-        for name, part in parts.items():
-            hits[name] += found[name].ci_low <= part / 4 <= found[name].ci_high
-            shares[name].append(found[name].variance)
-    for name, part in parts.items():
-        assert hits[name] / 400 > 0.92
-        assert np.mean(shares[name]) == pytest.approx(part, abs=0.3)
-    assert found["order"].n == 12
-
-
-@pytest.mark.parametrize(
-    ("varied", "frozen", "message"),
-    [
-        ([1.0], {}, "two runs or more"),
-        ([1.0, 2.0], {"order": [[1.0]]}, "two runs or more"),
-        ([1.0, np.nan], {}, "two runs or more"),
-        ([1.0, 1.0], {"order": [[1.0, 2.0]]}, "no variance to divide"),
-        ([1.0, 2.0], {"order": []}, "'order' is frozen"),
-    ],
-)
-def test_variance_that_cannot_be_divided_is_refused(varied, frozen, message):
-    with pytest.raises(ValueError, match=message):
-        variance_by_source(np.array(varied), {k: [np.array(g) for g in groups] for k, groups in frozen.items()})
 
 
 def test_mean_ranks(rng):

@@ -1,6 +1,6 @@
 """The text of what was pinned is the one that tables have always had, and nothing else tells two runs apart."""
 
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import pandas as pd
 import pytest
@@ -33,8 +33,6 @@ TEXTS = [
         "partial release: 5 of 9 images, 2 of 3 classes; starting weights sha256:0a1b2c3d",
     ),
     (Pinned(pooling="own", weights="0a1b2c3d"), "own pooling; starting weights sha256:0a1b2c3d"),
-    (Pinned(weights="0a1b2c3d", frozen_source="order"), "starting weights sha256:0a1b2c3d; frozen=order"),
-    (Pinned(frozen_source="nothing", tuned_anew=True), "frozen=nothing (tuned anew)"),
 ]
 ADAPTER = TypeAdapter(Pinned)
 
@@ -57,7 +55,6 @@ facts = st.builds(
     differences=st.sampled_from([(), ("optim.lr",), ("4 folds", "a partial release")]),
     partial=st.text(max_size=3),
     pooling=st.sampled_from(["", "own"]),
-    frozen_source=st.sampled_from(["", "order"]),
 )
 
 
@@ -83,7 +80,6 @@ def test_tables_are_sorted_by_its_text(found):
 def test_facts_can_be_taken_away(pinned):
     assert not pinned.without(set(pinned.values)).values
     assert pinned.without({"method.none"}) == pinned
-    assert pinned.unfrozen == replace(pinned, frozen_source="", tuned_anew=False)
 
 
 @pytest.mark.parametrize("content", [{"fold": 2}, {"folds": "two"}, {"settings": ["a"]}, []])
