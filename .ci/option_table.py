@@ -6,6 +6,7 @@ from typing import Any
 
 import typer
 from bench.cli import app
+from bench.planning.experiment import COMPUTED, COMPUTED_RARELY, SETTINGS, TUNED
 
 PAGE = Path(__file__).parents[1] / "docs" / "options.md"
 BEGIN, END = "<!-- begin: .ci/option_table.py -->\n\n", "<!-- end -->\n"
@@ -16,11 +17,11 @@ def current(text: str) -> str:
     bench: Any = typer.main.get_command(app)
     context: Any = typer.Context(bench)
     run = bench.get_command(context, "run")
-    options = {param.name: param.get_help_record(context) for param in run.get_params(context)}
     lines = []
-    for title, names in (run.sections | run.rare).items():
-        if title.startswith(("What to compute", "Settings", "Tuning")):
-            for option, meaning in map(options.__getitem__, names):
+    for section in (COMPUTED, SETTINGS, COMPUTED_RARELY, TUNED):
+        for param in run.get_params(context):
+            if getattr(param, "rich_help_panel", "") == section:
+                option, meaning = param.get_help_record(context)
                 lines.append(f"* `{option}`: {re.split(r'[.;:] (?![^(]*[)])|[.]$', meaning)[0]}\n")
     before, _, rest = text.partition(BEGIN)
     return before + BEGIN + "".join(lines) + "\n" + END + rest.partition(END)[2]

@@ -11,6 +11,7 @@ import typer
 
 from ._version import __version__
 from .commands import catalogue, data, doctor, embed, export, new, paper, rescore, results, run, score, share, test
+from .commands.options import SectionedCommand
 from .errors import (
     LINE,
     UnitFailed,
@@ -68,7 +69,7 @@ def root(
         typer.echo(FIRST_HOUR)
 
 
-app.command("run", cls=run.RunCommand)(run.run)
+app.command("run", cls=SectionedCommand)(run.run)
 app.command("list")(catalogue.list_entries)
 app.command("show")(catalogue.show)
 app.add_typer(data.app, name="data")

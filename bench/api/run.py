@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..commands.options import DEFAULT_RESULTS
+from ..commands.options import DEFAULT_RESULTS, FIELDS
 from ..errors import UnitFailed, UserError, nearest
+from ..planning.experiment import Experiment, read_experiment, settings_of
 
 if TYPE_CHECKING:
-    from os import PathLike
-
     from .results import Results
 
 START = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); from bench.start import entry; entry()"
 """Ctrl-C reaches every process of a terminal; this one is told once, by SIGTERM, whoever was interrupted."""
+
+OTHERS = ("data_root", "results", "on_existing", "dry_run", "save")
+"""Options of the command that are no part of an experiment."""
 
 INTERRUPTED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
@@ -58,70 +64,60 @@ def run(
     """
     from .results import results as opened
 
-    given = {"method": methods, "dataset": dataset, "results": results, **options}
-    command = [sys.executable, "-P", "-c", START, "run", *arguments_of(given)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    ) as child:
-        try:
-            said = _passed_on(child)
-        except BaseException:
-            child.terminate()
-            _passed_on(child)
-            raise
+    experiment, words = asked_for({"methods": methods, "datasets": dataset, "results": results, **options})
+    with tempfile.TemporaryDirectory(prefix="bench-run-") as folder:
+        file = Path(folder) / "experiment.toml"
+        file.write_text(experiment.to_toml(), encoding="utf-8")
+        command = [sys.executable, "-P", "-c", START, "run", str(file), *words]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        ) as child:
+            try:
+                said = _passed_on(child)
+            except BaseException:
+                child.terminate()
+                _passed_on(child)
+                raise
     _check(child.returncode, said)
     return opened(results)
 
 
-def arguments_of(given: Mapping[str, Any]) -> list[str]:
-    """Arguments of the command for options by name; None leaves an option out.
+def asked_for(given: Mapping[str, Any]) -> tuple[Experiment, list[str]]:
+    """Experiment of options by name, and the other options as words of the command; None leaves an option out.
 
     Raises:
-        UserError: If the command has no such option; the message suggests the nearest.
+        UserError: If there is no such option (the message suggests the nearest), or a value does not fit.
 
     Example:
-        >>> arguments_of({"method": ["cosface", "pfe"], "seeds": 2, "frozen": True, "set": {"optim.epochs": 3}})
-        ['--method=cosface,pfe', '--seeds=2', '--frozen', '--set=optim.epochs=3']
+        >>> experiment, words = asked_for({"method": ["cosface", "pfe"], "folds": 2, "dry_run": True, "results": "r"})
+        >>> experiment.methods, experiment.tuning.folds, words
+        (('cosface', 'pfe'), 2, ['--dry-run', '--results=r'])
     """
-    import typer
-
-    from ..commands.run import PLACES, RunCommand
-    from ..commands.run import run as command
-
-    app = typer.Typer()
-    app.command(cls=RunCommand)(command)
-    parameters: dict[str, Any] = {str(each.name).rstrip("_"): each for each in typer.main.get_command(app).params}
-    parameters |= {of: parameters[name] for name, of in PLACES.items() if "." not in of}
-    words: list[str] = []
-    for name, value in given.items():
-        if name not in parameters or name == "help_all":
-            hint = nearest(name, parameters) or "; `bench run --help-all` lists them"
-            raise UserError(f"bench.run has no option {name!r}{hint}")
-        if value is None or value is False:
-            continue
-        parameter = parameters[name]
-        if parameter.param_type_name == "argument":
-            words.append(str(value))
-        elif getattr(parameter, "is_flag", False):
-            words.append(parameter.opts[0])
+    values = {name: _plain(value) for name, value in given.items() if value is not None}
+    file, words = values.pop("file", None), []
+    typed: dict[str, Any] = {"set": settings_of(values.pop("set", ()))}
+    for name, value in values.items():
+        place = FIELDS[name].place if name in FIELDS else name
+        if name in OTHERS:
+            option = f"--{name.replace('_', '-')}"
+            words += [option] if value is True else [f"{option}={value}"] if value is not False else []
+        elif "." in place:
+            typed["set"][place] = value
+        elif place in Experiment.model_fields:
+            typed[place] = value
         else:
-            words += [f"{parameter.opts[0]}={text}" for text in _texts(name, value)]
-    return words
+            hint = nearest(name, [*FIELDS, *OTHERS, "file"]) or "; `bench run --help-all` lists them"
+            raise UserError(f"bench.run has no option {name!r}{hint}")
+    return Experiment.filled({} if file is None else read_experiment(Path(file)), typed), words
 
 
-def _texts(name: str, value: Any) -> list[str]:
-    """Texts of an option, one for each time that it is given."""
+def _plain(value: Any) -> Any:
+    """A value as a file of an experiment has it: paths are texts, sequences lists."""
+    if isinstance(value, PathLike):
+        return os.fspath(value)
     if isinstance(value, Mapping):
-        return [f"{key}={_text(of)}" for key, of in value.items()]
-    if name in ("set", "sweep", "plugin", "plugins"):
-        return [str(each) for each in ([value] if isinstance(value, str) or not isinstance(value, Iterable) else value)]
-    return [_text(value)]
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        return str(value)
-    return ",".join(map(str, value))
+        return {key: _plain(each) for key, each in value.items()}
+    return list(map(_plain, value)) if isinstance(value, Iterable) and not isinstance(value, str) else value
 
 
 def _passed_on(child: subprocess.Popen[str]) -> list[str]:

@@ -26,7 +26,7 @@ Found = tuple[str, dict[str, float]]
 
 
 def doctor(
-    device: Annotated[Device, typer.Option(help="What to check.")] = Device.auto,
+    device: Annotated[Device, typer.Option(help="What to check.")] = "auto",
     out: Annotated[Path, typer.Option("--out", help="File to write.", metavar="FILE")] = Path("doctor.json"),
     as_json: Json = False,
 ) -> None:
@@ -43,7 +43,7 @@ def doctor(
     from ..resources import cores, pick_device
     from ..store.files import write_atomic
 
-    chosen, checks, failed = pick_device(device.value), [], ""
+    chosen, checks, failed = pick_device(device), [], ""
     write_atomic(out, b"{}\n")  # before a minute is spent
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="bench-doctor-") as folder, warnings.catch_warnings():

@@ -5,29 +5,21 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from ..errors import UserError, printable
 from ..names import split_names
 from . import completion
-from .options import DEFAULT_RESULTS, DataRoot, Device, Plugins, Results, Strict, site_of
+from .options import DEFAULT_RESULTS, DataRoot, Device, Plugins, Results, Strict, option_of, site_of
 
 if TYPE_CHECKING:
     import numpy as np
 
     from ..datasets.releases import Listing
     from ..engine.encoder import Encoder
-
-
-class Split(StrEnum):
-    """Classes of a data set that are embedded."""
-
-    train = "train"
-    test = "test"
 
 
 def embed(
@@ -47,8 +39,8 @@ def embed(
         ),
     ] = None,
     split: Annotated[
-        Split, typer.Option("--split", help="With --dataset: classes to train on, or to test.")
-    ] = Split.train,
+        Literal["train", "test"], typer.Option("--split", help="With --dataset: classes to train on, or to test.")
+    ] = "train",
     run: Annotated[
         str | None,
         typer.Option(
@@ -61,22 +53,13 @@ def embed(
             "--checkpoint", help="weights.safetensors of a trained unit, its record next to it.", metavar="FILE"
         ),
     ] = None,
-    backbone: Annotated[
-        str | None,
-        typer.Option(
-            "--backbone",
-            help="A backbone alone, its pooled features.",
-            metavar="NAME",
-            autocompletion=completion.BACKBONE,
-        ),
-    ] = None,
+    backbone: Annotated[str | None, option_of("backbone", help="A backbone alone, its pooled features.")] = None,
     weights: Annotated[
         str | None,
-        typer.Option(
-            "--weights",
+        option_of(
+            "weights",
             help="Weights of the backbone (.safetensors or .pth; averaged ones, EMA or a teacher's, if it has both),"
             " `none`, or `download` for ImageNet's; those on this machine if not given.",
-            metavar="FILE",
         ),
     ] = None,
     image_size: Annotated[
@@ -99,17 +82,16 @@ def embed(
     ] = 0,
     corruptions: Annotated[
         list[str] | None,
-        typer.Option(
-            "--corruptions",
+        option_of(
+            "corruptions",
             help="Also embed corrupted images, such as crop; see `bench list corruptions`.",
             metavar="C,..",
-            autocompletion=completion.CORRUPTIONS,
         ),
     ] = None,
     strict: Strict = False,
     data_root: DataRoot = None,
     results: Results = DEFAULT_RESULTS,
-    device: Annotated[Device, typer.Option(help="Where to embed.")] = Device.auto,
+    device: Annotated[Device, typer.Option(help="Where to embed.")] = "auto",
     plugin: Plugins = None,
 ) -> None:
     """Embed a folder of images into a file that `bench score` reads.
@@ -145,7 +127,7 @@ def embed(
         raise UserError("--views, --corruptions and --dataset belong to --backbone: they are for features to train on")
     check_writable(out)
     keep_memory()
-    where = pick_device(device.value)
+    where = pick_device(device)
 
     def encoder() -> Encoder:
         from ..engine.encoder import bare_backbone, checkpoint_folder, trained_unit
@@ -168,7 +150,7 @@ def embed(
 
     site = site_of(results, plugin=plugin, data_root=data_root, device=where)
     with progress_bar(Console(stderr=True)) as progress:
-        source = images or (dataset or "", split.value)
+        source = images or (dataset or "", split)
         typer.echo(embed_features(out, encoder(), site, progress, source, views, kinds, strict))
 
 

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from .options import DEFAULT_RESULTS, Plugins, Results, site_of
 
 
-class Form(StrEnum):
-    """Kinds of files: ONNX, or a program of ``torch.export``."""
-
-    onnx = "onnx"
-    torch = "torch"
-
-
 def export(
     run: Annotated[str, typer.Argument(help="A trained or tested unit of the results folder, by the start of its id.")],
-    to: Annotated[Form, typer.Option("--to", help="ONNX (extra onnx), or a program of torch.export.")],
+    to: Annotated[
+        Literal["onnx", "torch"], typer.Option("--to", help="ONNX (extra onnx), or a program of torch.export.")
+    ],
     out: Annotated[Path, typer.Option("--out", help="File to write.", metavar="FILE")],
     results: Results = DEFAULT_RESULTS,
     plugin: Plugins = None,
@@ -42,4 +36,4 @@ def export(
     from ..resources import keep_memory
 
     keep_memory()
-    typer.echo(export_unit(unit_folder(results, run), site_of(results, plugin=plugin), to is Form.onnx, out))
+    typer.echo(export_unit(unit_folder(results, run), site_of(results, plugin=plugin), to == "onnx", out))

@@ -5,17 +5,31 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from enum import StrEnum
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, get_origin
 
 import typer
+from annotated_types import Ge, Le
+from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 
 from ..errors import printable
 from ..names import split_names
+from ..planning.experiment import (
+    MACHINE,
+    NEEDED,
+    RARE_SECTIONS,
+    RESULTS,
+    SECTIONS,
+    SECTIONS_OF_HELP,
+    Experiment,
+    Option,
+    Section,
+)
+from . import completion
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,24 +38,100 @@ if TYPE_CHECKING:
 
 
 DEFAULT_RESULTS = Path("results/runs")
+OTHER = "Other options"
+
+Device = Literal["auto", "cpu", "cuda"]
+"""Devices that networks run on; ``auto`` is ``cuda`` if there is a GPU, else ``cpu``."""
 
 
-class Launcher(StrEnum):
-    """Places of workers: processes of this machine (``local``) or of all nodes of a Ray cluster (``ray``)."""
+class Field(NamedTuple):
+    """A field of an experiment that is an option: its place (``tuning.folds``), what it is, and how it is typed."""
 
-    local = "local"
-    ray = "ray"
-
-
-class Device(StrEnum):
-    """Devices that networks run on; ``auto`` is ``cuda`` if there is a GPU, else ``cpu``."""
-
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
+    place: str
+    info: FieldInfo
+    how: Option
 
 
-Results = Annotated[Path, typer.Option("--results", help="Results folder.", metavar="DIR")]
+def _fields(model: type[Section], above: str = "") -> Iterator[tuple[str, Field]]:
+    for name, info in model.model_fields.items():
+        if not above and name in SECTIONS:
+            yield from _fields(SECTIONS[name], f"{name}.")
+        for how in info.metadata:
+            if isinstance(how, Option):
+                yield how.name or name, Field(f"{above}{name}", info, how)
+
+
+FIELDS: dict[str, Field] = dict(_fields(Experiment))
+"""Fields of an experiment by the names of their options."""
+
+COMPLETED = {
+    "method": completion.METHODS,
+    "dataset": completion.DATASETS,
+    "protocol": completion.PROTOCOL,
+    "preset": completion.PRESET,
+    "fidelity": completion.FIDELITY,
+    "hparams": completion.HPARAMS,
+    "base": completion.METHOD,
+    "backbone": completion.BACKBONE,
+    "scorers": completion.SCORERS_OR_ALL,
+    "corruptions": completion.CORRUPTIONS,
+}
+
+
+def option_of(name: str, **changes: Any) -> Any:
+    """The option of a field of an experiment as Typer has it, with its help, range and names, and some changes."""
+    _, info, how = FIELDS[name]
+    given: dict[str, Any] = {
+        "help": " ".join((info.description or "").split()),
+        "metavar": how.metavar,
+        "rich_help_panel": how.section,
+        "autocompletion": COMPLETED.get(name),
+    }
+    for limit in info.metadata:
+        given |= {"min": limit.ge} if isinstance(limit, Ge) else {"max": limit.le} if isinstance(limit, Le) else {}
+    return typer.Option(f"--{name.replace('_', '-')}", **{**given, **changes})
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def takes(*names: str, after: str) -> Callable[[Function], Function]:
+    """Give a command options of an experiment behind one of its parameters; its function has them as ``**typed``."""
+
+    def with_options(function: Function) -> Function:
+        own = [each for each in signature(function, eval_str=True).parameters.values() if each.kind != each.VAR_KEYWORD]
+        place = [each.name for each in own].index(after) + 1
+        made = [_parameter(name, FIELDS[name].info) for name in names]
+        function.__signature__ = Signature([*own[:place], *made, *own[place:]])  # type: ignore[attr-defined]
+        return function
+
+    return with_options
+
+
+def _parameter(name: str, info: FieldInfo) -> Parameter:
+    several = get_origin(info.annotation) in (tuple, dict)
+    kind: Any = list[str] | None if several else info.annotation
+    default = None if several else info.default
+    annotation = Annotated[kind, option_of(name)]
+    return Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation)
+
+
+def typed_fields(ctx: typer.Context) -> dict[str, object]:
+    """Options of an experiment that were typed, by their names in its file; those of its sections are settings."""
+    typed: dict[str, object] = {}
+    settings: list[str] = []
+    for name, (place, *_) in FIELDS.items():
+        source, value = ctx.get_parameter_source(name), ctx.params.get(name)
+        if source is None or source.name != "COMMANDLINE":
+            continue
+        if "." in place:
+            settings.append(f"{place}={value}")
+        else:
+            typed[place] = value
+    return {**typed, "set": [*(ctx.params["set"] or ()), *settings]}
+
+
+Results = Annotated[Path, typer.Option("--results", help="Results folder.", metavar="DIR", rich_help_panel=RESULTS)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 DataRoot = Annotated[
     Path | None,
@@ -49,49 +139,11 @@ DataRoot = Annotated[
         "--data-root",
         help="Folder of downloaded data sets; $BENCH_DATA, else the platform's for user data, if not given.",
         metavar="DIR",
+        rich_help_panel=MACHINE,
     ),
 ]
-AllowPartial = Annotated[
-    bool, typer.Option("--allow-partial", help="Accept an incomplete release; every table then says so.")
-]
-Workers = Annotated[int | None, typer.Option(min=1, help="Processes; one per core if not given.")]
-TrainingDevice = Annotated[Device, typer.Option(help="Where to train.")]
-LauncherOption = Annotated[
-    Launcher,
-    typer.Option("--launcher", help="Where workers are: on this machine, or on all nodes of a Ray cluster."),
-]
-Address = Annotated[
-    str | None,
-    typer.Option(
-        help="With --launcher ray: the head of the cluster; auto (if not given) is the cluster of this machine.",
-        metavar="auto|HOST:PORT",
-    ),
-]
-GpusPerWorker = Annotated[
-    float | None,
-    typer.Option(
-        min=0.01,
-        max=1.0,
-        help="Share of a GPU for each worker, such as 0.25; a whole one if not given.",
-        metavar="SHARE",
-    ),
-]
-Stall = Annotated[
-    float | None,
-    typer.Option(
-        min=0.01,
-        help="End a training or test that has made no progress for so long; without it a hung plug-in is waited for.",
-        metavar="MINUTES",
-    ),
-]
-Plugins = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--plugin",
-        help="Python file with methods, data sets, tests, scorers, corruptions or distributions; repeatable.",
-        metavar="FILE",
-    ),
-]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.", rich_help_panel=NEEDED)]
+Plugins = Annotated[list[Path] | None, option_of("plugin")]
 Strict = Annotated[
     bool,
     typer.Option(
@@ -159,22 +211,13 @@ class SectionedCommand(TyperCommand):
     Typer's own panels are boxes drawn by Rich, which are slow to import and of no use in a pipe.
     """
 
-    sections: ClassVar[Mapping[str, tuple[str, ...]]]
-    """Names of parameters by the title of their section; parameters without a section come last."""
-    rare: ClassVar[Mapping[str, tuple[str, ...]]]
-    """Further sections, which only ``--help-all`` shows."""
-
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options of every section, in the order of :attr:`sections`, and then all other options."""
-        records = {param.name: param.get_help_record(ctx) for param in self.get_params(ctx)}
-        for sections, shown in ((self.sections, True), (self.rare, ctx.meta.get(ALL, False))):
-            for title, names in sections.items():
-                chosen = [records.pop(name) for name in names]
-                if shown:
-                    with formatter.section(title):
-                        formatter.write_dl(chosen)
-        with formatter.section("Other options"):
-            formatter.write_dl([record for record in records.values() if record])
+        """Write the options of every section, in the order of the sections."""
+        params = self.get_params(ctx)
+        for section in (*SECTIONS_OF_HELP, *(RARE_SECTIONS if ctx.meta.get(ALL) else ()), OTHER):
+            with formatter.section(section):
+                of = [param for param in params if (getattr(param, "rich_help_panel", None) or OTHER) == section]
+                formatter.write_dl([param.get_help_record(ctx) for param in of])
 
 
 ALL = "bench.help_all"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,25 +12,20 @@ from ..errors import LINE, require_known
 from ..registry import load_plugins
 from .options import (
     DEFAULT_RESULTS,
-    Address,
-    AllowPartial,
+    FIELDS,
     DataRoot,
-    Device,
-    GpusPerWorker,
+    DryRun,
     Json,
-    Launcher,
-    LauncherOption,
     Plugins,
     Results,
-    Stall,
-    TrainingDevice,
-    Workers,
     names,
+    option_of,
     print_json,
     say,
     site_of,
+    takes,
 )
-from .run import OnExisting, carry_out
+from .run import carry_out
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,6 +37,8 @@ if TYPE_CHECKING:
     from ..papers.tables import Reproduction
     from ..planning.plan import Plan
     from ..site import Site
+
+RUN = [name for name, field in FIELDS.items() if field.place.startswith("run.")]
 
 FOLDER = "reproduce"
 """Folder of the tables, inside the results folder."""
@@ -78,6 +75,7 @@ def list_items(as_json: Json = False) -> None:
 
 
 @app.command()
+@takes(*RUN, after="results")
 def table(
     name: Annotated[str, typer.Argument(help="A table or figure, such as per/table5 (`bench paper list`).")],
     dataset: Annotated[
@@ -96,28 +94,19 @@ def table(
     backbone: Annotated[str | None, typer.Option(help="Another backbone than the paper's.", metavar="NAME")] = None,
     dim: Annotated[int | None, typer.Option(min=2, help="Another embedding size than the paper's.")] = None,
     weights: Annotated[
-        str | None, typer.Option(help="Backbone weights to start from, as for `bench run`.", metavar="FILE")
+        str | None, option_of("weights", help="Backbone weights to start from, as for `bench run`.")
     ] = None,
     data_root: DataRoot = None,
-    allow_partial: AllowPartial = False,
+    allow_partial: Annotated[bool, option_of("allow_partial")] = False,
     results: Results = DEFAULT_RESULTS,
-    workers: Workers = None,
-    device: TrainingDevice = Device.auto,
-    gpus_per_worker: GpusPerWorker = None,
-    stall: Stall = None,
-    launcher: LauncherOption = Launcher.local,
-    address: Address = None,
     plugin: Plugins = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            help="Pin a setting in every row that has it, such as optim.epochs=10; repeatable.",
-            metavar="KEY=VALUE",
-        ),
+        option_of("set", help="Pin a setting in every row that has it, such as optim.epochs=10; repeatable."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
+    dry_run: DryRun = False,
     as_json: Json = False,
+    **launched: Any,
 ) -> None:
     """Run a table or figure of a paper, and print both numbers.
 
@@ -136,7 +125,7 @@ def table(
     from ..papers.run import Options, plan_item
 
     named = find_item(name)
-    launch = Launch(launcher.value, address, workers, device.value, gpus_per_worker, stall).resolved()
+    launch = Launch(**launched).resolved()
     site = site_of(
         results,
         plugin=plugin,
@@ -236,7 +225,7 @@ def _tables(
         write_metrics(collect(site.store), site.store.root)
 
     batches = batches_of(planned)
-    outcome = carry_out(batches, site, results, launch, OnExisting.skip, console, write_tables)
+    outcome = carry_out(batches, site, results, launch, "skip", console, write_tables)
     if outcome is None:
         return None, []
     collected = collect(site.store)

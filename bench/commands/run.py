@@ -5,35 +5,27 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Collection, Iterable, Sequence
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from .. import interrupt
 from ..errors import LINE, UnitFailed, UserError
-from . import completion
+from ..planning.experiment import EXISTING, FILES, Experiment, read_experiment
 from .options import (
     DATA_ROOT,
     DEFAULT_RESULTS,
-    Address,
-    AllowPartial,
+    FIELDS,
     DataRoot,
-    Device,
-    GpusPerWorker,
+    DryRun,
     HelpAll,
-    Launcher,
-    LauncherOption,
-    Plugins,
     Results,
-    SectionedCommand,
-    Stall,
-    TrainingDevice,
-    Workers,
     say,
     site_of,
+    takes,
+    typed_fields,
 )
 from .results import at_work, collect_from, report_places, say_what_was_left_out
 
@@ -50,206 +42,38 @@ if TYPE_CHECKING:
     from ..store.records import Columns
 
 
-class OnExisting(StrEnum):
-    """Treatment of results that exist: reuse them (``skip``), make them again (``rerun``) or refuse (``error``)."""
-
-    skip = "skip"
-    rerun = "rerun"
-    error = "error"
+OnExisting = Literal["skip", "rerun", "error"]
+"""Treatment of results that exist: reuse them (``skip``), make them again (``rerun``) or refuse (``error``)."""
 
 
-PLACES = {
-    "method": "methods",
-    "dataset": "datasets",
-    "plugin": "plugins",
-    **{name: f"tuning.{name}" for name in ("sampler", "folds", "select_by", "tune_for")},
-    **{name: f"run.{name}" for name in ("workers", "device", "gpus_per_worker", "stall", "launcher", "address")},
-}
-"""Names of options in the file of an experiment, where they differ from the name of the parameter."""
-
-NOT_OF_THE_EXPERIMENT = ("file", "set_", "data_root", "results", "save", "on_existing", "dry_run", "help_all")
-
-
-class RunCommand(SectionedCommand):
-    """Command ``bench run``, whose help lists its options in sections."""
-
-    sections: ClassVar = {
-        "What most runs need": ("method", "dataset", "hparams", "seeds", "trials", "dry_run"),
-        "What to compute": ("protocol", "fidelity", "scorers", "corruptions"),
-        "Settings": ("set_", "sweep", "backbone", "weights", "dim", "frozen"),
-        "Data and machine": ("data_root", "plugin", "workers", "device"),
-        "An experiment as a file": ("file", "save"),
-        "Results": ("results",),
-    }
-    rare: ClassVar = {
-        "What to compute, rarely needed": ("preset", "base", "allow_partial"),
-        "Tuning (also --set tuning.NAME=VALUE)": ("sampler", "folds", "select_by", "tune_for"),
-        "Machine (also --set run.NAME=VALUE)": ("gpus_per_worker", "stall", "launcher", "address"),
-        "Results that exist": ("on_existing",),
-    }
-
-
+@takes(*FIELDS, after="data_root")
 def run(
     ctx: typer.Context,
     file: Annotated[
         Path | None,
-        typer.Argument(help="File of an experiment, as --save writes it; options override it.", metavar="FILE.toml"),
-    ] = None,
-    method: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--method",
-            help="Methods, comma separated, or `all`.",
-            metavar="M[,M..]",
-            autocompletion=completion.METHODS,
+        typer.Argument(
+            help="File of an experiment, as --save writes it; options override it.",
+            metavar="FILE.toml",
+            rich_help_panel=FILES,
         ),
     ] = None,
-    dataset: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--dataset",
-            help="Data sets, comma separated; ndigit if not given.",
-            metavar="D[,D..]",
-            autocompletion=completion.DATASETS,
-        ),
-    ] = None,
-    protocol: Annotated[str, typer.Option(help="Protocol.", autocompletion=completion.PROTOCOL)] = "reality_check",
-    preset: Annotated[str, typer.Option(help="Variant of the protocol.", autocompletion=completion.PRESET)] = "strict",
-    fidelity: Annotated[
-        str,
-        typer.Option(
-            help="`corrected`, or `released` for the computation of a paper's public code if it differs"
-            " (`released_per`, `released_el`: that of one repository).",
-            autocompletion=completion.FIDELITY,
-        ),
-    ] = "corrected",
-    seeds: Annotated[
-        int | None,
-        typer.Option(min=1, max=1_000_000, help="Replicates trained at the best setting; the preset's if not given."),
-    ] = None,
-    trials: Annotated[
-        int | None, typer.Option(min=1, max=1_000_000, help="Tuning budget per method; the preset's if not given.")
-    ] = None,
-    sampler: Annotated[Literal["gp", "tpe"], typer.Option(help="gp suits about 50 trials, tpe 100 and more.")] = "gp",
-    tune_for: Annotated[
-        Literal["retrieval", "confidence", "both"],
-        typer.Option(
-            help="What trials are chosen by. retrieval: what selects epochs, validation MAP@R for most methods."
-            " confidence: how well the method's default confidence tells right from wrong answers on centre crops of"
-            " the validation images (AUROC). both: the highest such AUROC within one point of the best MAP@R. A base"
-            " that only serves is tuned for retrieval.",
-        ),
-    ] = "retrieval",
-    folds: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Number of the four blocks of classes that validate, one model each; the preset's if not given.",
-        ),
-    ] = None,
-    hparams: Annotated[
-        str, typer.Option(help="tuned, default, published, or a JSON/TOML file.", autocompletion=completion.HPARAMS)
-    ] = "tuned",
-    base: Annotated[
-        str | None,
-        typer.Option(
-            help="Base of two-stage methods; the recipe's if not given.",
-            metavar="METHOD",
-            autocompletion=completion.METHOD,
-        ),
-    ] = None,
-    backbone: Annotated[
-        str | None,
-        typer.Option(
-            help="Backbone, see `bench list backbones`: one of ours or any model of timm; the recipe's if not given.",
-            metavar="NAME",
-            autocompletion=completion.BACKBONE,
-        ),
-    ] = None,
-    weights: Annotated[
-        str | None,
-        typer.Option(
-            help="Backbone weights to start from (.safetensors or .pth), `none`, or `download` for ImageNet's; those on"
-            " this machine if not given. convnet needs none.",
-            metavar="FILE",
-        ),
-    ] = None,
-    dim: Annotated[
-        int | None, typer.Option(min=2, max=65_536, help="Embedding size; the recipe's if not given.")
-    ] = None,
-    frozen: Annotated[
-        bool,
-        typer.Option(
-            "--frozen",
-            help="Leave the backbone at its starting weights: every method trains its heads on cached features of"
-            " data.feature_views augmented views per image.",
-        ),
-    ] = False,
     data_root: DataRoot = None,
-    allow_partial: AllowPartial = False,
-    results: Results = DEFAULT_RESULTS,
-    workers: Workers = None,
-    device: TrainingDevice = Device.auto,
-    gpus_per_worker: GpusPerWorker = None,
-    stall: Stall = None,
-    launcher: LauncherOption = Launcher.local,
-    address: Address = None,
-    plugin: Plugins = None,
-    scorers: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Scorers to test with in addition to a method's own and the cosine, comma separated, or `all`.",
-            metavar="S[,S..]",
-            autocompletion=completion.SCORERS_OR_ALL,
-        ),
-    ] = None,
-    select_by: Annotated[
-        str | None,
-        typer.Option(
-            help="Scorer of the validation MAP@R that selects epochs and trials; the method's own if not given.",
-            metavar="SCORER",
-        ),
-    ] = None,
-    corruptions: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Corruptions of the test images, comma separated, or `all`; crop if not given. With a level of five"
-            " (blur:3, jpeg:1-5) or severities in [0, 1] (noise:0.2-1.0).",
-            metavar="C[,C..]",
-            autocompletion=completion.CORRUPTIONS,
-        ),
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="Fix a setting, such as method.margin=0.3 or optim.epochs=10; repeatable. Keys start with method.,"
-            " optim., data., augment., tuning. or run.",
-            metavar="KEY=VALUE",
-        ),
-    ] = None,
-    sweep: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--sweep",
-            help="One run for each value, as with --set, and a figure of metrics against it; repeatable: all"
-            " combinations.",
-            metavar="KEY=A,B,C",
-        ),
-    ] = None,
-    on_existing: Annotated[
-        OnExisting, typer.Option(help="Results that exist: reuse, redo, or refuse.")
-    ] = OnExisting.skip,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
     save: Annotated[
         Path | None,
         typer.Option(
             "--save",
             help="Write these options as the file of an experiment, then go on; with --dry-run, stop after the plan.",
             metavar="FILE.toml",
+            rich_help_panel=FILES,
         ),
     ] = None,
+    dry_run: DryRun = False,
+    results: Results = DEFAULT_RESULTS,
+    on_existing: Annotated[
+        OnExisting, typer.Option(help="Results that exist: reuse, redo, or refuse.", rich_help_panel=EXISTING)
+    ] = "skip",
     help_all: HelpAll = False,
+    **typed: object,
 ) -> None:
     """Tune, train and test methods on data sets.
 
@@ -261,13 +85,12 @@ def run(
     bench run --method arcface,pfe,scf --dataset cub200 --data-root data --dry-run
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     from ..engine.launch import Launch
-    from ..planning.experiment import Experiment, read_experiment
 
     table = {} if file is None else read_experiment(file)
-    experiment = Experiment.filled(table, _typed(ctx), str(file or ""))
+    experiment = Experiment.filled(table, typed_fields(ctx), str(file or ""))
     site = site_of(
         results,
-        plugin=[Path(name) for name in experiment.plugins],
+        plugin=experiment.plugins,
         data_root=data_root,
         weights=experiment.weights,
         allow_partial=experiment.allow_partial,
@@ -275,22 +98,6 @@ def run(
     )
     launch = Launch(**experiment.run.model_dump(exclude={"strict"}))
     raise typer.Exit(run_experiment(experiment, site, results, launch, on_existing, dry_run=dry_run, save=save))
-
-
-def _typed(ctx: typer.Context) -> dict[str, object]:
-    """Options that were typed, by their names in the file of an experiment."""
-    typed: dict[str, object] = {}
-    settings: list[str] = list(ctx.params["set_"] or ())
-    for name, value in ctx.params.items():
-        source = ctx.get_parameter_source(name)
-        if name in NOT_OF_THE_EXPERIMENT or source is None or source.name != "COMMANDLINE":
-            continue
-        place = PLACES.get(name, name)
-        if "." in place:
-            settings.append(f"{place}={value}")
-        else:
-            typed[place] = [str(item) for item in value] if isinstance(value, list | tuple) else value
-    return typed | {"set": settings}
 
 
 def run_experiment(
@@ -372,10 +179,10 @@ def carry_out(
     store = site.store
     protocol, version = plans[0].cell.protocol, plans[0].template.protocol_version
     store.open(protocol, version, create=True)
-    rerun = on_existing is OnExisting.rerun
+    rerun = on_existing == "rerun"
     # Not SIGINT, which a background job of a script ignores.
     with at_work(store.root, alone=rerun, lost=lambda: os.kill(os.getpid(), signal.SIGTERM)) as claims:
-        if on_existing is OnExisting.error:
+        if on_existing == "error":
             _check_none([plan for plan in plans if plan.requested], store)
         if launch.launcher == "local":  # on a cluster, every node does so
             try:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -13,7 +12,7 @@ from ..errors import UnknownName, UserError
 from ..protocols.metrics import default_requests, metric_help
 from ..registry import load_plugins
 from . import completion
-from .options import DEFAULT_RESULTS, Device, Json, Plugins, Results, Strict, names, print_json
+from .options import DEFAULT_RESULTS, Device, Json, Plugins, Results, Strict, names, option_of, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,12 +20,8 @@ if TYPE_CHECKING:
     from ..store.folder import Store
 
 
-class Draw(StrEnum):
-    """Unit that a bootstrap resamples: single queries or whole classes."""
-
-    queries = "queries"
-    classes = "classes"
-
+Draw = Literal["queries", "classes"]
+"""Unit that a bootstrap resamples: single queries or whole classes."""
 
 Scorers = Annotated[
     list[str] | None,
@@ -61,24 +56,19 @@ def score(
     scorers: Scorers = None,
     metrics: Metrics = None,
     normalize: Normalize = None,
-    bootstrap: Bootstrap = Draw.queries,
+    bootstrap: Bootstrap = "queries",
     out: Annotated[
         Path | None, typer.Option("--out", help="Write scores.html, tables (CSV) and figures there.", metavar="DIR")
     ] = None,
     backbone: Annotated[
         str | None,
-        typer.Option(
-            "--backbone",
-            help="Network that embeds a folder of photographs, with its weights on this machine.",
-            metavar="NAME",
-            autocompletion=completion.BACKBONE,
-        ),
+        option_of("backbone", help="Network that embeds a folder of photographs, with its weights on this machine."),
     ] = None,
     strict: Strict = False,
     device: Annotated[
         Device,
         typer.Option(help="Device for matrices of scores; cuda is faster for match and mls of diagonal normals."),
-    ] = Device.cpu,
+    ] = "cpu",
     plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:
@@ -105,10 +95,10 @@ def score(
         scorers=names(scorers, ("cosine",)),
         metrics=names(metrics, default_requests()),
         normalize=normalize,
-        by=bootstrap.value,
+        by=bootstrap,
         out=out,
         quiet=as_json,
-        device=device.value,
+        device=device,
         backbone=backbone,
         strict=strict,
     )
@@ -125,7 +115,7 @@ def compare(
     scorers: Scorers = None,
     metrics: Metrics = None,
     normalize: Normalize = None,
-    bootstrap: Bootstrap = Draw.queries,
+    bootstrap: Bootstrap = "queries",
     plugin: Plugins = None,
     as_json: Json = False,
 ) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -98,118 +98,177 @@ def _swept(asked: Any) -> Any:
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 
+NEEDED, COMPUTED, SETTINGS = "What most runs need", "What to compute", "Settings"
+MACHINE, FILES, RESULTS = "Data and machine", "An experiment as a file", "Results"
+SECTIONS_OF_HELP = (NEEDED, COMPUTED, SETTINGS, MACHINE, FILES, RESULTS)
+"""Sections of the help of ``bench run``, in their order."""
+
+COMPUTED_RARELY, TUNED, WORKERS = (
+    "What to compute, rarely needed",
+    "Tuning (also --set tuning.NAME=VALUE)",
+    "Machine (also --set run.NAME=VALUE)",
+)
+EXISTING = "Results that exist"
+RARE_SECTIONS = (COMPUTED_RARELY, TUNED, WORKERS, EXISTING)
+"""Further ones, which ``--help-all`` shows."""
+
+
+class Option(NamedTuple):
+    """How a field is asked for on the command line; its help is the text below the field.
+
+    The option has the name of the field, or another one, and a word that stands for its value.
+    """
+
+    section: str
+    metavar: str | None = None
+    name: str = ""
+
 
 class Section(BaseModel):
     """Part of an experiment, a table of its file."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class Tuning(Section):
-    """How a setting is tuned, for those who need another way than the usual.
+    """How a setting is tuned, for those who need another way than the usual."""
 
-    Attributes:
-        sampler: Optuna sampler: ``gp`` suits about 50 trials, ``tpe`` 100 and more.
-        folds: Number of blocks of development classes that validate, one model each; the preset's if None.
-        select_by: Scorer of the validation MAP@R that selects epochs and trials; each method's own if None.
-        tune_for: What trials are chosen for: ``retrieval``, ``confidence`` (on crops of validation images) or ``both``.
-    """
+    sampler: Annotated[Literal["gp", "tpe"], Option(TUNED)] = "gp"
+    """gp suits about 50 trials, tpe 100 and more."""
 
-    sampler: Literal["gp", "tpe"] = "gp"
-    folds: int | None = Field(None, ge=1)
-    select_by: str | None = None
-    tune_for: TuneFor = "retrieval"
+    folds: Annotated[int | None, Option(TUNED)] = Field(None, ge=1)
+    """Number of the four blocks of classes that validate, one model each; the preset's if not given."""
+
+    select_by: Annotated[str | None, Option(TUNED, "SCORER")] = None
+    """Scorer of the validation MAP@R that selects epochs and trials; the method's own if not given."""
+
+    tune_for: Annotated[TuneFor, Option(TUNED)] = "retrieval"
+    """What trials are chosen by. retrieval: what selects epochs, validation MAP@R for most methods. confidence: how
+    well the method's default confidence tells right from wrong answers on centre crops of the validation images
+    (AUROC). both: the highest such AUROC within one point of the best MAP@R. A base that only serves is tuned for
+    retrieval."""
 
 
 class Data(Section):
-    """Which classes train and which images are tested, for those who need others than a data set's own.
-
-    Attributes:
-        class_seed: Number of a class split that is run; 0 is the data set's own.
-        class_splits: Number of splits that are run beside the own one, 1 to this; None if none are.
-        test_queries: Number of images, drawn from the queries of a test, that are searched for in the whole gallery;
-            None for all queries.
-    """
+    """Which classes train and which images are tested, for those who need others than a data set's own."""
 
     class_seed: int = Field(0, ge=0, le=MOST)
+    """Number of a class split that is run; 0 is the data set's own."""
+
     class_splits: int | None = Field(None, ge=2, le=MOST)
+    """Number of splits that are run beside the own one, 1 to this; None if none are."""
+
     test_queries: int | None = Field(None, ge=100, le=MOST)
+    """Number of images, drawn from the queries of a test, that are searched for in the whole gallery; None for all
+    queries."""
 
 
 class Run(Section):
-    """Where and how an experiment is run, which changes no result.
+    """Where and how an experiment is run, which changes no result."""
 
-    Attributes:
-        workers: Number of worker processes; one per core or GPU if None.
-        device: ``auto``, ``cpu`` or ``cuda``.
-        gpus_per_worker: Share of a GPU for each worker; a whole one if None.
-        stall: Minutes without progress after which a training or test is ended; no limit if None.
-        strict: Whether damaged images of a folder are refused, rather than a few of them left out.
-        launcher: ``local``, or ``ray`` for the nodes of a Ray cluster.
-        address: Head of the cluster, ``HOST:PORT`` or ``auto``.
-    """
+    workers: Annotated[int | None, Option(MACHINE)] = Field(None, ge=1)
+    """Processes; one per core if not given."""
 
-    workers: int | None = Field(None, ge=1)
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    gpus_per_worker: float | None = Field(None, ge=0.01, le=1)
-    stall: float | None = Field(None, ge=0.01)
+    device: Annotated[Literal["auto", "cpu", "cuda"], Option(MACHINE)] = "auto"
+    """Where to train."""
+
+    gpus_per_worker: Annotated[float | None, Option(WORKERS, "SHARE")] = Field(None, ge=0.01, le=1.0)
+    """Share of a GPU for each worker, such as 0.25; a whole one if not given."""
+
+    stall: Annotated[float | None, Option(WORKERS, "MINUTES")] = Field(None, ge=0.01)
+    """End a training or test that has made no progress for so long; without it a hung plug-in is waited for."""
+
     strict: bool = False
-    launcher: Literal["local", "ray"] = "local"
-    address: str | None = None
+    """Whether damaged images of a folder are refused, rather than a few of them left out."""
+
+    launcher: Annotated[Literal["local", "ray"], Option(WORKERS)] = "local"
+    """Where workers are: on this machine, or on all nodes of a Ray cluster."""
+
+    address: Annotated[str | None, Option(WORKERS, "auto|HOST:PORT")] = None
+    """With --launcher ray: the head of the cluster; auto (if not given) is the cluster of this machine."""
 
 
 class Experiment(Section):
-    """Everything that ``bench run`` is asked for; what is None is decided by the protocol or the data set's recipe.
+    """Everything that ``bench run`` is asked for; what is None is decided by the protocol or the data set's recipe."""
 
-    Attributes:
-        methods: Names of methods, or ``all``.
-        datasets: Names of data sets, or ``all``.
-        protocol: Name of the protocol.
-        preset: Name of a variant of the protocol.
-        fidelity: ``corrected``, or ``released`` (``released_per``, ``released_el``) for what public code computes.
-        seeds: Number of replicates (seeds) at the best setting.
-        trials: Number of tuning trials.
-        hparams: ``tuned``, ``default``, ``published``, or the path of a file of settings.
-        base: Method whose trained model two-stage methods start from.
-        backbone: Name of the backbone.
-        weights: Backbone weights to start from: a file, ``none``, ``download``, or None for those on this machine.
-        dim: Embedding size.
-        frozen: Whether the backbone stays at its starting weights, so that every method trains on its cached features.
-        scorers: Scorers to test with in addition to a method's own and the cosine.
-        corruptions: Corruptions of the test images, with their severities.
-        plugins: Plug-in files.
-        allow_partial: Whether incomplete releases of data sets are accepted.
-        set: Settings fixed by the user, by key such as ``method.margin``; also a list of texts ``KEY=VALUE``.
-        sweep: Settings that are run at several values, by key; also a list of texts ``KEY=A,B,C``.
-        tuning: How a setting is tuned.
-        data: Which classes train and which are tested.
-        run: Where and how the experiment is run.
-    """
+    methods: Annotated[Names, Option(NEEDED, "M[,M..]", "method")]
+    """Methods, comma separated, or `all`."""
 
-    methods: Names
-    datasets: Names = ("ndigit",)
-    protocol: str = "reality_check"
-    preset: str = "strict"
-    fidelity: str = "corrected"
-    seeds: int | None = Field(None, ge=1, le=MOST)
-    trials: int | None = Field(None, ge=1, le=MOST)
-    hparams: str = "tuned"
-    base: str | None = None
-    backbone: str | None = None
-    weights: str | None = None
-    dim: int | None = Field(None, ge=2, le=MOST_DIMENSIONS)
-    frozen: bool = False
-    scorers: Names = ()
-    corruptions: Names = ()
-    plugins: Names = ()
-    allow_partial: bool = False
-    set: Annotated[dict[str, str], BeforeValidator(settings_of, json_schema_input_type=dict[str, Value])] = {}
-    sweep: Annotated[
-        dict[str, tuple[str, ...]], BeforeValidator(_swept, json_schema_input_type=dict[str, list[Value]])
+    datasets: Annotated[Names, Option(NEEDED, "D[,D..]", "dataset")] = ("ndigit",)
+    """Data sets, comma separated; ndigit if not given."""
+
+    protocol: Annotated[str, Option(COMPUTED)] = "reality_check"
+    """Protocol."""
+
+    preset: Annotated[str, Option(COMPUTED_RARELY)] = "strict"
+    """Variant of the protocol."""
+
+    fidelity: Annotated[str, Option(COMPUTED)] = "corrected"
+    """`corrected`, or `released` for the computation of a paper's public code if it differs (`released_per`,
+    `released_el`: that of one repository)."""
+
+    hparams: Annotated[str, Option(NEEDED)] = "tuned"
+    """tuned, default, published, or a JSON/TOML file."""
+
+    seeds: Annotated[int | None, Option(NEEDED)] = Field(None, ge=1, le=MOST)
+    """Replicates trained at the best setting; the preset's if not given."""
+
+    trials: Annotated[int | None, Option(NEEDED)] = Field(None, ge=1, le=MOST)
+    """Tuning budget per method; the preset's if not given."""
+
+    base: Annotated[str | None, Option(COMPUTED_RARELY, "METHOD")] = None
+    """Base of two-stage methods; the recipe's if not given."""
+
+    set: Annotated[
+        dict[str, str],
+        BeforeValidator(settings_of, json_schema_input_type=dict[str, Value]),
+        Option(SETTINGS, "KEY=VALUE"),
     ] = {}
+    """Fix a setting, such as method.margin=0.3 or optim.epochs=10; repeatable. Keys start with method., optim., data.,
+    augment., tuning. or run."""
+
+    sweep: Annotated[
+        dict[str, tuple[str, ...]],
+        BeforeValidator(_swept, json_schema_input_type=dict[str, list[Value]]),
+        Option(SETTINGS, "KEY=A,B,C"),
+    ] = {}
+    """One run for each value, as with --set, and a figure of metrics against it; repeatable: all combinations."""
+
+    backbone: Annotated[str | None, Option(SETTINGS, "NAME")] = None
+    """Backbone, see `bench list backbones`: one of ours or any model of timm; the recipe's if not given."""
+
+    weights: Annotated[str | None, Option(SETTINGS, "FILE")] = None
+    """Backbone weights to start from (.safetensors or .pth), `none`, or `download` for ImageNet's; those on this
+    machine if not given. convnet needs none."""
+
+    dim: Annotated[int | None, Option(SETTINGS)] = Field(None, ge=2, le=MOST_DIMENSIONS)
+    """Embedding size; the recipe's if not given."""
+
+    frozen: Annotated[bool, Option(SETTINGS)] = False
+    """Leave the backbone at its starting weights: every method trains its heads on cached features of
+    data.feature_views augmented views per image."""
+
+    scorers: Annotated[Names, Option(COMPUTED, "S[,S..]")] = ()
+    """Scorers to test with in addition to a method's own and the cosine, comma separated, or `all`."""
+
+    corruptions: Annotated[Names, Option(COMPUTED, "C[,C..]")] = ()
+    """Corruptions of the test images, comma separated, or `all`; crop if not given. With a level of five (blur:3,
+    jpeg:1-5) or severities in [0, 1] (noise:0.2-1.0)."""
+
+    plugins: Annotated[Names, Option(MACHINE, "FILE", "plugin")] = ()
+    """Python file with methods, data sets, tests, scorers, corruptions or distributions; repeatable."""
+
+    allow_partial: Annotated[bool, Option(COMPUTED_RARELY)] = False
+    """Accept an incomplete release; every table then says so."""
+
     tuning: Tuning = Tuning()
+    """How a setting is tuned."""
+
     data: Data = Data()
+    """Which classes train and which are tested."""
+
     run: Run = Run()
+    """Where and how the experiment is run."""
 
     @model_validator(mode="before")
     @classmethod

@@ -5,10 +5,11 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import bench
 import pytest
-from bench.api.run import arguments_of
+from bench.api.run import asked_for
 from bench.errors import UnitFailed, UserError
 
 from tests.engine.conftest import heed_signals
@@ -26,13 +27,20 @@ def test_a_run_gives_its_results(tmp_path, dots, capsys):
     assert {"tuning", 0} <= set(found.history["seed"])
 
 
-def test_every_option_of_the_command_is_a_keyword():
-    assert arguments_of({"method": "all", "dataset": ["a", "b"], "seeds": None, "frozen": False, "results": "r"}) == [
-        "--method=all", "--dataset=a,b", "--results=r"]  # fmt: skip
-    assert arguments_of({"file": "x.toml", "dry_run": True, "plugin": "p.py", "set": ["a=1", "b=2"]}) == [
-        "x.toml", "--dry-run", "--plugin=p.py", "--set=a=1", "--set=b=2"]  # fmt: skip
-    assert arguments_of({"sweep": {"method.margin": [0.1, 0.2]}, "plugins": ["p.py", "q.py"]}) == [
-        "--sweep=method.margin=0.1,0.2", "--plugin=p.py", "--plugin=q.py"]  # fmt: skip
+def test_every_option_of_the_command_is_a_keyword(tmp_path):
+    """Those that a user types at the command line, in their places of the file of an experiment."""
+    given = {"method": "all", "dataset": ["a", "b"], "seeds": None, "frozen": False, "results": "r", "dry_run": True}
+    asked, words = asked_for({**given, "set": ["optim.lr=1"], "workers": 2, "plugins": Path("p.py")})
+    assert (asked.methods, asked.datasets, asked.set) == (("all",), ("a", "b"), {"optim.lr": "1"})
+    assert (asked.run.workers, asked.plugins, words) == (2, ("p.py",), ["--results=r", "--dry-run"])
+    (tmp_path / "x.toml").write_text(asked.to_toml())
+    changed = {"folds": 3, "sweep": {"method.margin": [0.1, 0.2]}, "plugins": ["p.py", Path("q.py")], "seeds": 4}
+    again, words = asked_for({"file": tmp_path / "x.toml", "on_existing": "rerun", **changed})
+    assert (again.methods, again.run.workers, again.tuning.folds, again.seeds) == (("all",), 2, 3, 4)
+    assert (again.sweep, again.plugins) == ({"method.margin": ("0.1", "0.2")}, ("p.py", "q.py"))
+    assert words == ["--on-existing=rerun"]
+    with pytest.raises(UserError, match="seeds=0: input should be greater than or equal to 1"):
+        bench.run("cosface", seeds=0)
 
 
 @pytest.mark.parametrize(("name", "hint"), [("seed", "did you mean 'seeds'"), ("zzz", "--help-all"), ("help_all", "")])
