@@ -90,7 +90,7 @@ def run(
     experiment = Experiment.filled(table, typed_fields(ctx), str(file or ""))
     site = site_of(
         results,
-        plugin=experiment.plugins,
+        plugin=[Path(name) for name in experiment.plugins],
         data_root=data_root,
         weights=experiment.weights,
         allow_partial=experiment.allow_partial,

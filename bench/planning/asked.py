@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from ..datasets.corruptions.registry import CORRUPTIONS
@@ -25,11 +25,10 @@ class Asked:
     Attributes:
         preset: The preset, with the seeds, trials, folds and tests that were asked for.
         scorers: Scorers to test with, in addition to a method's own and the cosine.
-        named_scorers: Those of them that were named one by one; ``all`` is those that are defined.
         corruptions: Corruptions at severities that are not the default ones, as texts.
-        folds: Number of folds that was asked for, if it is not the preset's.
         file: File of settings that ``hparams`` names, if it names one.
         left_out: A line for every method that a single seed cannot make.
+        frozen: Whether heads alone are trained: as was asked for, or since a data set has features.
     """
 
     experiment: Experiment
@@ -39,11 +38,16 @@ class Asked:
     methods: tuple[str, ...]
     datasets: tuple[str, ...]
     scorers: tuple[str, ...]
-    named_scorers: tuple[str, ...]
     corruptions: tuple[str, ...]
-    folds: int | None
     file: SettingsFile | None
     left_out: list[str]
+    frozen: bool
+
+    @property
+    def folds(self) -> int | None:
+        """Number of folds that was asked for, if it is not the preset's."""
+        usual = self.protocol.presets[self.experiment.preset].validate
+        return None if self.preset.validate == usual else self.experiment.tuning.folds
 
 
 def look_up(experiment: Experiment, site: Site) -> Asked:
@@ -56,17 +60,14 @@ def look_up(experiment: Experiment, site: Site) -> Asked:
     methods = expand(experiment.methods, site.methods.names)
     datasets = expand(experiment.datasets, site.datasets.names)
     scorers = expand(experiment.scorers, list(SCORERS)) if experiment.scorers else ()
-    named_scorers = tuple(name for name in split_names(experiment.scorers) if name != "all")
     corruptions = split_names(experiment.corruptions)
-    ensembles_too = "all" in split_names(experiment.methods)
-    _check_names(experiment, named_scorers, corruptions)
+    _check_names(experiment, corruptions)
     protocol = get_protocol(experiment.protocol)
     preset = _preset(experiment, protocol.presets[experiment.preset])
     lone = [name for name in methods if preset.seeds < site.methods.method(name).least_seeds]
     left_out = [f"{name}: an ensemble of the models of all seeds; use --seeds 2 or more" for name in lone]
-    if lone and not ensembles_too:
+    if lone and "all" not in split_names(experiment.methods):
         raise UserError(f"--seeds 1: {left_out[0]}")
-    methods = tuple(name for name in methods if name not in lone)
     ranges, apart = dict(preset.tests.corruptions), tuple[str, ...]()
     if experiment.corruptions:
         ranges, apart = corruption_ranges(corruptions, ranges)
@@ -79,68 +80,80 @@ def look_up(experiment: Experiment, site: Site) -> Asked:
         site=site,
         protocol=protocol,
         preset=replace(preset, tests=tests),
-        methods=methods,
+        methods=tuple(name for name in methods if name not in lone),
         datasets=datasets,
         scorers=scorers,
-        named_scorers=named_scorers,
         corruptions=apart,
-        folds=None if preset.validate == protocol.presets[experiment.preset].validate else experiment.tuning.folds,
         file=file,
         left_out=left_out,
+        frozen=experiment.frozen,
     )
 
 
-def on_features(asked: Asked, dataset: str) -> Asked:
-    """The same request for one data set: on features heads alone are trained; corruptions are those that it can have.
+def on_dataset(asked: Asked, dataset: str) -> Asked:
+    """The same for one data set: on features heads alone are trained; corruptions are those that it can have.
 
     Raises:
         UserError: If something is asked for that only images have, or only features.
     """
     # They import torch, for which the completion of a name does not wait.
-    from ..datasets.corruptions._base import CROP
     from ..datasets.features import Features
 
     data = asked.site.dataset(dataset) if issubclass(asked.site.datasets.dataset(dataset), Features) else None
     given = data.corruptions if isinstance(data, Features) else {}
-    kinds = {name: CORRUPTIONS[name].of == "features" for name in asked.preset.tests.corruptions}
-    experiment = asked.experiment
-    named = [text.partition(":")[0] for text in split_names(experiment.corruptions)]
-    if not isinstance(data, Features):
-        for name in named:
-            if kinds.get(name):
+    tests = asked.preset.tests
+    of_features = {name for name in tests.corruptions if CORRUPTIONS[name].of == "features"}
+    named = split_names(asked.experiment.corruptions)
+    if isinstance(data, Features):
+        _check_features(asked, dataset, given, of_features, named)
+        kept = {*given, *of_features}
+    else:
+        for name in (text.partition(":")[0] for text in named):
+            if name in of_features:
                 raise UserError(f"--corruptions {name}: it is one of features, and data set {dataset!r} has images")
-        ranges = {name: ends for name, ends in asked.preset.tests.corruptions.items() if not kinds[name]}
-        return replace(asked, preset=replace(asked.preset, tests=replace(asked.preset.tests, corruptions=ranges)))
+        kept = {*tests.corruptions} - of_features
+    ranges = {name: given.get(name, ends) for name, ends in tests.corruptions.items() if name in kept}
+    preset = replace(asked.preset, tests=replace(tests, corruptions=ranges))
+    return replace(asked, preset=preset, frozen=asked.frozen or data is not None)
+
+
+def _check_features(
+    asked: Asked,
+    dataset: str,
+    given: Mapping[str, tuple[float, float]],
+    of_features: Collection[str],
+    named: tuple[str, ...],
+) -> None:
+    """Refuse a network, weights, and corruptions that a data set of features does not have."""
+    from ..datasets.corruptions._base import CROP
+
+    experiment = asked.experiment
     for option, value in (("--backbone", experiment.backbone), ("--weights", asked.site.weights)):
         if value not in (None, GIVEN, "none"):
             raise UserError(f"{option} {value}: data set {dataset!r} has features, which no network of images reads")
-    for name in (*named, *((CROP,) if experiment.tuning.tune_for != "retrieval" else ())):
-        if name != "all" and name not in given and not kinds.get(name):
-            option = f"--corruptions {name}" if name in named else f"--tune-for {experiment.tuning.tune_for}"
+    wanted = {text.partition(":")[0]: f"--corruptions {text.partition(':')[0]}" for text in named}
+    if experiment.tuning.tune_for != "retrieval":
+        wanted.setdefault(CROP, f"--tune-for {experiment.tuning.tune_for}")
+    for name, option in wanted.items():
+        if name != "all" and name not in given and name not in of_features:
             raise UserError(
                 f"{option}: data set {dataset!r} has no corrupted_{name} for training and test images;"
                 f" `bench embed --corruptions {name}` makes such features"
             )
-    for text in split_names(experiment.corruptions):
+    for text in named:
         if text.partition(":")[0] in given and ":" in text:
             raise UserError(f"--corruptions {text}: the severities are those of the files of data set {dataset!r}")
-    asked_for = asked.preset.tests.corruptions
-    ranges = {name: given.get(name, ends) for name, ends in asked_for.items() if name in given or kinds[name]}
-    tests = replace(asked.preset.tests, corruptions=ranges)
-    return replace(
-        asked, experiment=experiment.model_copy(update={"frozen": True}), preset=replace(asked.preset, tests=tests)
-    )
 
 
-def _check_names(experiment: Experiment, scorers: tuple[str, ...], corruptions: tuple[str, ...]) -> None:
+def _check_names(experiment: Experiment, corruptions: tuple[str, ...]) -> None:
     """Refuse a name of a protocol, preset, fidelity, scorer or corruption that does not exist."""
     presets = get_protocol(experiment.protocol).presets if experiment.protocol in PROTOCOLS else {}
+    scorers = [name for name in split_names(experiment.scorers) if name != "all"]
     asked = experiment.tuning.select_by
     for what, names, known in (
         ("protocol", (experiment.protocol,), PROTOCOLS),
         ("preset", (experiment.preset,), presets),
-        ("scorer", scorers, SCORERS),
-        ("scorer", () if asked is None else (asked,), SCORERS),
+        ("scorer", scorers if asked is None else [*scorers, asked], SCORERS),
         ("corruption", (text.partition(":")[0] for text in corruptions if text != "all"), CORRUPTIONS),
         ("fidelity", (experiment.fidelity,), FIDELITIES),
     ):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from ..datasets.features import Features
 from ..errors import MissingWeights, TooFewClasses, UserError, first_line, require_known
@@ -19,6 +19,7 @@ from ..seeds import content_id
 from ..store.specs import TRAIN_FROM, Parameters
 from .asked import Asked
 from .experiment import Values
+from .setting import part
 
 if TYPE_CHECKING:
     from ..datasets.dataset import Dataset, ImageSet
@@ -32,8 +33,7 @@ _FLOOR = "starts at random weights, so this is a random network: a floor, not wh
 CLASSES, IMAGES = "data.classes_per_batch", "data.images_per_class"
 
 
-@dataclass(frozen=True)
-class Sizes:
+class Sizes(NamedTuple):
     """Smallest numbers of training and validation classes of all folds, and of images of the largest training class."""
 
     classes: int
@@ -41,68 +41,38 @@ class Sizes:
     validation: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Found:
-    """What checks of data and weights found for a setting.
-
-    Attributes:
-        partial: Files that the data set lacks, if incomplete data are allowed.
-        files: Hash of the content of its image files; empty for data sets that come with the installation.
-        soft_labels: SHA-256 of label distributions by people; empty if there are none.
-        weights: SHA-256 of the starting weights of the backbone; None for random ones.
-        scorers: The scorers asked for that are defined for the method's distributions.
-        pooling: Pooling of the backbone: the recipe's, or the network's own if it has no feature maps.
-        batches: Batch sizes that replace default ones for which the data set is too small.
-        notes: Lines about what the user may not expect of the data or the network.
-    """
-
-    partial: str
-    files: str
-    soft_labels: str
-    weights: str | None
-    scorers: tuple[str, ...]
-    pooling: str
-    batches: Mapping[str, int]
-    notes: tuple[str, ...]
-
-
 def check(
-    asked: Asked,
-    name: str,
-    method: Method,
-    values: Values,
-    *,
-    view: Parameters,
-    augmentation: Parameters,
-    select_by: str | None,
-) -> Found:
+    asked: Asked, name: str, method: Method, values: Values, view: Parameters
+) -> tuple[Parameters, str, tuple[str, ...]]:
     """Check that a method can be trained on a data set at a setting, before any training is started.
+
+    Returns:
+        Values that replace those that do not fit (batches of a small data set, pooling of a network without maps), the
+        hash of the content of image files (empty for data sets that come with the installation), and lines about what
+        the user may not expect.
 
     Raises:
         UserError: If a value does not fit, or the data or weights cannot be used.
     """
     experiment, preset, site = asked.experiment, asked.preset, asked.site
-    backbone, dim = values["model.backbone"], values["model.dim"]
-    recipe = site.recipe(name)
-    _check_names(values, augmentation, recipe, site.datasets.dataset(name))
+    backbone, recipe = values["model.backbone"], site.recipe(name)
+    _check_names(values, recipe, site.datasets.dataset(name))
     try:
         data = site.dataset(name, view)
     except ValueError as error:
         raise UserError(f"{_blamed('--set data.*', view, recipe.view, name)}: {error}") from None
+    given = isinstance(data, Features)
     try:
-        sizes, files = _split_identity(data, preset.validate, preset.folds, bool(view) or isinstance(data, Features))
+        sizes, files = _split_identity(data, preset.validate, preset.folds, bool(view) or given)
     except ValueError as error:
         raise UserError(f"data set {name!r}: {error}") from None
     selects = preset.selection.metric != "last"
     user = {key for key in experiment.set if key in values}
     fitting = fitting_batches(name, values, user, sizes, selects=selects, instead=data.without_training())
-    given = isinstance(data, Features)
     if (backbone == GIVEN) != given:
         raise UserError(f"--backbone {backbone}: it stands for the features of a data set, and is no network")
     if isinstance(data, Features) and values["data.feature_views"] > data.views:
         raise UserError(f"--set data.feature_views: data set {name!r} has {data.views} views of every image")
-    if select_by is not None and not _fitting_scorers((select_by,), method, dim):
-        raise UserError(f"--select-by {select_by}: not defined for the distributions of {method.name}")
     pooling = values["data.pooling"]
     if not given:
         source = "--backbone" if experiment.backbone is not None else f"the recipe of data set {name!r}"
@@ -115,7 +85,7 @@ def check(
     weights = weights_hash(backbone, site.weights)
     if weights is not None and site.weights not in (None, "download"):
         _check_weights(backbone, str(site.weights), data.input_channels, view.get("image_size"))
-    if experiment.frozen and weights is None and not given:
+    if asked.frozen and weights is None and not given:
         raise UserError(
             f"--frozen: backbone {backbone} of data set {name!r} would stay at random weights;"
             f" give --weights {FILE}, or name a --backbone that has ImageNet weights"
@@ -131,16 +101,7 @@ def check(
     notes = [*_of_batches(name, values, fitting, sizes), *_of_data(data, preset, sizes)]
     if not method.by_steps and not method.on_base and weights is None and not given:
         notes.append(f"{method.name} on {name}: {backbone} {_FLOOR}")
-    return Found(
-        partial=data.partial if view else "",
-        files=files,
-        soft_labels=data.soft_labels_sha256,
-        weights=weights,
-        scorers=_fitting_scorers(asked.scorers, method, dim),
-        pooling=pooling,
-        batches=fitting,
-        notes=tuple(notes),
-    )
+    return {**fitting, "data.pooling": pooling}, files, tuple(notes)
 
 
 def _of_data(data: Dataset, preset: Preset, sizes: Sizes) -> Iterator[str]:
@@ -166,8 +127,8 @@ def _blamed(option: str, value: object, of_recipe: object, dataset: str) -> str:
     return f"the recipe of data set {dataset!r}" if value == of_recipe else option
 
 
-def _check_names(values: Values, augmentation: Parameters, recipe: Recipe, dataset: type[Dataset]) -> None:
-    name = dataset.name
+def _check_names(values: Values, recipe: Recipe, dataset: type[Dataset]) -> None:
+    name, augmentation = dataset.name, part(values, "augment")
     known = {
         "optim.optimizer": get_args(Optimizer),
         "optim.schedule": get_args(Schedule),
@@ -287,7 +248,7 @@ def _poolings(name: str, channels: int, size: tuple[int, int], source: str) -> t
         raise UserError(f"{source}: {first_line(error)}") from None
 
 
-def _fitting_scorers(names: tuple[str, ...], method: Method, dim: int) -> tuple[str, ...]:
+def fitting_scorers(names: tuple[str, ...], method: Method, dim: int) -> tuple[str, ...]:
     """The scorers that are defined for the distributions of a method."""
     import torch
 

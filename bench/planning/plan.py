@@ -5,15 +5,18 @@ Runs on other class splits have plans of their own, at the setting that was tune
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import product
+from typing import TYPE_CHECKING, Any
 
 from .. import versions
 from ..datasets.corruptions._base import CROP
-from ..errors import UserError
+from ..errors import UnknownName, UserError
+from ..names import split_names
 from ..protocols._base import Tests
-from ..protocols.recipes._base import Optim, Range
+from ..protocols.recipes._base import BATCHES, Optim, Range, Stage
 from ..site import Site
 from ..store.specs import (
     CALIBRATE,
@@ -35,10 +38,27 @@ from ..store.specs import (
     TrainSpec,
     TuneFor,
     Versions,
+    place,
 )
-from .asked import look_up
-from .experiment import Data, Experiment
-from .setting import Setting, part, settle_all
+from .asked import Asked, look_up, on_dataset
+from .checks import check, fitting_scorers, named_backbone, weights_hash
+from .experiment import Data, Experiment, Values
+from .published import NothingPublished, Published, find_published, stage_one
+from .setting import (
+    OPTIM_KEYS,
+    build,
+    from_file,
+    from_user,
+    head_start,
+    known_keys,
+    layer,
+    part,
+    resolve_fidelity,
+    search_ranges,
+)
+
+if TYPE_CHECKING:
+    from ..methods._base import Method
 
 PlanKey = tuple[str, ...]
 """Key that distinguishes plans."""
@@ -255,109 +275,418 @@ class Plan:
         ]
 
 
-def make_plan(setting: Setting) -> Plan:
-    """Make the plan of a setting, and of its base: all trials, trainings and tests."""
-    asked, preset, method, found = setting.asked, setting.asked.preset, setting.method, setting.found
-    experiment, template = asked.experiment, _template(setting)
-    pinned = _pinned(setting, template)
-    trained, tested = versions_of(template, preset.tests, (method.scorer, *found.scorers), asked.site)
+@dataclass(frozen=True)
+class Plans:
+    """Plans of an experiment, with what the user should be told about them.
+
+    Attributes:
+        plans: The plans, each once, a base before the methods that are built on it.
+        left_out: A line for every method and data set that is left out, since it has no published setting while others
+            have one, or since a single seed makes no ensemble.
+        differences: A line for every run at a published setting that differs from what its paper did.
+        notes: Lines about what the user may not expect of the data sets and the networks.
+    """
+
+    plans: tuple[Plan, ...]
+    left_out: tuple[str, ...]
+    differences: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def build_plans(experiment: Experiment, site: Site) -> Plans:
+    """Plan every method and data set of an experiment; with a sweep, at each of its values.
+
+    Raises:
+        UserError: If a name or a value is not known, with what to do.
+    """
+    asked = look_up(experiment, site)
+    # What does not have a swept value is the same plan at all of them.
+    plans: dict[PlanKey, Plan] = {}
+    left_out = list(asked.left_out)
+    for one in experiment.variants():
+        found, missing = _plan_all(replace(asked, experiment=one))
+        left_out += missing
+        for each in (each for plan in found for each in (plan.base, plan)):
+            # A base that was asked for by name may serve as well.
+            if each is not None and (each.key not in plans or each.requested):
+                plans[each.key] = each
+    every = tuple(plans.values())
+    differences = (
+        f"{plan.cell.method} on {plan.cell.dataset}{f', stage 1 of {plan.stage}' if plan.stage else ''} is not what"
+        f" its paper did: {', '.join(plan.differences)}"
+        for plan in every
+        if plan.differences
+    )
+    return Plans(
+        with_splits(every, experiment.data, site),
+        left_out=tuple(dict.fromkeys(left_out)),
+        differences=tuple(dict.fromkeys(differences)),
+        notes=tuple(dict.fromkeys(note for plan in every for note in plan.notes)),
+    )
+
+
+def _plan_all(asked: Asked) -> tuple[list[Plan], list[str]]:
+    """Plan of every method on every data set, and lines about those that have no published setting.
+
+    Methods that heads on frozen features are compared with come first, whether or not they were asked for.
+    """
+    _check_fidelity(asked)
+    plans: list[Plan] = []
+    missing: list[NothingPublished] = []
+    for dataset, name in product(asked.datasets, asked.methods):
+        try:
+            plans.append(_plan(asked, dataset, name))
+        except NothingPublished as error:
+            missing.append(error)
+    if not plans:
+        raise missing[0]
+    _check_all_used(asked, plans)
+    return list(_with_references(asked, plans)), [str(error) for error in missing]
+
+
+def _with_references(asked: Asked, plans: Sequence[Plan]) -> Iterator[Plan]:
+    """Plans, and before them those of methods that heads on frozen features are compared with, asked for or not.
+
+    They have the fixed settings of the heads, which change nothing about them, so that tables show them together.
+    """
+    methods = asked.site.methods
+    heads: dict[str, list[Mapping[str, Any]]] = {}
+    for plan in plans:
+        if plan.template.frozen and not methods.method(plan.cell.method).reference_for_frozen:
+            heads.setdefault(plan.cell.dataset, []).append(plan.pinned.settings)
+
+    def beside(plan: Plan) -> Plan:
+        if not heads or not methods.method(plan.cell.method).reference_for_frozen:
+            return plan
+        of_heads = max(heads.get(plan.cell.dataset, [{}]), key=len)
+        shared = {key: value for key, value in of_heads.items() if not key.startswith("method.")}
+        return replace(plan, pinned=replace(plan.pinned, settings={**shared, **plan.pinned.settings}))
+
+    for entry in methods if heads else ():
+        wanted = False
+        with suppress(UserError):  # a plug-in that does not import and that nobody asked for
+            wanted = entry.name not in asked.methods and entry.load().reference_for_frozen
+        for dataset in heads if wanted else ():
+            one = beside(_plan(asked, dataset, entry.name))
+            note = f"{entry.name} on {dataset} is added: what heads on frozen features have to beat"
+            yield replace(one, added=True, notes=(note, *one.notes))
+    yield from map(beside, plans)
+
+
+def _check_all_used(asked: Asked, plans: Sequence[Plan]) -> None:
+    """Refuse what was typed and nothing has: scorers, fixed values, and options about trainings of ensembles alone."""
+    site, tuning, methods = asked.site, asked.experiment.tuning, ",".join(asked.methods)
+    every = [each for plan in plans for each in (plan, plan.base) if each is not None]
+    unused = [key for key in asked.experiment.set if not any(key in each.pinned.settings for each in every)]
+    if all(plan.ensemble for plan in plans):
+        # Their bases only serve, and ignore these options.
+        ignored = [f"--set {key}" for key in unused]
+        ignored += [f"--select-by {tuning.select_by}"] if tuning.select_by else []
+        ignored += [f"--tune-for {tuning.tune_for}"] if tuning.tune_for != "retrieval" else []
+        if ignored:
+            base = next(plan.base.cell.method for plan in plans if plan.base)
+            raise UserError(
+                f"{ignored[0]}: an ensemble trains nothing; ask for its base, too: --method {base},{methods}"
+            )
+    for name in split_names(asked.experiment.scorers):
+        if name != "all" and not any(name in each.testing.scorers for each in every):
+            raise UserError(f"--scorers {name}: not defined for the distributions of {', '.join(asked.methods)}")
+    if HEAD_START in unused:
+        raise UserError(
+            f"--set {HEAD_START} is for a mean head that --frozen trains; name such a method (a two-stage one has its"
+            " base's)"
+        )
+    if TRAIN_FROM in unused:
+        raise UserError(f"--set {TRAIN_FROM}: nothing here trains a backbone (--frozen trains none)")
+    if unused:
+        classes = [site.methods.method(name) for name in asked.methods]
+        known = known_keys(classes, [site.recipe(name) for name in asked.datasets])
+        if unused[0] not in known:
+            raise UnknownName("--set key", unused[0], known)
+        what, name = ("base", "BASE") if any(each.on_base for each in classes) else ("method that is", "METHOD")
+        raise UserError(
+            f"--set {unused[0]}: nothing here is trained by steps; ask for a {what}, too: --method {name},{methods}"
+        )
+
+
+def _check_fidelity(asked: Asked) -> None:
+    """Refuse a form that none of the methods has."""
+    fidelity, methods = asked.experiment.fidelity, asked.methods
+    classes = [asked.site.methods.method(name) for name in methods]
+    forms = {resolve_fidelity(method, fidelity, asked.experiment.protocol) for method in classes}
+    if fidelity != "corrected" and forms == {"corrected"}:
+        raise UserError(
+            f"--fidelity {fidelity}: {', '.join(methods)} {'has' if len(methods) == 1 else 'have'} one form only,"
+            " the corrected one (`bench show METHOD` says where a public code differs)"
+        )
+
+
+def _plan(asked: Asked, dataset: str, name: str) -> Plan:
+    """Plan of a method on a data set, with that of its base.
+
+    Raises:
+        NothingPublished: If published settings are asked for and there is none.
+        UserError: If a value does not fit, or the data cannot be used.
+    """
+    method = asked.site.methods.method(name)
+    asked = on_dataset(asked, dataset)
+    if not method.on_base:
+        return _plan_one(asked, dataset, name)
+    base = asked.experiment.base or asked.site.recipe(dataset).base
+    _check_base(method, asked.site.methods.method(base))
+    # A published setting of a head has a first stage of its own.
+    head = name if asked.experiment.hparams == "published" else ""
+    if method.ensemble:
+        members = _plan_one(asked, dataset, base, head=head)
+        return replace(_plan_one(asked, dataset, name, base=base, members=members), base=members)
+    plan = _plan_one(asked, dataset, name, base=base)
+    return replace(plan, base=_plan_one(asked, dataset, base, head=head))
+
+
+def _check_base(method: type[Method], base: type[Method]) -> None:
+    """Refuse a base without what a method needs of it, before the base is trained."""
+    from ..methods._base import UnfitBase
+
+    if base.on_base:
+        raise UserError(f"--base {base.name}: {base.name!r} needs a base itself; name a one-stage method")
+    try:
+        method.check_base(base)
+    except UnfitBase as error:
+        raise UserError(f"--base {base.name}: {error}") from None
+
+
+def _plan_one(
+    asked: Asked, dataset: str, name: str, *, head: str = "", base: str = "", members: Plan | None = None
+) -> Plan:
+    """Plan of a method without its base.
+
+    ``head`` is the method whose published first stage it is, ``base`` the name of its base, and ``members`` the plan of
+    the models of an ensemble, which is at their setting: nothing else was fixed, selected or tuned.
+    """
+    experiment, site, preset = asked.experiment, asked.site, asked.preset
+    recipe, method = site.recipe(dataset), site.methods.method(name)
+    named = name in asked.methods
+    requested = named and not head
+    # What is fixed for a method is not fixed for a base that only serves it, unless it concerns data or backbone.
+    of_base = ("data", "augment")
+    texts = {k: v for k, v in experiment.set.items() if named or k.split(".")[0] in of_base or k == TRAIN_FROM}
+    fixed = from_user(texts, method, recipe, asked.frozen)
+    unfixed, stage, published, served = _unfixed(asked, dataset, method, fixed, head, base)
+    built = build(method, {**unfixed, **fixed})
+    values = {**unfixed, **fixed, **layer(method=built.params.model_dump())}
+    space: Mapping[str, Range] = {}
+    if experiment.hparams == "tuned":
+        below = site.methods.method(base)() if base else None
+        every = search_ranges(preset, recipe, built, stage, values, below, asked.frozen)
+        space = {key: value for key, value in every.items() if key not in fixed}
+    fitted, files, notes = check(asked, dataset, built, values, part(values, "view"))
+    values |= fitted
+    scorers = fitting_scorers(asked.scorers, built, values["model.dim"])
+    select_by = experiment.tuning.select_by if requested else None
+    tune_for = experiment.tuning.tune_for if requested else "retrieval"
+    if members is not None:
+        select_by, tune_for, fixed = members.pinned.select_by, members.tune_for, members.pinned.settings
+    elif select_by is not None and not fitting_scorers((select_by,), built, values["model.dim"]):
+        raise UserError(f"--select-by {select_by}: not defined for the distributions of {name}")
+    template = _template(asked, Cell(experiment.protocol, dataset, name), built, values, files, select_by, tune_for)
+    trained, tested = versions_of(template, preset.tests, (built.scorer, *scorers), site)
+    differences = () if published is None else _differences(asked, published, built, template, unfixed, values)
     # With nothing to tune, one trial is the study; an ensemble has no models of its own to try.
-    single = experiment.hparams == "tuned" and not setting.space
+    single = experiment.hparams == "tuned" and not space
+    soft_labels = site.dataset(dataset, template.view).soft_labels_sha256
     return Plan(
         template=template.replaced(versions=trained),
         validate_folds=preset.validate,
-        space=setting.space,
-        trials=0 if method.ensemble else 1 if single else preset.trials,
+        space=space,
+        trials=0 if built.ensemble else 1 if single else preset.trials,
         seeds=preset.seeds,
-        ensemble=method.ensemble,
+        ensemble=built.ensemble,
         hparams=asked.file.label if asked.file else experiment.hparams,
         sampler=experiment.tuning.sampler,
-        tune_for=setting.tune_for,
+        tune_for=tune_for,
         trial_batch=preset.trial_batch,
-        base=make_plan(setting.base) if setting.base else None,
+        base=None,
+        testing=TestPlan(versions=tested, tests=preset.tests, scorers=scorers, soft_labels=soft_labels),
         preset=experiment.preset,
-        pinned=pinned,
-        requested=setting.requested,
-        differences=setting.differences,
-        stage=setting.stage,
-        notes=found.notes,
-        added=setting.added,
-        testing=TestPlan(
-            versions=tested,
-            tests=preset.tests,
-            scorers=found.scorers,
-            soft_labels=found.soft_labels,
-        ),
+        pinned=_pinned(asked, template, fixed, select_by, tune_for, served, differences),
+        requested=requested,
+        differences=differences,
+        stage=served,
+        notes=notes,
     )
 
 
-def _template(setting: Setting) -> TrainSpec:
+def _template(
+    asked: Asked, cell: Cell, method: Method, values: Values, files: str, select_by: str | None, tune_for: TuneFor
+) -> TrainSpec:
     """Specification of a training, as yet without the versions of its code."""
-    asked, found, values, cell = setting.asked, setting.found, setting.values, setting.cell
+    preset, view = asked.preset, part(values, "view")
+    selection = preset.selection
+    metric = selection.frozen_metric if method.means_frozen else selection.metric
     # Trials see the crops of the preset, whatever corruptions tests are asked for.
-    usual = asked.protocol.presets[asked.experiment.preset].tests.corruptions
+    crops = asked.protocol.presets[asked.experiment.preset].tests.corruptions.get(CROP, Tests().corruptions[CROP])
     return TrainSpec(
         versions={"protocol": asked.protocol.version},
-        protocol=cell.protocol,
-        dataset=cell.dataset,
-        folds=asked.preset.folds,
-        fold=asked.preset.validate[0],
+        **cell._asdict(),
+        folds=preset.folds,
+        fold=preset.validate[0],
         replicate=TUNING,
-        method=cell.method,
         params=part(values, "method"),
         backbone=values["model.backbone"],
-        weights=found.weights,
+        weights=weights_hash(values["model.backbone"], asked.site.weights),
         dim=values["model.dim"],
         optim=Optim(**part(values, "optim")),
         batches=Batches(**part(values, "batches")),
-        view=part(values, "view"),
+        view=view,
         augmentation=part(values, "augment"),
-        selection=_selection(setting),
-        partial=found.partial,
-        files=found.files,
+        selection=StageSelection(
+            metric="map_at_r" if select_by else metric,
+            scorer=select_by or method.scorer,
+            candidates=1 + max(preset.tests.recall_ks) if selection.reranked else 0,
+            patience=selection.patience,
+            min_improvement=selection.min_improvement,
+        ),
+        partial=asked.site.dataset(cell.dataset, view).partial if view else "",
+        files=files,
         base=None,
-        crop_confidence=None if setting.tune_for == "retrieval" else usual.get(CROP, Tests().corruptions[CROP]),
-        frozen=asked.experiment.frozen,
+        crop_confidence=None if tune_for == "retrieval" else crops,
+        frozen=asked.frozen,
         head_start=values.get(HEAD_START),
-        train_from=values.get(TRAIN_FROM, "") if "backbone" in setting.method.trained_parts else "",
+        train_from=values.get(TRAIN_FROM, "") if "backbone" in method.trained_parts else "",
     )
 
 
-def _selection(setting: Setting) -> StageSelection:
-    """Rule by which an epoch is kept: a scorer that was asked for selects every stage of the methods that were."""
-    preset, method = setting.asked.preset, setting.method
-    selection = preset.selection
-    metric = selection.frozen_metric if method.means_frozen else selection.metric
-    return StageSelection(
-        metric="map_at_r" if setting.select_by else metric,
-        scorer=setting.select_by or method.scorer,
-        candidates=1 + max(preset.tests.recall_ks) if selection.reranked else 0,
-        patience=selection.patience,
-        min_improvement=selection.min_improvement,
-    )
-
-
-def _pinned(setting: Setting, template: TrainSpec) -> Pinned:
+def _pinned(
+    asked: Asked,
+    template: TrainSpec,
+    fixed: Values,
+    select_by: str | None,
+    tune_for: TuneFor,
+    stage: str,
+    differences: tuple[str, ...],
+) -> Pinned:
     """What distinguishes this run from others of the same method, data set and budget."""
-    asked, experiment = setting.asked, setting.asked.experiment
+    experiment, queries = asked.experiment, asked.experiment.data.test_queries
     # A method with one form has it under every fidelity; its network may differ.
     uncalibrated = template.form == "corrected" != experiment.fidelity and not template.batches.calibrate
-    queries = experiment.data.test_queries
     return Pinned(
         folds=asked.folds,
-        settings={**setting.fixed, **({} if queries is None else {TEST_QUERIES: queries})},
-        frozen_backbone=experiment.frozen,
-        select_by=setting.select_by,
-        uncalibrated=uncalibrated and experiment.hparams != "published" and CALIBRATE not in setting.fixed,
+        settings={**fixed, **({} if queries is None else {TEST_QUERIES: queries})},
+        frozen_backbone=asked.frozen,
+        select_by=select_by,
+        uncalibrated=uncalibrated and experiment.hparams != "published" and CALIBRATE not in fixed,
         corruptions=asked.corruptions,
         sampler=experiment.tuning.sampler if experiment.hparams == "tuned" else "gp",
-        tune_for=setting.tune_for,
-        stage=setting.stage,
-        differences=setting.differences,
+        tune_for=tune_for,
+        stage=stage,
+        differences=differences,
         partial=template.partial,
         weights=(template.weights or "")[:8],
-        pooling=template.batches.pooling if template.photographs and "data.pooling" not in setting.fixed else "",
+        pooling=template.batches.pooling if template.photographs and "data.pooling" not in fixed else "",
     )
+
+
+def _unfixed(
+    asked: Asked, dataset: str, method: type[Method], fixed: Values, head: str, base: str
+) -> tuple[Parameters, Stage, Published | None, str]:
+    """Values of all layers below what the user fixed, the stage of the recipe, and the published setting if asked for.
+
+    The text is the head whose first stage that setting is, if only that head has it.
+    """
+    values, stage = _usual(asked, dataset, method, fixed)
+    published, served = None, ""
+    if asked.experiment.hparams == "published":
+        published, served = _published(asked, dataset, method, {**values, **fixed}, head, base)
+        values |= _layer(published)
+    if asked.file is not None:
+        values |= from_file(asked.file.of(method.name), asked.file.path, method, values)
+    return values, stage, published, served
+
+
+def _usual(asked: Asked, dataset: str, method: type[Method], fixed: Values) -> tuple[Parameters, Stage]:
+    """Values of recipe, preset, form and network options, the last wins; and the stage of the recipe they are of."""
+    experiment, preset, name = asked.experiment, asked.preset, method.name
+    recipe = asked.site.recipe(dataset)
+    form = fixed.get("method.form", resolve_fidelity(method, experiment.fidelity, experiment.protocol))
+    own = {**method.defaults(form), **recipe.methods.get(name, {}), **preset.methods.get(name, {})}
+    params = layer(method=own)
+    # Parameters say which parts are trained, and that says which of the recipe's stages is meant.
+    frozen = asked.frozen or "backbone" not in build(method, {**params, **fixed}).trained_parts
+    stage = recipe.frozen if frozen else recipe.end_to_end
+    values = layer(
+        model={"backbone": recipe.backbone, "dim": recipe.dim},
+        optim=stage.values(),
+        data={**recipe.batches(), **recipe.view},
+        augment=recipe.augmentation,
+    )
+    if recipe.view:  # presets replace settings of photographs alone, those of the optimiser if the backbone is trained
+        instead = preset.photographs
+        optim = preset.optim if instead and stage is recipe.end_to_end else {}
+        values |= layer(
+            model={key: instead[key] for key in ("backbone", "dim") if key in instead},
+            optim={key: value for key, value in optim.items() if key in OPTIM_KEYS},
+            data={**{key: instead[key] for key in BATCHES if key in instead}, **preset.view},
+            augment=instead.get("augmentation", {}),
+        )
+        if experiment.fidelity != "corrected":
+            # No public code divides the features of photographs by a constant.
+            values["data.calibrate"] = False
+    network = {"backbone": experiment.backbone, "dim": experiment.dim, **head_start(method, asked.frozen)}
+    values |= {**params, **layer(model={k: v for k, v in network.items() if v is not None})}
+    source = "--backbone" if experiment.backbone is not None else f"the recipe of data set {dataset!r}"
+    values["model.backbone"] = named_backbone(values["model.backbone"], asked.site.weights, source)
+    return values, stage
+
+
+def _published(
+    asked: Asked, dataset: str, method: type[Method], values: Values, head: str, base: str
+) -> tuple[Published, str]:
+    """Published setting of a method, and the head that it is the first stage of, if only that head has it.
+
+    Raises:
+        NothingPublished: If there is none.
+    """
+    experiment, site = asked.experiment, asked.site
+    network = f"{values['model.backbone']}/{values['model.dim']}"
+
+    def find(of: type[Method], base: str, values: Values) -> Published:
+        params, pooling = build(of, values).params.model_dump(), experiment.set.get("data.pooling", "avg")
+        return find_published(of, dataset, base, network=network, params=params, pooling=pooling)
+
+    if not head:
+        return find(method, base or site.recipe(dataset).base, values), ""
+    of = site.methods.method(head)
+    form = resolve_fidelity(of, experiment.fidelity, experiment.protocol)
+    served = stage_one(find(of, method.name, layer(method=of.defaults(form))), method)
+    try:
+        own = find(method, site.recipe(dataset).base, values)
+    except NothingPublished:
+        return served, head
+    return served, "" if _layer(own) == _layer(served) else head
+
+
+def _layer(published: Published) -> Values:
+    return layer(method=published.params, optim=published.optim, data=published.data)
+
+
+def _differences(
+    asked: Asked, published: Published, method: Method, template: TrainSpec, unfixed: Values, values: Values
+) -> tuple[str, ...]:
+    """Differences of a replay from what its source ran."""
+    run = published.run
+    said = run.differences(asked.experiment.protocol, asked.experiment.preset, template.dataset)
+    if method.form not in run.forms and len(method.forms()) > 1:
+        said.append(f"fidelity {method.form} instead of {run.forms[0]}")
+    if asked.folds is not None:
+        said.append(f"{asked.folds} folds")
+    before = {**unfixed, **layer(method=build(type(method), unfixed).params.model_dump())}
+    changed = [key for key, value in values.items() if value != before[key]]
+    said += [key for key in sorted(changed, key=place) if not key.startswith("model.")]
+    if template.partial:
+        said.append("a partial release")
+    if template.weights is None:
+        said.append("random weights instead of ImageNet's")
+    return tuple(said)
 
 
 def versions_of(spec: TrainSpec, tests: Tests, scorers: Iterable[str], site: Site) -> tuple[Versions, Versions]:
@@ -417,55 +746,3 @@ def _on_split(plan: Plan, number: int, beside_own: bool) -> Plan:
     base = None if plan.base is None else _on_split(plan.base, number, beside_own)
     pinned = plan.pinned.on_split(number)
     return replace(plan, class_seed=number, beside_own=beside_own, pinned=pinned, base=base)
-
-
-@dataclass(frozen=True)
-class Plans:
-    """Plans of an experiment, with what the user should be told about them.
-
-    Attributes:
-        plans: The plans, each once, a base before the methods that are built on it.
-        left_out: A line for every method and data set that is left out, since it has no published setting while others
-            have one, or since a single seed makes no ensemble.
-        differences: A line for every run at a published setting that differs from what its paper did.
-        notes: Lines about what the user may not expect of the data sets and the networks.
-    """
-
-    plans: tuple[Plan, ...]
-    left_out: tuple[str, ...]
-    differences: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-def build_plans(experiment: Experiment, site: Site) -> Plans:
-    """Plan every method and data set of an experiment; with a sweep, at each of its values.
-
-    Raises:
-        UserError: If a name or a value is not known, with what to do.
-    """
-    asked = look_up(experiment, site)
-    # What does not have a swept value is the same plan at all of them.
-    plans: dict[PlanKey, Plan] = {}
-    left_out = list(asked.left_out)
-    for one in experiment.variants():
-        settings, missing = settle_all(replace(asked, experiment=one))
-        left_out += missing
-        for setting in settings:
-            plan = make_plan(setting)
-            for each in (plan.base, plan):
-                # A base that was asked for by name may serve as well.
-                if each is not None and (each.key not in plans or each.requested):
-                    plans[each.key] = each
-    every = tuple(plans.values())
-    differences = (
-        f"{plan.cell.method} on {plan.cell.dataset}{f', stage 1 of {plan.stage}' if plan.stage else ''} is not what"
-        f" its paper did: {', '.join(plan.differences)}"
-        for plan in every
-        if plan.differences
-    )
-    return Plans(
-        with_splits(every, experiment.data, site),
-        left_out=tuple(dict.fromkeys(left_out)),
-        differences=tuple(dict.fromkeys(differences)),
-        notes=tuple(dict.fromkeys(note for plan in every for note in plan.notes)),
-    )
