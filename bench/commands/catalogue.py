@@ -4,72 +4,42 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from enum import StrEnum
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NotRequired, Protocol, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..errors import UnknownName, UserError, printable
 from ..registry import Registry, described, load_plugins
 from . import completion
-from .options import Json, Plugins, print_json
+from .options import Json, Plugins, Row, print_json
 
 if TYPE_CHECKING:
     from ..datasets.dataset import Dataset
     from ..methods._base import Method
     from ..planning.published import Published
 
-T = TypeVar("T")
-
-
-class Listed(StrEnum):
-    """Kinds of entries that ``bench list`` prints."""
-
-    methods = "methods"
-    datasets = "datasets"
-    protocols = "protocols"
-    scorers = "scorers"
-    corruptions = "corruptions"
-    tests = "tests"
-    metrics = "metrics"
-    distributions = "distributions"
-    backbones = "backbones"
-
+LISTED = (
+    *("methods", "datasets", "protocols", "scorers", "corruptions"),
+    *("tests", "metrics", "distributions", "backbones"),
+)
+"""Kinds of entries that ``bench list`` prints."""
 
 CHECK_HELP = (
     "Import every entry, plug-ins included: `ok`, or FAIL with the reason; a failure ends with code 1."
     " `bench test` checks what they do."
 )
 
-
-class ListRow(TypedDict):
-    """Entry that ``bench list`` prints; an error says why a method or data set cannot be used.
-
-    Backbones have a family, and whether their weights are on this machine.
-    """
-
-    name: str
-    summary: str
-    presets: NotRequired[list[str]]
-    origin: NotRequired[str]
-    family: NotRequired[str]
-    weights: NotRequired[bool]
-    error: NotRequired[str]
-
-
 OURS = "bench"
 """Family of the backbones of this package."""
-
-Description = Mapping[str, object]
-"""Entry as ``--json`` prints it."""
 
 
 def list_entries(
     kind: Annotated[
         str,
-        typer.Argument(help=f"What to list: {', '.join(Listed)}.", autocompletion=completion.LISTED),
+        typer.Argument(help=f"What to list: {', '.join(LISTED)}.", autocompletion=completion.LISTED),
     ] = "",
     part: Annotated[str, typer.Argument(help="List only names that contain this, such as `dinov2`.")] = "",
     as_json: Json = False,
@@ -91,7 +61,7 @@ def list_entries(
     elif not rows:
         raise UserError(f"no name contains {part!r}; `bench list {listed}` has all")
     else:
-        rows = _by_family(rows) if listed is Listed.backbones and not part else rows
+        rows = _by_family(rows) if listed == "backbones" and not part else rows
         width = max((len(row["name"]) for row in rows), default=0)
         family = ""
         for row in rows:
@@ -106,7 +76,7 @@ def list_entries(
         raise typer.Exit(1)
 
 
-def _by_family(rows: list[ListRow]) -> list[ListRow]:
+def _by_family(rows: list[Row]) -> list[Row]:
     """Our backbones, networks with weights here, and a row for each family of timm."""
     counts = Counter(row["family"] for row in rows if row["family"] != OURS)
     first = {row["family"]: row["name"] for row in reversed(rows)}
@@ -117,14 +87,13 @@ def _by_family(rows: list[ListRow]) -> list[ListRow]:
     ]
 
 
-def _listed(kind: str) -> Listed:
+def _listed(kind: str) -> str:
     """The kind with a name, singular or plural."""
     if not kind:
-        raise UserError(f"name what to list: {', '.join(Listed)}")
-    for name in (kind, f"{kind}s"):
-        if name in set(Listed):
-            return Listed(name)
-    raise UnknownName("kind of entries", kind, [str(known) for known in Listed])
+        raise UserError(f"name what to list: {', '.join(LISTED)}")
+    if found := {kind, f"{kind}s"} & {*LISTED}:
+        return found.pop()
+    raise UnknownName("kind of entries", kind, LISTED)
 
 
 def show(
@@ -148,20 +117,25 @@ def show(
         typer.echo(text)
 
 
-def list_rows(kind: Listed, plugins: tuple[Path, ...], check: bool) -> list[ListRow]:
-    """Entries of one kind, as ``bench list`` prints them; ``check`` imports each, and an error is part of the entry."""
-    if kind is Listed.protocols:
+def list_rows(kind: str, plugins: tuple[Path, ...], check: bool) -> list[Row]:
+    """Entries of one kind, as ``bench list`` prints them; ``check`` imports each, and an error is part of the entry.
+
+    Backbones have a family, and whether their weights are on this machine.
+    """
+    if kind == "protocols":
         from ..protocols._base import PROTOCOLS, get_protocol
 
         protocols = [get_protocol(name) for name in PROTOCOLS]
         return [{"name": p.name, "summary": p.summary, "presets": list(p.presets)} for p in protocols]
-    if kind is Listed.backbones:
+    if kind == "backbones":
         return _backbone_rows()
-    if kind not in (Listed.methods, Listed.datasets):
+    if kind not in ("methods", "datasets"):
         load_plugins(plugins)
-        return _registered_rows(kind, check)
-    registry = Registry(kind.value, plugins)
-    rows: list[ListRow] = []
+        return [
+            {"name": name, "summary": text.strip().partition("\n")[0]} for name, text in _texts(kind, check).items()
+        ]
+    registry = Registry(kind, plugins)
+    rows: list[Row] = []
     for entry in [*registry, *registry.broken]:
         error = entry.broken
         if check and not error:
@@ -173,7 +147,7 @@ def list_rows(kind: Listed, plugins: tuple[Path, ...], check: bool) -> list[List
     return rows
 
 
-def _backbone_rows() -> list[ListRow]:
+def _backbone_rows() -> list[Row]:
     """Our backbones, then timm's by family; torch and timm are not imported."""
     from importlib.util import find_spec
 
@@ -184,70 +158,49 @@ def _backbone_rows() -> list[ListRow]:
     here = {each.name.partition(".")[0] for each in every if each.here}
     here |= {name for name, file in CHECKPOINTS.items() if file in files}
     here |= {PACKAGED} if find_spec(PACKAGE) else set()
-    rows: list[ListRow] = [
-        {"name": name, "summary": text, "family": OURS, "weights": name in here} for name, text in SUMMARIES.items()
-    ]
-    return rows + [
-        {"name": each.name, "summary": each.summary, "family": each.family, "weights": each.here}
+    ours = [(name, text, OURS, name in here) for name, text in SUMMARIES.items()]
+    others = [
+        (each.name, each.summary, each.family, each.here)
         for each in every
         if each.name.partition(".")[0] not in SUMMARIES
     ]
+    return [dict(zip(("name", "summary", "family", "weights"), row, strict=True)) for row in (*ours, *others)]
 
 
-def _registered_rows(kind: Listed, check: bool) -> list[ListRow]:
-    """Scorers, corruptions, tests of embeddings, metrics or distributions, including those of imported plug-ins."""
-    if kind is Listed.corruptions:
-        from ..datasets.corruptions.registry import CORRUPTIONS
+def _texts(kind: str, check: bool) -> dict[str, str]:
+    """Descriptions of scorers, corruptions, tests of embeddings, metrics or distributions, plug-ins included, by name.
 
-        return _declared_rows(CORRUPTIONS, "Corruption", lambda corruption: corruption.summary, check)
-    if kind is Listed.scorers:
-        from ..methods.scorers.registry import SCORERS
-
-        return _declared_rows(SCORERS, "ScorerSpec", lambda scorer: scorer.formula, check)
-    if kind is Listed.tests:
+    Built-in scorers and corruptions are read without importing them, unless each is to be checked.
+    """
+    if kind == "tests":
         from ..protocols.known_tests import known_groups, load_tests
 
-        documents = {group: [test.run.__doc__ or "" for test in load_tests([group])] for group in known_groups()}
-        return [_row(group, texts[0]) for group, texts in documents.items()]
-    if kind is Listed.metrics:
+        return {group: load_tests([group])[0].run.__doc__ or "" for group in known_groups()}
+    if kind == "metrics":
         from ..protocols.metrics import known_metrics
 
-        return [_row(name, ": ".join(filter(None, (m.title, m.source)))) for name, m in known_metrics().items()]
-    from ..methods.distributions.arrays import known_distributions
+        return {name: ": ".join(filter(None, (m.title, m.source))) for name, m in known_metrics().items()}
+    if kind == "distributions":
+        from ..methods.distributions.arrays import known_distributions
 
-    return [_row(name, cls.__doc__ or "") for name, cls in known_distributions().items()]
+        return {name: cls.__doc__ or "" for name, cls in known_distributions().items()}
+    from ..datasets.corruptions.registry import CORRUPTIONS
+    from ..methods.scorers.registry import SCORERS
 
-
-def _row(name: str, document: str) -> ListRow:
-    return {"name": name, "summary": document.strip().partition("\n")[0]}
-
-
-class Declared(Protocol[T]):
-    """A table of scorers or corruptions."""
-
-    built_in: dict[str, str]
-    added: dict[str, tuple[T, str]]
-
-    def __iter__(self) -> Iterator[str]:
-        """Names of all entries."""
-
-    def __getitem__(self, name: str) -> T:
-        """Entry by name."""
-
-
-def _declared_rows(registry: Declared[T], call: str, text: Callable[[T], str], check: bool) -> list[ListRow]:
-    """Rows of what modules declare, read without importing them unless each is to be checked."""
     if check:
-        for name in registry:
-            registry[name]
+        list((SCORERS if kind == "scorers" else CORRUPTIONS).values())
+    built_in = SCORERS.built_in if kind == "scorers" else CORRUPTIONS.built_in
+    call = "ScorerSpec" if kind == "scorers" else "Corruption"
     texts: dict[str, str] = {}
-    for module in dict.fromkeys(registry.built_in.values()):
+    for module in dict.fromkeys(built_in.values()):
         texts |= described(module, call)
-    texts |= {name: text(entry) for name, (entry, _) in registry.added.items()}
-    return [_row(name, texts[name]) for name in registry]
+    found = {name: texts[name] for name in built_in}
+    if kind == "scorers":
+        return found | {name: spec.formula for name, (spec, _) in SCORERS.added.items()}
+    return found | {name: corruption.summary for name, (corruption, _) in CORRUPTIONS.added.items()}
 
 
-def describe(name: str, plugins: tuple[Path, ...]) -> tuple[Description, str]:
+def describe(name: str, plugins: tuple[Path, ...]) -> tuple[Row, str]:
     """Describe a method, data set or protocol, as ``bench show`` prints it: as values for JSON, and as text."""
     from ..protocols._base import PROTOCOLS
 
@@ -261,7 +214,7 @@ def describe(name: str, plugins: tuple[Path, ...]) -> tuple[Description, str]:
     raise UnknownName("name", name, [*methods.names, *datasets.names, *PROTOCOLS])
 
 
-def _describe_protocol(name: str) -> tuple[Description, str]:
+def _describe_protocol(name: str) -> tuple[Row, str]:
     from ..protocols._base import get_protocol
 
     protocol = get_protocol(name)
@@ -273,12 +226,15 @@ def _describe_protocol(name: str) -> tuple[Description, str]:
     return value, "\n".join(lines)
 
 
-def _describe_method(cls: type[Method]) -> tuple[Description, str]:
+def _describe_method(cls: type[Method]) -> tuple[Row, str]:
     document = (sys.modules[cls.__module__].__doc__ or cls.__doc__ or "").strip()
-    parameters = {
-        key: (field.default, extra.get("search") if isinstance(extra := field.json_schema_extra, dict) else None)
-        for key, field in cls.Params.model_fields.items()
-    }
+    parameters: dict[str, Row] = {}
+    for key, field in cls.Params.model_fields.items():
+        extra = field.json_schema_extra
+        parameters[key] = {
+            "default": field.default,
+            "search": extra.get("search") if isinstance(extra, dict) else None,
+        }
     published = _published(cls)
     value = {
         "name": cls.name,
@@ -286,7 +242,7 @@ def _describe_method(cls: type[Method]) -> tuple[Description, str]:
         "summary": cls.summary,
         "document": document,
         "paper": None if cls.paper is None else vars(cls.paper),
-        "parameters": {key: {"default": default, "search": search} for key, (default, search) in parameters.items()},
+        "parameters": parameters,
         "deviations": list(cls.deviations),
         "scorer": cls.scorer,
         "on_base": cls.on_base,
@@ -297,19 +253,24 @@ def _describe_method(cls: type[Method]) -> tuple[Description, str]:
         "fidelity_defaults": {form: dict(values) for form, values in cls.form_defaults.items()},
         "published": published,
     }
-    lines = [f"{cls.name}: {cls.summary}", "", document, "", *_paper_lines(cls)]
+    lines = [f"{cls.name}: {cls.summary}", "", document, ""]
+    if (paper := cls.paper) is not None:
+        arxiv = f", arXiv:{paper.arxiv}" if paper.arxiv else ""
+        equations = f", {paper.equations}" if paper.equations else ""
+        lines.append(f"paper       {paper.title} ({paper.venue}{arxiv}{equations})")
     lines += [
         f"scorer      {cls.scorer}",
         f"confidence  {cls.default_confidence}",
         f"trains      {_trained(cls)}",
         f"fidelity    {', '.join(cls.forms())}",
         "parameters" + ("" if parameters else "  none"),
-        *(_parameter_line(cls, key, default, search) for key, (default, search) in parameters.items()),
+        *(_parameter_line(cls, key, **parameter) for key, parameter in parameters.items()),
     ]
-    if cls.deviations:
-        lines += ["differs from the paper"] + [f"  - {text}" for text in cls.deviations]
-    if cls.released_behaviour:
-        lines += ["with --fidelity released, as in the public code"] + [f"  - {t}" for t in cls.released_behaviour]
+    for title, items in (
+        ("differs from the paper", cls.deviations),
+        ("with --fidelity released, as in the public code", cls.released_behaviour),
+    ):
+        lines += [title, *(f"  - {text}" for text in items)] if items else []
     if published:
         lines += ["published settings", *(_setting_line(name, values) for name, values in published.items())]
     return value, "\n".join(lines)
@@ -321,15 +282,6 @@ def _trained(cls: type[Method]) -> str:
         return "nothing; takes the trained bases (--base) of all seeds together"
     how = "" if cls.by_steps else " in one pass"
     return ", ".join(cls.trains) + how + (" on a trained base (--base)" if cls.on_base else "")
-
-
-def _paper_lines(cls: type[Method]) -> list[str]:
-    paper = cls.paper
-    if paper is None:
-        return []
-    arxiv = f", arXiv:{paper.arxiv}" if paper.arxiv else ""
-    equations = f", {paper.equations}" if paper.equations else ""
-    return [f"paper       {paper.title} ({paper.venue}{arxiv}{equations})"]
 
 
 def _parameter_line(cls: type[Method], key: str, default: object, search: object) -> str:
@@ -370,20 +322,10 @@ def _published_values(item: Published) -> dict[str, object]:
     }
 
 
-def _describe_dataset(cls: type[Dataset]) -> tuple[Description, str]:
-    from dataclasses import asdict
-
+def _describe_dataset(cls: type[Dataset]) -> tuple[Row, str]:
     from ..protocols.recipes._base import recipe_of
 
-    document = (cls.__doc__ or "").strip()
-    recipe = asdict(recipe_of(cls))
-    value = {
-        "name": cls.name,
-        "kind": "dataset",
-        "summary": cls.summary,
-        "document": document,
-        "recipe": recipe,
-    }
-    lines = [f"{cls.name}: {cls.summary}", "", document, "", "recipe"]
-    lines += [f"  {key} = {item}" for key, item in recipe.items()]
-    return value, "\n".join(lines)
+    document, recipe = (cls.__doc__ or "").strip(), asdict(recipe_of(cls))
+    value = {"name": cls.name, "kind": "dataset", "summary": cls.summary, "document": document, "recipe": recipe}
+    settings = (f"  {key} = {item}" for key, item in recipe.items())
+    return value, "\n".join([f"{cls.name}: {cls.summary}", "", document, "", "recipe", *settings])

@@ -98,7 +98,7 @@ def _with_all(known: Known) -> Known:
     return lambda ctx: [*known(ctx), "all"]
 
 
-LISTED = _one(_names(".catalogue", "Listed"))
+LISTED = _one(_names(".catalogue", "LISTED"))
 METHOD = _one(_methods)
 METHODS = _listed(_with_all(_methods))
 DATASET = _one(_datasets)

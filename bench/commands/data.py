@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,33 +15,19 @@ from ..errors import UserError, no_such, printable
 from ..registry import Registry
 from ..resources import cores, data_home, root_of
 from . import completion
-from .options import DataRoot, Json, Plugins, print_json
+from .options import DataRoot, Json, Plugins, Row, option_of, print_json
 
 if TYPE_CHECKING:
     from ..datasets.dataset import Dataset
     from ..datasets.downloads import Archive
     from ..datasets.releases import PhotoDataset
-    from ..datasets.verification import Verification
 
 app = typer.Typer(
     help="Download, import and check data sets.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-AllowPartial = Annotated[bool, typer.Option("--allow-partial", help="Accept an incomplete release.")]
-
-
-class DataRow(TypedDict):
-    """A data set as ``bench data list`` prints it; what belongs to a release is empty for embedded data."""
-
-    name: str
-    summary: str
-    embedded: bool
-    official: str
-    needs: str
-    source: str
-    licence: str
-    archive: str
+AllowPartial = Annotated[bool, option_of("allow_partial", help="Accept an incomplete release.")]
 
 
 @app.command("list")
@@ -51,26 +37,16 @@ def list_data(as_json: Json = False, data_root: DataRoot = None, plugin: Plugins
     \b
     bench data list
     """  # noqa: D301 (click's mark for lines that are not to be filled)
-    rows: list[DataRow] = []
+    rows: list[Row] = []
     for entry in _known(data_root, tuple(plugin or ())):
         cls = entry.load()
-        archive = getattr(cls, "archive", None)
-        rows.append(
-            {
-                "name": entry.name,
-                "summary": entry.summary,
-                "embedded": cls.embedded,
-                "official": getattr(cls, "official", ""),
-                "needs": getattr(cls, "needs", ""),
-                "source": getattr(cls, "source", ""),
-                "licence": getattr(cls, "licence", ""),
-                "archive": " ".join(each.url for each in archive.all()) if archive else "",
-            }
-        )
+        of_release = {name: getattr(cls, name, "") for name in ("official", "needs", "source", "licence")}
+        urls = " ".join(each.url for each in cls.archive.all()) if getattr(cls, "archive", None) else ""
+        row = {"name": entry.name, "summary": entry.summary, "embedded": cls.embedded, **of_release, "archive": urls}
+        rows.append(row)
     if as_json:
         print_json(rows)
-        return
-    for row in rows:
+    for row in () if as_json else rows:
         typer.echo(f"{row['name']:<16} {row['summary']}")
         if row["needs"]:
             typer.echo(f"{'':<16} needs {row['needs']}; from {row['source']}")
@@ -113,28 +89,49 @@ def _verify(dataset: Dataset, as_json: bool = False) -> None:
     from ..datasets.verification import verify_in_memory
     from ..progress import progress_bar
 
-    damaged = False
+    found: Row
     try:
         if isinstance(dataset, PhotoDataset):
             with progress_bar(Console(stderr=True)) as progress:
-                verification = dataset.verify(progress)
-            damaged = bool(verification["damaged"])
-            if as_json:
-                print_json(verification)
-            else:
-                _print_verification(verification)
+                found = {**dataset.verify(progress)}
         else:
             if isinstance(dataset, Features):
                 dataset.check_files()
-            in_memory = verify_in_memory(dataset)
-            if as_json:
-                print_json(in_memory)
-            else:
-                _print_in_memory(dataset.name, in_memory)
+            found = {**verify_in_memory(dataset)}
     except ValueError as error:
         raise UserError(f"data set {dataset.name!r}: {error}") from None
-    if damaged:
+    if as_json:
+        print_json(found)
+    else:
+        typer.echo("\n".join(_verified(dataset.name, found)))
+    if found.get("damaged"):
         raise typer.Exit(1)
+
+
+def _verified(name: str, found: Row) -> Iterator[str]:
+    """Lines about the images of a data set and its splits."""
+    if "release" in found:
+        place = f"{found['release']} at {printable(found['folder'])}"
+        yield f"{place}: {found['images']} images, {found['classes']} classes"
+    else:
+        shape = " x ".join(map(str, found["shape"]))
+        yield f"{name}: {found['images']} images of {shape}, {found['classes']} classes"
+    if found.get("partial"):
+        yield f"  incomplete: {found['partial']}"
+    for part, numbers in found["splits"].items():
+        roles = f" ({numbers['queries']} queries, {numbers['gallery']} gallery)" if "queries" in numbers else ""
+        yield (
+            f"  {part:<5} {numbers['images']:>6} images {numbers['classes']:>5} classes{roles}"
+            f"  sha256 {numbers['manifest_sha256'][:16]}"
+        )
+    if soft := found.get("soft_labels"):
+        yield (
+            f"  label distributions ({soft['file']}): {soft['images']} of {found['images']} images,"
+            f" {soft['test_images']} of {found['splits']['test']['images']} test images, {soft['classes']} classes"
+        )
+    if converted := found.get("converted_to_rgb"):
+        yield f"  read as RGB: {', '.join(f'{count} {mode}' for mode, count in sorted(converted.items()))}"
+    yield from (f"  damaged: {printable(line)}" for line in found.get("damaged", ()))
 
 
 @app.command("import")
@@ -290,22 +287,21 @@ def _download(
                     size = each.size if mirror is None else 0
                     download(url, path, size=size, checksum=hashed, progress=progress)
                 _say_if_not_the_owners(each, path)
+            refused: UserError | None = None
             try:
                 typer.echo(take(paths))
-            except UserError:
-                if not all(wanted):  # those that are known to be right stay
-                    _remove(paths)
-                raise
-            _remove(paths)
+            except UserError as error:
+                if all(wanted):  # those that are known to be right stay
+                    raise
+                refused = error
+            for path in paths:
+                path.unlink(missing_ok=True)
+            if refused is not None:
+                raise refused
     except DataError as error:
         raise UserError(str(error)) from None
     except Timeout:
         raise UserError(f"another command downloads {cls.name} to {folder} at this moment; wait for it") from None
-
-
-def _remove(paths: Sequence[Path]) -> None:
-    for path in paths:
-        path.unlink(missing_ok=True)
 
 
 def _print_source(cls: type[PhotoDataset], archives: Sequence[Archive], urls: Sequence[str], folder: Path) -> None:
@@ -313,15 +309,9 @@ def _print_source(cls: type[PhotoDataset], archives: Sequence[Archive], urls: Se
         f"{url}, {each.size / 1e6:,.0f} MB" if each.size and url == each.url else url
         for each, url in zip(archives, urls)
     ]
-    typer.echo(cls.summary)
-    for what, text in (
-        ("source", cls.source),
-        ("licence", cls.licence),
-        ("cite", cls.citation),
-        *(("archive", text) for text in served),
-        ("to", str(folder)),
-    ):
-        typer.echo(f"  {what:<8}{printable(text)}")
+    lines = [("source", cls.source), ("licence", cls.licence), ("cite", cls.citation)]
+    lines += [*(("archive", text) for text in served), ("to", str(folder))]
+    typer.echo("\n".join([cls.summary, *(f"  {what:<8}{printable(text)}" for what, text in lines)]))
 
 
 def _say_if_not_the_owners(archive: Archive, path: Path) -> None:
@@ -331,43 +321,6 @@ def _say_if_not_the_owners(archive: Archive, path: Path) -> None:
         found = checksum_of(path, archive.checksum.partition(":")[0])
         if found != archive.checksum:
             typer.echo(f"not the owners' archive ({found}, theirs is {archive.checksum}): packed anew, or incomplete")
-
-
-def _print_in_memory(name: str, verification: Verification) -> None:
-    shape = " x ".join(map(str, verification["shape"]))
-    print(f"{name}: {verification['images']} images of {shape}, {verification['classes']} classes")
-    _print_splits(verification["splits"])
-
-
-def _print_verification(verification: Verification) -> None:
-    print(
-        f"{verification['release']} at {printable(verification['folder'])}: {verification['images']} images,"
-        f" {verification['classes']} classes"
-    )
-    if verification["partial"]:
-        print(f"  incomplete: {verification['partial']}")
-    _print_splits(verification["splits"])
-    if "soft_labels" in verification:
-        soft = verification["soft_labels"]
-        print(
-            f"  label distributions ({soft['file']}): {soft['images']} of {verification['images']} images,"
-            f" {soft['test_images']} of {verification['splits']['test']['images']} test images,"
-            f" {soft['classes']} classes"
-        )
-    if verification["converted_to_rgb"]:
-        kinds = ", ".join(f"{count} {mode}" for mode, count in sorted(verification["converted_to_rgb"].items()))
-        print(f"  read as RGB: {kinds}")
-    for line in verification["damaged"]:
-        print(f"  damaged: {printable(line)}")
-
-
-def _print_splits(splits: Mapping[str, Verification]) -> None:
-    for part, numbers in splits.items():
-        roles = f" ({numbers['queries']} queries, {numbers['gallery']} gallery)" if "queries" in numbers else ""
-        print(
-            f"  {part:<5} {numbers['images']:>6} images {numbers['classes']:>5} classes{roles}"
-            f"  sha256 {numbers['manifest_sha256'][:16]}"
-        )
 
 
 def import_release(
@@ -383,6 +336,7 @@ def import_release(
 
     from ..datasets.archives import take
     from ..datasets.files import DataError
+    from ..datasets.releases import PhotoDataset
 
     for source in sources:
         if not source.exists():
@@ -405,7 +359,9 @@ def import_release(
         # Checked before it is in place: a wrong download must not look like a data set afterwards.
         given = ", ".join(map(str, sources))
         try:
-            dataset = _release(name, inside, allow_partial, plugins)
+            dataset = _open(Registry("datasets", plugins).dataset(name), inside, allow_partial)
+            if not isinstance(dataset, PhotoDataset):
+                raise UserError(f"data set {name!r} is built in memory; there are no files of it")
             try:
                 dataset.train_val(), dataset.test()
             except ValueError as error:
@@ -421,15 +377,6 @@ def import_release(
         f"{dataset.official} is at {target}: {images} images, {classes} classes{note};"
         f" `bench data verify {name} --data-root {shlex.quote(str(folder))}` decodes them"
     )
-
-
-def _release(name: str, root: Path, allow_partial: bool, plugins: tuple[Path, ...]) -> PhotoDataset:
-    from ..datasets.releases import PhotoDataset
-
-    dataset = _open(Registry("datasets", plugins).dataset(name), root, allow_partial)
-    if not isinstance(dataset, PhotoDataset):
-        raise UserError(f"data set {name!r} is built in memory; there are no files of it")
-    return dataset
 
 
 def _open(cls: type[Dataset], root: Path | None, allow_partial: bool) -> Dataset:

@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 
 
 DEFAULT_RESULTS = Path("results/runs")
+
+Row = dict[str, Any]
+"""What ``--json`` prints of one thing."""
+
 OTHER = "Other options"
 
 Device = Literal["auto", "cpu", "cuda"]

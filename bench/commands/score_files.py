@@ -6,41 +6,17 @@ import contextlib
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import BadInput
 from ..scoring.embedding_set import EmbeddingSet
 from ..scoring.files import read_set, set_of
+from .options import Row
 
 if TYPE_CHECKING:
     from ..scoring.score import Scored
-
-
-_Embedding = tuple[str | None, Path | None, bool]
-"""How a folder is embedded: network, folder of the list of damaged images, and whether these are refused."""
-
-
-class ScoredFile(TypedDict):
-    """File of embeddings that was scored: its name in the tables and its numbers."""
-
-    file: str
-    name: str
-    images: int
-    classes: int
-    dim: int
-    queries: int
-    gallery: int
-
-
-class ScoredFiles(TypedDict):
-    """Output of ``bench score --json``: rows as in ``metrics.csv``, gains by filtering, and differences."""
-
-    files: list[ScoredFile]
-    rows: list[dict[str, object]]
-    confidences: list[dict[str, object]]
-    comparison: list[dict[str, object]]
 
 
 def score_files(
@@ -55,7 +31,7 @@ def score_files(
     device: str = "cpu",
     backbone: str | None = None,
     strict: bool = False,
-) -> ScoredFiles:
+) -> Row:
     """Score files of embeddings, compare the first with each of the others, and print and write the results.
 
     A folder of photographs per class is embedded first. ``normalize`` None does what each file says, and normalises if
@@ -71,7 +47,7 @@ def score_files(
         wanted_metrics(metrics)  # before a folder is embedded
     elif backbone is not None:
         raise BadInput("--backbone embeds a folder of photographs, and none is given")
-    sets = _read_all(files, device, (backbone, out, strict))
+    sets = _read_all(files, device, backbone, out, strict)
 
     # A bad file is refused at once: torch takes seconds to load.
     import pandas as pd
@@ -106,7 +82,18 @@ def score_files(
         if out is not None:
             print(f"{len(written)} tables and figures in {out}; all on one page: {page}")
     return {
-        "files": [_scored_file(path, name, scored[name].given) for path, name in zip(files, names)],
+        "files": [
+            {
+                "file": str(path),
+                "name": name,
+                "images": len(given),
+                "classes": len(np.unique(given.labels)),
+                "dim": given.embeddings.shape[1],
+                "queries": int(given.is_query.sum()),
+                "gallery": int(given.is_gallery.sum()),
+            }
+            for path, name, given in ((path, name, scored[name].given) for path, name in zip(files, names))
+        ],
         "rows": plain_rows(frame),
         "confidences": plain_rows(worth(frame)),
         "comparison": plain_rows(comparison),
@@ -122,31 +109,29 @@ def _named(path: Path) -> Iterator[None]:
         raise BadInput(f"{path}: {error}") from None
 
 
-def _read_all(files: Sequence[Path], device: str, embedding: _Embedding) -> list[tuple[EmbeddingSet, bool]]:
+def _read_all(
+    files: Sequence[Path], device: str, backbone: str | None, out: Path | None, strict: bool
+) -> list[tuple[EmbeddingSet, bool]]:
     """Sets of all files in the order of the first one, each with whether it wants to be normalised."""
     sets: list[tuple[EmbeddingSet, bool]] = []
     for path in files:
-        images, normalized = _read(path, device, embedding)
+        if path.is_dir():
+            # Networks take seconds to load, and files of embeddings need none.
+            from ..resources import pick_device
+            from .embed import embed_untrained
+
+            arrays = embed_untrained(path, pick_device(device), backbone, out, strict)
+            images, normalized, notes = set_of(path, arrays, [])
+        else:
+            images, normalized, notes = read_set(path)
         if sets and images.named != sets[0][0].named:
             lacking = files[0] if images.named else path
-            sys.stderr.write(f"bench: note: {lacking} has no ids: the rows of the files are matched by position\n")
+            notes = (*notes, f"{lacking} has no ids: the rows of the files are matched by position")
+        for note in notes:
+            sys.stderr.write(f"bench: note: {note}\n")
         with _named(path):
             sets.append((images.aligned_with(sets[0][0]) if sets else images, normalized))
     return sets
-
-
-def _read(path: Path, device: str, embedding: _Embedding) -> tuple[EmbeddingSet, bool]:
-    if path.is_dir():
-        # Networks take seconds to load, and files of embeddings need none.
-        from ..resources import pick_device
-        from .embed import embed_untrained
-
-        images, normalized, notes = set_of(path, embed_untrained(path, pick_device(device), *embedding), [])
-    else:
-        images, normalized, notes = read_set(path)
-    for note in notes:
-        sys.stderr.write(f"bench: note: {note}\n")
-    return images, normalized
 
 
 def _labels(files: Sequence[Path]) -> list[str]:
@@ -155,15 +140,3 @@ def _labels(files: Sequence[Path]) -> list[str]:
     if len(set(names)) < len(names):
         raise BadInput(f"{next(name for name in names if names.count(name) > 1)} is given twice")
     return names
-
-
-def _scored_file(path: Path, name: str, images: EmbeddingSet) -> ScoredFile:
-    return {
-        "file": str(path),
-        "name": name,
-        "images": len(images),
-        "classes": len(np.unique(images.labels)),
-        "dim": images.embeddings.shape[1],
-        "queries": int(images.is_query.sum()),
-        "gallery": int(images.is_gallery.sum()),
-    }

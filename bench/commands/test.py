@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any
 
 import typer
 
@@ -13,34 +13,14 @@ from ..errors import UnitFailed, UnknownName, UserError, first_line, from_plugin
 from ..names import expand
 from ..registry import Registry, load_plugins
 from . import completion
-from .options import DataRoot, Json, Plugins, print_json, site_of
+from .options import DataRoot, Json, Plugins, Row, option_of, print_json, site_of
 
 Checks = Mapping[str, Callable[[Any], None]]
 
 
-class CheckResult(TypedDict):
-    """Result of one check of one entry; the reason why it failed is empty if it passed."""
-
-    kind: str
-    name: str
-    check: str
-    passed: bool
-    reason: str
-
-
 def check_entries(
-    method: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--method", help="Methods, comma-separated, or all.", metavar="M[,M..]", autocompletion=completion.METHODS
-        ),
-    ] = None,
-    dataset: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--dataset", help="Data sets, comma-separated.", metavar="D[,D..]", autocompletion=completion.DATASETS
-        ),
-    ] = None,
+    method: Annotated[list[str] | None, option_of("method", help="Methods, comma-separated, or all.")] = None,
+    dataset: Annotated[list[str] | None, option_of("dataset", help="Data sets, comma-separated.")] = None,
     test: Annotated[
         list[str] | None,
         typer.Option(
@@ -96,7 +76,7 @@ def check_entries(
         raise UnitFailed(f"{failed} of {len(rows)} checks failed", "bench test")
 
 
-def _check_methods(names: tuple[str, ...], plugins: tuple[Path, ...]) -> Iterator[CheckResult]:
+def _check_methods(names: tuple[str, ...], plugins: tuple[Path, ...]) -> Iterator[Row]:
     from ..conformance.method_checks import CHECKS
 
     registry = Registry("methods", plugins)
@@ -104,7 +84,7 @@ def _check_methods(names: tuple[str, ...], plugins: tuple[Path, ...]) -> Iterato
         yield from _run("method", name, registry.method(name), CHECKS)
 
 
-def _check_datasets(names: tuple[str, ...], plugins: tuple[Path, ...], root: Path | None) -> Iterator[CheckResult]:
+def _check_datasets(names: tuple[str, ...], plugins: tuple[Path, ...], root: Path | None) -> Iterator[Row]:
     from ..conformance.dataset_checks import DATASET_CHECKS
 
     site = site_of(Path(), plugin=list(plugins), data_root=root)
@@ -113,7 +93,7 @@ def _check_datasets(names: tuple[str, ...], plugins: tuple[Path, ...], root: Pat
         yield from _run("dataset", name, opened, DATASET_CHECKS)
 
 
-def _check_tests(names: tuple[str, ...]) -> Iterator[CheckResult]:
+def _check_tests(names: tuple[str, ...]) -> Iterator[Row]:
     from ..conformance.embedding_test_checks import TEST_CHECKS
     from ..protocols.known_tests import known_groups, load_tests
 
@@ -125,7 +105,7 @@ def _check_tests(names: tuple[str, ...]) -> Iterator[CheckResult]:
             yield from _run("test", name, declared, TEST_CHECKS)
 
 
-def _check_corruptions(names: tuple[str, ...]) -> Iterator[CheckResult]:
+def _check_corruptions(names: tuple[str, ...]) -> Iterator[Row]:
     from ..conformance.corruption_checks import CORRUPTION_CHECKS
     from ..datasets.corruptions.registry import CORRUPTIONS
 
@@ -138,7 +118,7 @@ def _check_corruptions(names: tuple[str, ...]) -> Iterator[CheckResult]:
         yield from _run("corruption", name, CORRUPTIONS[name], CORRUPTION_CHECKS)
 
 
-def _run(kind: str, name: str, entry: object, checks: Checks) -> Iterator[CheckResult]:
+def _run(kind: str, name: str, entry: object, checks: Checks) -> Iterator[Row]:
     """Run every check of one entry; an error that stops several of them is reported once."""
     seen = set()
     for label, check in checks.items():
