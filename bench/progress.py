@@ -94,7 +94,7 @@ class _Note(ProgressColumn):
 
 
 class Display:
-    """Progress bars of a run, one per cell, in epochs, with the best value so far and the time left; then one of all.
+    """Progress bars of a run, one of all and one per cell, in epochs, with the best value so far and the time left.
 
     On a narrow terminal notes are cut first, then names.
     """
@@ -113,8 +113,8 @@ class Display:
             disable=not self._live,
             speed_estimate_period=120,
         )
+        self._all = self._progress.add_task("all", total=None, note="", visible=False)
         self._tasks: dict[Cell, TaskID] = {}
-        self._all: TaskID | None = None
         self._notes: dict[Cell, tuple[str, str]] = {}
         self._seeds: dict[Cell, list[int]] = {}
 
@@ -128,35 +128,23 @@ class Display:
     def add(self, cell: Cell, epochs: int, seeds: int = 0) -> None:
         """Add epochs, the most that a cell can take, to the length of its bar, and seeds that will be tested."""
         self._seeds.setdefault(cell, [0, 0])[1] += seeds
-        if cell in self._tasks:
-            self.skip(cell, -epochs)
-            return
-        self._tasks[cell] = self._progress.add_task(f"[bold]{cell.method}[/] on {cell.dataset}", total=epochs, note="")
-        if len(self._tasks) > 1:
-            if self._all is not None:
-                self._progress.remove_task(self._all)
-            self._all = self._progress.add_task("all", total=None, note="")
-            self._sum()
+        if cell not in self._tasks:
+            self._tasks[cell] = self._progress.add_task(
+                f"[bold]{cell.method}[/] on {cell.dataset}", total=None, note=""
+            )
+            self._progress.update(self._all, visible=len(self._tasks) > 1)
+        self.skip(cell, -epochs)
 
     def advance(self, cell: Cell, epochs: int) -> None:
         """Advance the bar of a cell by epochs that were trained."""
-        self._progress.advance(self._tasks[cell], epochs)
-        if self._all is not None:
-            self._progress.advance(self._all, epochs)
+        for task in (self._tasks[cell], self._all):
+            self._progress.advance(task, epochs)
 
     def skip(self, cell: Cell, epochs: int) -> None:
         """Shorten the bar of a cell by epochs that need no training: done already, or their tuning trial failed."""
-        task = self._progress.tasks[list(self._tasks).index(cell)]
-        self._progress.update(self._tasks[cell], total=max(0, (task.total or 0) - epochs))
-        self._sum()
-
-    def _cells(self) -> list[Task]:
-        """The bars of cells, without that of all."""
-        return [task for task in self._progress.tasks if task.id != self._all]
-
-    def _sum(self) -> None:
-        if self._all is not None:
-            self._progress.update(self._all, total=sum(task.total or 0 for task in self._cells()))
+        for task in self._progress.tasks:
+            if task.id in (self._tasks[cell], self._all):
+                self._progress.update(task.id, total=max(0, (task.total or 0) - epochs))
 
     def note(self, cell: Cell, text: str) -> None:
         """Show a short note about the tuning of a cell next to its bar, such as the best value so far."""
@@ -183,7 +171,7 @@ class Display:
         now = time.monotonic()
         if self._live or now - self._spoke < EVERY:
             return
-        done, total = (sum(getattr(task, of) or 0 for task in self._cells()) for of in ("completed", "total"))
+        done, total = self._progress.tasks[0].completed, self._progress.tasks[0].total or 0
         left = _left(total - done, done, now - self._started)
         self.log(f"{done:g} of {total:g} epochs{left}; now: {step}")
 
@@ -195,36 +183,30 @@ class Display:
 
 
 @contextlib.contextmanager
-def progress_bar(console: Console) -> Iterator[Callable[[str, int, int], None]]:
+def progress_bar(console: Console, *columns: ProgressColumn) -> Iterator[Callable[[str, int, int], None]]:
     """Show progress while images are processed, called with the name of the work, how many are done, and of all."""
     if not console.is_terminal:
-        yield _lines(console)
+        yield Lines(
+            lambda text: console.print(f"bench: {printable(text)}", highlight=False, markup=False, soft_wrap=True)
+        )
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bars:
+    columns = columns or (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bars:
         tasks: dict[tuple[str, int], TaskID] = {}
 
         def advance(what: str, done: int, total: int) -> None:
             key = (what, total)
             if key not in tasks:
-                tasks[key] = bars.add_task(what, total=total)
+                tasks[key] = bars.add_task(what, total=total or None)
             bars.update(tasks[key], completed=done)
 
         yield advance
 
 
-def _lines(console: Console) -> Lines:
-    return Lines(lambda text: console.print(f"bench: {printable(text)}", highlight=False, markup=False, soft_wrap=True))
-
-
 @contextlib.contextmanager
 def download_bar(console: Console) -> Iterator[Callable[[int, int], None]]:
     """Show progress while a file is downloaded, called with the bytes that are there and of all, or 0."""
-    if not console.is_terminal:
-        lines = _lines(console)
-        yield lambda done, total: lines("downloading, MB", done // 10**6, total // 10**6)
-        return
-    columns = (TextColumn("downloading"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bars:
-        task = bars.add_task("", total=None)
-        yield lambda done, total: bars.update(task, completed=done, total=total or None)
+    columns = (TextColumn("downloading"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with progress_bar(console, *columns) as advance:
+        unit = 1 if console.is_terminal else 10**6
+        yield lambda done, total: advance("downloading, MB", done // unit, total // unit)

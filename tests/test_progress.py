@@ -122,7 +122,7 @@ def _bars(width, *cells):
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_narrow_terminal_cuts_notes_and_names_but_not_the_time_left(width):
     cells = [Cell("reality_check", "ndigit_smoke", "dul_cls"), Cell("reality_check", "glyphs", "proxy_anchor_el_nivmf")]
-    (one,), (first, _, whole) = _bars(width, cells[0]), _bars(width, *cells)
+    (one,), (whole, first, _) = _bars(width, cells[0]), _bars(width, *cells)
     for line in (one, first):
         assert "1375/2750 epochs 0:00:00 left" in line
         assert len(line) <= width

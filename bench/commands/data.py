@@ -141,8 +141,7 @@ def import_data(
     data_root: DataRoot = None,
     allow_partial: AllowPartial = False,
     max_unpacked: Annotated[
-        float | None,
-        typer.Option("--max-unpacked", min=0, help="Unpack up to so many GB, however well packed.", metavar="GB"),
+        float | None, typer.Option(min=0, help="Unpack up to so many GB, however well packed.", metavar="GB")
     ] = None,
     plugin: Plugins = None,
 ) -> None:
@@ -217,11 +216,10 @@ def download_data(
 @app.command("features")
 def import_features(
     name: Annotated[str, typer.Argument(help="Name that the data set gets.")],
-    train: Annotated[Path, typer.Option("--train", help="Features of training classes.", metavar="FILE")],
-    test: Annotated[Path, typer.Option("--test", help="Features of test classes.", metavar="FILE")],
+    train: Annotated[Path, typer.Option(help="Features of training classes.", metavar="FILE")],
+    test: Annotated[Path, typer.Option(help="Features of test classes.", metavar="FILE")],
     val: Annotated[
-        Path | None,
-        typer.Option("--val", help="Features of validation classes; without it, a quarter of those of --train."),
+        Path | None, typer.Option(help="Features of validation classes; without it, a quarter of those of --train.")
     ] = None,
     data_root: DataRoot = None,
 ) -> None:

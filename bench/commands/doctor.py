@@ -27,7 +27,7 @@ Found = tuple[str, dict[str, float]]
 
 def doctor(
     device: Annotated[Device, typer.Option(help="What to check.")] = "auto",
-    out: Annotated[Path, typer.Option("--out", help="File to write.", metavar="FILE")] = Path("doctor.json"),
+    out: Annotated[Path, typer.Option(help="File to write.", metavar="FILE")] = Path("doctor.json"),
     as_json: Json = False,
 ) -> None:
     """Check that this machine computes what it should.

@@ -23,35 +23,26 @@ if TYPE_CHECKING:
 
 
 def embed(
-    out: Annotated[Path, typer.Option("--out", help="File to write: .npz, .safetensors or .parquet.", metavar="FILE")],
+    out: Annotated[Path, typer.Option(help="File to write: .npz, .safetensors or .parquet.", metavar="FILE")],
     images: Annotated[
         Path | None,
         typer.Option(
-            "--images",
-            help="Folder of images: DIR/CLASS/*, DIR/query/CLASS/* with DIR/gallery/.., or flat.",
-            metavar="DIR",
+            help="Folder of images: DIR/CLASS/*, DIR/query/CLASS/* with DIR/gallery/.., or flat.", metavar="DIR"
         ),
     ] = None,
     dataset: Annotated[
         str | None,
-        typer.Option(
-            "--dataset", help="Data set of photographs in place of --images.", autocompletion=completion.DATASET
-        ),
+        typer.Option(help="Data set of photographs in place of --images.", autocompletion=completion.DATASET),
     ] = None,
     split: Annotated[
-        Literal["train", "test"], typer.Option("--split", help="With --dataset: classes to train on, or to test.")
+        Literal["train", "test"], typer.Option(help="With --dataset: classes to train on, or to test.")
     ] = "train",
     run: Annotated[
         str | None,
-        typer.Option(
-            "--run", help="A trained or tested unit of the results folder, by the start of its id.", metavar="UNIT"
-        ),
+        typer.Option(help="A trained or tested unit of the results folder, by the start of its id.", metavar="UNIT"),
     ] = None,
     checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            "--checkpoint", help="weights.safetensors of a trained unit, its record next to it.", metavar="FILE"
-        ),
+        Path | None, typer.Option(help="weights.safetensors of a trained unit, its record next to it.", metavar="FILE")
     ] = None,
     backbone: Annotated[str | None, option_of("backbone", help="A backbone alone, its pooled features.")] = None,
     weights: Annotated[
@@ -63,13 +54,11 @@ def embed(
         ),
     ] = None,
     image_size: Annotated[
-        int | None,
-        typer.Option("--image-size", min=8, help="Input side of the backbone, pixels; its own if not given."),
+        int | None, typer.Option(min=8, help="Input side of the backbone, pixels; its own if not given.")
     ] = None,
     pooling: Annotated[
         str | None,
         typer.Option(
-            "--pooling",
             help="Features of the backbone: avg_max or avg of its maps, `own` for its own pooling, or `projection` of a"
             " network like CLIP; the first that it has if not given.",
             metavar="NAME",
@@ -77,8 +66,7 @@ def embed(
         ),
     ] = None,
     views: Annotated[
-        int,
-        typer.Option("--views", min=0, max=64, help="Also embed so many augmented views, for `bench data features`."),
+        int, typer.Option(min=0, max=64, help="Also embed so many augmented views, for `bench data features`.")
     ] = 0,
     corruptions: Annotated[
         list[str] | None,

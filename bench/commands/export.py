@@ -12,10 +12,8 @@ from .options import DEFAULT_RESULTS, Plugins, Results, site_of
 
 def export(
     run: Annotated[str, typer.Argument(help="A trained or tested unit of the results folder, by the start of its id.")],
-    to: Annotated[
-        Literal["onnx", "torch"], typer.Option("--to", help="ONNX (extra onnx), or a program of torch.export.")
-    ],
-    out: Annotated[Path, typer.Option("--out", help="File to write.", metavar="FILE")],
+    to: Annotated[Literal["onnx", "torch"], typer.Option(help="ONNX (extra onnx), or a program of torch.export.")],
+    out: Annotated[Path, typer.Option(help="File to write.", metavar="FILE")],
     results: Results = DEFAULT_RESULTS,
     plugin: Plugins = None,
 ) -> None:

@@ -30,7 +30,7 @@ class PluginKind(StrEnum):
 def new(
     kind: Annotated[PluginKind, typer.Argument(help="What it defines.")],
     name: Annotated[str, typer.Argument(help="Its name: lower-case letters, digits, underscores.")],
-    out: Annotated[Path | None, typer.Option("--out", help="File; NAME.py if not given.", metavar="FILE")] = None,
+    out: Annotated[Path | None, typer.Option(help="File; NAME.py if not given.", metavar="FILE")] = None,
 ) -> None:
     """Write a plug-in file to start from.
 

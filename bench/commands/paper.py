@@ -79,8 +79,7 @@ def list_items(as_json: Json = False) -> None:
 def table(
     name: Annotated[str, typer.Argument(help="A table or figure, such as per/table5 (`bench paper list`).")],
     dataset: Annotated[
-        list[str] | None,
-        typer.Option("--dataset", help="Data sets, comma separated; the paper's if not given.", metavar="D[,D..]"),
+        list[str] | None, typer.Option(help="Data sets, comma separated; the paper's if not given.", metavar="D[,D..]")
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Replicates; the paper's if not given.")] = None,
     hparams: Annotated[
@@ -251,8 +250,7 @@ def _draw(named: Named, results: Path, dry_run: bool) -> None:
 @app.command()
 def claims(
     results: Annotated[
-        list[Path] | None,
-        typer.Option("--results", help="Results folder; repeatable, records are taken together.", metavar="DIR"),
+        list[Path] | None, typer.Option(help="Results folder; repeatable, records are taken together.", metavar="DIR")
     ] = None,
     file: Annotated[
         Path | None, typer.Option("--claims", help="TOML file of claims; bench's own if not given.", metavar="FILE")

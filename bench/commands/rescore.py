@@ -34,15 +34,13 @@ def rescore(
     tests: Annotated[
         list[str] | None,
         typer.Option(
-            "--tests",
             help="Groups of tests, comma separated; those of each record and of the plug-ins if not given.",
             metavar="T[,T..]",
             autocompletion=completion.GROUPS,
         ),
     ] = None,
     arrays: Annotated[
-        Path | None,
-        typer.Option("--arrays", help="Another results folder that has the embeddings of the tests.", metavar="DIR"),
+        Path | None, typer.Option(help="Another results folder that has the embeddings of the tests.", metavar="DIR")
     ] = None,
     data_root: DataRoot = None,
     plugin: Plugins = None,

@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..errors import UserError, printable
 from ..registry import load_plugins
 from ..site import Site
-from .options import DEFAULT_RESULTS, Json, Plugins, Results, last_data_root, names, print_json, say, site_of
+from .options import DEFAULT_RESULTS, Json, Plugins, Results, Row, last_data_root, names, print_json, say, site_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,37 +29,6 @@ KINDS: tuple[Kind, Kind] = ("train", "test")
 """Kinds of units that a status counts."""
 
 
-class StatusRow(TypedDict):
-    """Work that a results folder has of one protocol, data set and method.
-
-    Attributes:
-        trained: Number of finished trainings that belong to no trial.
-        unfinished: Number of trainings that have a checkpoint and no result yet.
-        failed: Why the last try of trainings and tests failed, by their folders.
-        codes: Number of finished tests and rescorings by the versions of their code.
-    """
-
-    protocol: str
-    dataset: str
-    method: str
-    trials: int
-    failed_trials: int
-    trained: int
-    tested: int
-    unfinished: int
-    failed: dict[str, str]
-    running: list[RunningUnit]
-    codes: dict[str, int]
-
-
-class RunningUnit(TypedDict):
-    """A training or test in progress (kind and id), and the process that is working on it."""
-
-    unit: str
-    host: str
-    pid: int
-
-
 def status(
     results: Results = DEFAULT_RESULTS,
     check: Annotated[
@@ -69,8 +38,7 @@ def status(
         bool, typer.Option("--repair", help="Move damaged files to RESULTS/.damaged and make store.json again.")
     ] = False,
     archive: Annotated[
-        Path | None,
-        typer.Option("--archive", help="Write all records to this file, NAME.tar.xz, to contribute.", metavar="FILE"),
+        Path | None, typer.Option(help="Write all records to this file, NAME.tar.xz, to contribute.", metavar="FILE")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -357,8 +325,13 @@ def collect_from(*stores: Store) -> tuple[Collected, list[Damage]]:
     return collect(*stores), damaged
 
 
-def status_rows(store: Store) -> list[StatusRow]:
-    """Count trials, trained and tested seeds in a results folder, one row per protocol, data set and method."""
+def status_rows(store: Store) -> list[Row]:
+    """Count trials, trained and tested seeds in a results folder, one row per protocol, data set and method.
+
+    ``trained`` are finished trainings that belong to no trial, ``unfinished`` those that have a checkpoint and no
+    result; ``failed`` has the reason of the last failure by the folder of the unit, ``running`` the process that works
+    on one, ``codes`` the number of tests and rescorings by the versions of their code.
+    """
     from ..store.check import failures
     from ..store.claims import CLAIM, holder
     from ..store.folder import CHECKPOINT
@@ -366,7 +339,7 @@ def status_rows(store: Store) -> list[StatusRow]:
 
     failed = [each for each in failures(store, ()) if each.what == "failed"]
     rescorings = list(store.rescorings())
-    rows: list[StatusRow] = []
+    rows: list[Row] = []
     for folder in sorted({path.parent for kind in (*KINDS, "study") for path in store.units(kind)}):
         cell = Cell(*folder.relative_to(store.root).parts)
         trials = list(store.trials(cell))

@@ -61,7 +61,6 @@ def run(
     save: Annotated[
         Path | None,
         typer.Option(
-            "--save",
             help="Write these options as the file of an experiment, then go on; with --dry-run, stop after the plan.",
             metavar="FILE.toml",
             rich_help_panel=FILES,

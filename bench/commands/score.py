@@ -58,7 +58,7 @@ def score(
     normalize: Normalize = None,
     bootstrap: Bootstrap = "queries",
     out: Annotated[
-        Path | None, typer.Option("--out", help="Write scores.html, tables (CSV) and figures there.", metavar="DIR")
+        Path | None, typer.Option(help="Write scores.html, tables (CSV) and figures there.", metavar="DIR")
     ] = None,
     backbone: Annotated[
         str | None,

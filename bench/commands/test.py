@@ -24,19 +24,13 @@ def check_entries(
     test: Annotated[
         list[str] | None,
         typer.Option(
-            "--test",
-            help="Groups of tests, comma-separated, or all.",
-            metavar="T[,T..]",
-            autocompletion=completion.TESTS,
+            help="Groups of tests, comma-separated, or all.", metavar="T[,T..]", autocompletion=completion.TESTS
         ),
     ] = None,
     corruption: Annotated[
         list[str] | None,
         typer.Option(
-            "--corruption",
-            help="Corruptions, comma-separated, or all.",
-            metavar="C[,C..]",
-            autocompletion=completion.CORRUPTIONS,
+            help="Corruptions, comma-separated, or all.", metavar="C[,C..]", autocompletion=completion.CORRUPTIONS
         ),
     ] = None,
     data_root: DataRoot = None,
