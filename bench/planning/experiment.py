@@ -37,8 +37,14 @@ def _text(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) else value
 
 
-def _are_texts(asked: Any) -> bool:
-    return isinstance(asked, list | tuple) and all(isinstance(text, str) for text in asked)
+def _pairs(asked: Any) -> list[tuple[str, Any]] | None:
+    """Keys and values of a table or of texts ``KEY=VALUE``, None without an equals sign; None for anything else."""
+    if isinstance(asked, Mapping):
+        return list(asked.items())
+    if not isinstance(asked, list | tuple) or not all(isinstance(text, str) for text in asked):
+        return None
+    parts = (text.partition("=") for text in asked)
+    return [(key.strip(), value.strip() if equals else None) for key, equals, value in parts]
 
 
 def settings_of(asked: Any) -> Any:
@@ -47,44 +53,30 @@ def settings_of(asked: Any) -> Any:
     Raises:
         UserError: If a text has no equals sign, or a key is given twice.
     """
-    if isinstance(asked, Mapping):
-        return {key: _text(value) for key, value in asked.items()}
-    if not _are_texts(asked):
-        return asked
-    found: dict[str, str] = {}
-    keys = []
-    for text in asked:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise UserError(f"--set {text}: expected KEY=VALUE, such as method.margin=0.3")
-        keys.append(key.strip())
-        found[key.strip()] = value.strip()
-    twice = next((key for key in keys if keys.count(key) > 1), None)
-    if twice is not None:
-        raise UserError(f"--set {twice} is given {keys.count(twice)} times; give it once")
+    pairs = _pairs(asked)
+    if pairs is None:
+        return asked  # pydantic says what is wrong
+    found = {key: _text(value) for key, value in pairs}
+    for key, value in pairs:
+        if value is None and not isinstance(asked, Mapping):
+            raise UserError(f"--set {key}: expected KEY=VALUE, such as method.margin=0.3")
+        if (count := sum(key == other for other, _ in pairs)) > 1:
+            raise UserError(f"--set {key} is given {count} times; give it once")
     return found
 
 
-def _swept_values(listed: Any) -> tuple[Any, ...]:
-    """Values of a list, each of which may be a list itself, or of a text with commas between them."""
-    if isinstance(listed, str):
-        listed = [part.strip() for part in listed.split(",") if part.strip()]
-    return tuple(map(_text, listed if isinstance(listed, list | tuple) else [listed]))
-
-
 def _swept(asked: Any) -> Any:
-    """Values by the key of a swept setting, from a table or from texts ``KEY=A,B,C``."""
-    if isinstance(asked, Mapping):
-        listed = list(asked.items())
-    elif _are_texts(asked):
-        listed = [(key.strip(), values) for key, _, values in (text.partition("=") for text in asked)]
-    else:
+    """Values by the key of a swept setting, from a table or from texts ``KEY=A,B,C``; a value may be a list itself."""
+    pairs = _pairs(asked)
+    if pairs is None:
         return asked
-    pairs = [(key, _swept_values(values)) for key, values in listed]
-    if not all(isinstance(value, str) for _, values in pairs for value in values):
-        return asked  # pydantic says what is wrong
     found: dict[str, tuple[str, ...]] = {}
-    for key, values in pairs:
+    for key, listed in pairs:
+        if isinstance(listed, str):
+            listed = [part.strip() for part in listed.split(",") if part.strip()]
+        values = tuple(map(_text, listed if isinstance(listed, list | tuple) else () if listed is None else [listed]))
+        if not all(isinstance(value, str) for value in values):
+            return asked
         text = f"--sweep {key}={','.join(values)}"
         if not key or not values:
             raise UserError(f"{text}: expected KEY=A,B,C, such as method.omega=0.1,0.3,1")
