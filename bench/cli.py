@@ -12,6 +12,7 @@ import typer
 from ._version import __version__
 from .commands import catalogue, data, doctor, embed, export, new, paper, rescore, results, run, score, share, test
 from .commands.options import SectionedCommand
+from .datasets.files import DataError
 from .errors import (
     LINE,
     UnitFailed,
@@ -101,7 +102,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         code = command.main(argv, prog_name="bench", standalone_mode=False)
         return code if isinstance(code, int) else 0
-    except UserError as error:
+    except (UserError, DataError) as error:
         return _complain(str(error), 2)
     except UnitFailed as error:
         return _complain(str(error), 1)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..commands.options import DEFAULT_RESULTS, FIELDS
 from ..errors import UnitFailed, UserError, nearest
 from ..planning.experiment import Experiment, read_experiment, settings_of
+from ..store.specs import Parameters
 
 if TYPE_CHECKING:
     from .results import Results
@@ -95,7 +96,7 @@ def asked_for(given: Mapping[str, Any]) -> tuple[Experiment, list[str]]:
     """
     values = {name: _plain(value) for name, value in given.items() if value is not None}
     file, words = values.pop("file", None), []
-    typed: dict[str, Any] = {"set": settings_of(values.pop("set", ()))}
+    typed: Parameters = {"set": settings_of(values.pop("set", ()))}
     for name, value in values.items():
         place = FIELDS[name].place if name in FIELDS else name
         if name in OTHERS:

@@ -364,7 +364,7 @@ def import_release(
                 dataset.train_val(), dataset.test()
             except ValueError as error:
                 raise UserError(f"{given}: {error}") from None
-        except UserError as error:  # the folder of the check is gone afterwards
+        except (UserError, DataError) as error:  # the folder of the check is gone afterwards
             said = str(error).replace(f"--data-root {inside}", f"--data-root {root}")
             raise UserError(said.replace(f"{inside}", given)) from None
         images, classes, partial = len(dataset.listing.ids), len(dataset.listing.names), dataset.partial
@@ -378,12 +378,8 @@ def import_release(
 
 
 def _open(cls: type[Dataset], root: Path | None, allow_partial: bool) -> Dataset:
-    from ..datasets.files import DataError
     from ..datasets.releases import PhotoDataset
 
-    try:
-        if issubclass(cls, PhotoDataset):
-            return cls(root, allow_partial=allow_partial, threads=cores())
-        return cls(root)
-    except DataError as error:
-        raise UserError(str(error)) from None
+    if issubclass(cls, PhotoDataset):
+        return cls(root, allow_partial=allow_partial, threads=cores())
+    return cls(root)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from ..datasets.files import DataError
 from ..datasets.pixel_cache import cache_folder
 from ..engine.estimate import estimate
 from ..engine.launch import Launch
@@ -126,10 +125,7 @@ def print_estimate(plans: tuple[Plan, ...], site: Site, launch: Launch) -> None:
         if plan.cell.dataset not in site.lacking:
             of_study.setdefault(plan.study_key, []).append(plan)
     for plan, *others in of_study.values():
-        try:
-            estimated = estimate(plan, site)
-        except DataError as error:
-            raise UserError(str(error)) from None
+        estimated = estimate(plan, site)
         of_plans = sum(map(estimated.total, (plan, *others)))
         seconds += of_plans
         longest[plan.study_key] = estimated.longest(plan)

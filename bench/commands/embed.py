@@ -148,16 +148,12 @@ def embed_images(folder: Path, encoder: Callable[[], Encoder], out: Path, strict
     The network is made once the images are listed; a few damaged images are left out before anything is embedded.
     """
     from ..datasets.damage import FILE
-    from ..datasets.files import DataError
     from ..datasets.folder import images_below
     from ..scoring.files import write_embeddings
 
-    try:
-        listing, labelled = images_below(folder)
-        network = encoder()
-        arrays = _embedded(listing, network, out.with_name(f"{out.stem}.{FILE}"), strict)
-    except DataError as error:
-        raise UserError(str(error)) from None
+    listing, labelled = images_below(folder)
+    network = encoder()
+    arrays = _embedded(listing, network, out.with_name(f"{out.stem}.{FILE}"), strict)
     if network.about:
         sys.stderr.write(f"bench: note: embedded by {printable(network.about)}\n")
     if not labelled:

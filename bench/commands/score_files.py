@@ -82,18 +82,7 @@ def score_files(
         if out is not None:
             print(f"{len(written)} tables and figures in {out}; all on one page: {page}")
     return {
-        "files": [
-            {
-                "file": str(path),
-                "name": name,
-                "images": len(given),
-                "classes": len(np.unique(given.labels)),
-                "dim": given.embeddings.shape[1],
-                "queries": int(given.is_query.sum()),
-                "gallery": int(given.is_gallery.sum()),
-            }
-            for path, name, given in ((path, name, scored[name].given) for path, name in zip(files, names))
-        ],
+        "files": [_file_row(path, name, scored[name].given) for path, name in zip(files, names)],
         "rows": plain_rows(frame),
         "confidences": plain_rows(worth(frame)),
         "comparison": plain_rows(comparison),
@@ -126,7 +115,7 @@ def _read_all(
             images, normalized, notes = read_set(path)
         if sets and images.named != sets[0][0].named:
             lacking = files[0] if images.named else path
-            notes = (*notes, f"{lacking} has no ids: the rows of the files are matched by position")
+            notes = [*notes, f"{lacking} has no ids: the rows of the files are matched by position"]
         for note in notes:
             sys.stderr.write(f"bench: note: {note}\n")
         with _named(path):
@@ -140,3 +129,15 @@ def _labels(files: Sequence[Path]) -> list[str]:
     if len(set(names)) < len(names):
         raise BadInput(f"{next(name for name in names if names.count(name) > 1)} is given twice")
     return names
+
+
+def _file_row(path: Path, name: str, images: EmbeddingSet) -> Row:
+    return {
+        "file": str(path),
+        "name": name,
+        "images": len(images),
+        "classes": len(np.unique(images.labels)),
+        "dim": images.embeddings.shape[1],
+        "queries": int(images.is_query.sum()),
+        "gallery": int(images.is_gallery.sum()),
+    }

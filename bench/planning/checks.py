@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from ..datasets.features import Features
-from ..errors import MissingWeights, TooFewClasses, UserError, first_line, require_known
+from ..errors import LINE, MissingWeights, TooFewClasses, UserError, first_line, require_known
 from ..methods.backbones.registry import FILE, FREEZE_NORM, GIVEN, OWN, POOLINGS
 from ..protocols._base import Preset
 from ..protocols.recipes._base import Optimizer, Precision, Recipe, Schedule
@@ -224,17 +224,25 @@ def _of_batches(dataset: str, asked: Values, fitting: Values, sizes: Sizes) -> I
         )
 
 
+@contextlib.contextmanager
+def _refused(source: str, lacking: type[UserError] = MissingWeights) -> Iterator[None]:
+    """Errors about a backbone, its weights or stages as those of an option or recipe, ``lacking`` for its weights."""
+    from ..methods.backbones.registry import NoWeights
+
+    try:
+        yield
+    except ValueError as error:
+        kind = lacking if isinstance(error, NoWeights) else UserError
+        raise kind(f"{source}{first_line(error, 2 * LINE)}") from None
+
+
 @cache
 def named_backbone(name: str, weights: str | None, source: str) -> str:
     """Full name of a backbone that was asked for by an option or a recipe, the source."""
-    from ..methods.backbones.registry import NoWeights, full_name
+    from ..methods.backbones.registry import full_name
 
-    try:
+    with _refused(f"{source}: "):
         return full_name(name, weights)
-    except NoWeights as error:
-        raise MissingWeights(f"{source}: {error}") from None
-    except ValueError as error:
-        raise UserError(f"{source}: {error}") from None
 
 
 @cache
@@ -242,10 +250,8 @@ def _poolings(name: str, channels: int, size: tuple[int, int], source: str) -> t
     """Poolings of a backbone for images of a size: some networks read one size only."""
     from ..methods.backbones.registry import poolings_of
 
-    try:
+    with _refused(f"{source}: "):
         return poolings_of(name, channels, size)
-    except ValueError as error:
-        raise UserError(f"{source}: {first_line(error)}") from None
 
 
 def fitting_scorers(names: tuple[str, ...], method: Method, dim: int) -> tuple[str, ...]:
@@ -269,24 +275,20 @@ def fitting_scorers(names: tuple[str, ...], method: Method, dim: int) -> tuple[s
 
 def weights_hash(backbone: str, asked: str | None) -> str | None:
     """SHA-256 of the file that a backbone starts from; None for random weights."""
-    from ..methods.backbones.registry import NoWeights, find_weights
+    from ..methods.backbones.registry import find_weights
 
-    try:
+    with _refused(""):
         path = find_weights(backbone, asked)
-    except NoWeights as error:
-        raise MissingWeights(str(error)) from None
     return None if path is None else _file_hash(path)
 
 
 @cache
 def _check_weights(backbone: str, path: str, channels: int, image_size: int | None) -> None:
     """Refuse a file that does not contain the weights of a backbone."""
-    from ..methods.backbones.registry import NoWeights, build_backbone
+    from ..methods.backbones.registry import build_backbone
 
-    try:
+    with _refused("--weights: ", UserError):
         build_backbone(backbone, channels, Path(path), image_size=image_size)
-    except NoWeights as error:
-        raise UserError(f"--weights: {first_line(error)}") from None
 
 
 @cache
@@ -295,13 +297,10 @@ def _check_stage(backbone: str, stage: str, channels: int, image_size: int | Non
     import torch
 
     from ..methods.backbones.registry import build_backbone
-    from ..methods.backbones.stages import Cut, NoStage
+    from ..methods.backbones.stages import Cut
 
-    try:
-        with torch.device("meta"):
-            Cut(build_backbone(backbone, channels, pooling=pooling, image_size=image_size), stage)
-    except NoStage as error:
-        raise UserError(f"--set {TRAIN_FROM}: backbone {backbone}: {error}") from None
+    with _refused(f"--set {TRAIN_FROM}: backbone {backbone}: "), torch.device("meta"):
+        Cut(build_backbone(backbone, channels, pooling=pooling, image_size=image_size), stage)
 
 
 @cache

@@ -130,21 +130,8 @@ def test_images_of_every_mode_are_embedded_as_by_the_command(runs, dots, net, tm
         )
         image.save(tmp_path / "flat" / f"{i}.tif")
     out = tmp_path / "x.npz"
-    unit = net.place.name
-    arguments = [
-        "embed",
-        "--run",
-        unit,
-        "--images",
-        tmp_path / "flat",
-        "--out",
-        out,
-        "--results",
-        runs,
-        "--plugin",
-        dots,
-    ]
-    assert main([*map(str, arguments), "--device", "cpu"]) == 0
+    named = ("--run", net.place.name, "--images", tmp_path / "flat", "--out", out, "--results", runs, "--plugin", dots)
+    assert main(["embed", *map(str, named), "--device", "cpu"]) == 0
     wanted = read_embeddings(out)[0]["embeddings"]
     paths = sorted((tmp_path / "flat").iterdir())
     assert np.array_equal(net.embed(paths).mean, wanted)

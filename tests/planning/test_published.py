@@ -129,16 +129,15 @@ def test_without_published_settings_all_heads_share_one_base(site):
     assert plans[1].base.key == plans[2].base.key == plans[0].key
 
 
-def test_runs_of_the_scripts_pool_by_average_do_not_clip_and_do_not_rescale(site):
-    for plan in _scripts(site, ["nir", "proxy_anchor", "proxy_anchor_el_nivmf"]):
-        assert (plan.template.batches.pooling, plan.template.batches.calibrate) == ("avg", False)
-        assert plan.template.optim.grad_clip == 0
-
-
-def test_pers_runs_pool_by_average_and_maximum_clip_at_10_and_do_not_rescale(site):
-    for plan in _plans(site, ["cosface", "hib", "scf"], base="arcface"):
-        assert (plan.template.batches.pooling, plan.template.batches.calibrate) == ("avg_max", False)
-        assert plan.template.optim.grad_clip == 10
+def test_runs_pool_clip_and_leave_the_scale_as_the_public_code_of_each_paper(site):
+    scripts = _scripts(site, ["nir", "proxy_anchor", "proxy_anchor_el_nivmf"])
+    for plans, pooling, clip in (
+        (scripts, "avg", 0),
+        (_plans(site, ["cosface", "hib", "scf"], base="arcface"), "avg_max", 10),
+    ):
+        for template in (plan.template for plan in plans):
+            assert (template.batches.pooling, template.batches.calibrate) == (pooling, False)
+            assert template.optim.grad_clip == clip
 
 
 def test_double_pooling_of_nir_is_a_row_of_its_own(site):

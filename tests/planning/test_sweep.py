@@ -73,7 +73,3 @@ def test_a_base_is_swept_with_what_is_about_the_data():
 def test_a_sweep_that_makes_no_sense_is_refused(sweep, fixed, message):
     with pytest.raises(UserError, match=message):
         _plans(sweep=sweep, set=fixed)
-
-
-def test_no_sweep_is_one_run():
-    assert [plan.key for plan in _plans(sweep=())] == [plan.key for plan in _plans()]
