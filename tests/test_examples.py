@@ -80,3 +80,12 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path):
     assert int(verdicts) > 0
     assert shape == ["(3, 64) 3"]
     assert (tmp_path / "results/notebook/report/report.html").exists()
+
+
+@pytest.mark.slow
+def test_drawing_the_reliability_of_a_confidence(tmp_path):
+    asked = ("--method", "cosface", "--dataset", "ndigit_smoke", "--hparams", "default", "--seeds", "1")
+    _run(BENCH, "run", *asked, "--set", "optim.epochs=1", "--results", "runs", cwd=tmp_path)
+    text = _run(sys.executable, "-P", EXAMPLES / "reliability.py", "runs", cwd=tmp_path)
+    assert text.startswith("ndigit_smoke, cosface: 1200 queries")
+    assert (tmp_path / "reliability.png").exists()

@@ -9,7 +9,7 @@ import pandas as pd
 
 from ..errors import UserError, require_known
 from ..papers.items import every_item
-from ..report.exporters import check_tensorboard, write_optuna, write_tensorboard
+from ..report.exporters import write_optuna
 from ..report.frame import as_texts
 from ..report.render import write_documents
 from ..report.table import Document
@@ -20,10 +20,9 @@ from ..store.files import write_atomic
 
 PARQUET = "parquet"
 SIDE_BY_SIDE = "side_by_side"
-TRACKERS = {"optuna": write_optuna, "tensorboard": write_tensorboard}
-"""Writers of the files of other programs that show tuning and trainings."""
+OPTUNA = "optuna"
 
-OTHERS = (PARQUET, SIDE_BY_SIDE, *TRACKERS)
+OTHERS = (PARQUET, SIDE_BY_SIDE, OPTUNA)
 
 
 def check_extras(chosen: Sequence[str]) -> None:
@@ -32,8 +31,6 @@ def check_extras(chosen: Sequence[str]) -> None:
     require_known("extra table", chosen, [*OTHERS, *forms])
     if PARQUET in chosen:
         check_pyarrow()
-    if "tensorboard" in chosen:
-        check_tensorboard()
 
 
 def write_extras(
@@ -50,7 +47,7 @@ def write_extras(
             path = out / f"{stem}.parquet"
             write_atomic(path, frame.to_parquet(index=False, engine="pyarrow"))
             paths.append(path)
-    return [*paths, *(write(site.store, out) for name, write in TRACKERS.items() if name in chosen)]
+    return [*paths, *([write_optuna(site.store, out)] if OPTUNA in chosen else [])]
 
 
 def _documents(chosen: Sequence[str], site: Site, judged: Judged, reference: str) -> Iterator[Document]:

@@ -160,18 +160,17 @@ def report(
         list[str] | None,
         typer.Option(
             help="Draw these figures only, comma separated, or `all`: filter_out, risk_coverage, rank_intervals, cost,"
-            " confidence, tuning, importance, tuning_front, sweeps, convergence, pictures (which every report has),"
-            " filter_out_probability, spectra, reliability, norms, images, and, without any results, densities,"
-            " distances, normalisers.",
+            " confidence, tuning, sweeps, convergence, pictures (which every report has), spectra, norms, images, and,"
+            " without any results, densities, distances, normalisers.",
             metavar="NAME[,NAME]",
         ),
     ] = None,
     also: Annotated[
         list[str] | None,
         typer.Option(
-            help="Write these, too, comma separated: side_by_side (a LaTeX table for a paper), parquet (a copy of every table), optuna (a journal"
-            " of all tuning), tensorboard (events of all trainings), or a table of a paper to fill with these results,"
-            " such as per/table1 (`bench paper list`).",
+            help="Write these, too, comma separated: side_by_side (a LaTeX table for a paper), parquet (a copy of every"
+            " table), optuna (a journal of all tuning), or a table of a paper to fill with these results, such as"
+            " per/table1 (`bench paper list`).",
             metavar="NAME[,NAME]",
         ),
     ] = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -74,15 +74,13 @@ def _row(trained: Trained, contender: Contender, tests: list[TestRecord], studie
     every = {**tuned, **base, **own}
     joint = contender.ensemble == "seeds"  # its members are among the trainings that its tests count
     tuning = max(test.role.trainings - len(test.spec.train) * joint for test in tests)
-    gaps = [*_gaps_of_trainings(every.values()), *_gaps_of_tests(tests)]
     # Records of trials may be missing altogether, those of failed ones above all.
     lost = max(tuning - len(tuned), 0)
-    if lost:
-        gaps.insert(0, f"{lost} of {tuning} tuning trainings without a record")
+    gaps = [f"{lost} of {tuning} tuning trainings without a record"] * (lost > 0)
     records = [None] * lost + list(every.values())
-    measured = [record.environment.cost if record else None for record in records]
-    memory = [cost.peak_memory_mib if cost else None for cost in measured]
-    on_gpu = [cost.peak_gpu_memory_mib for cost in measured if cost and cost.peak_gpu_memory_mib is not None]
+    costs = [record.environment.cost if record else None for record in records]
+    memory = [cost.peak_memory_mib if cost else None for cost in costs]
+    on_gpu = [cost.peak_gpu_memory_mib for cost in costs if cost]
     return CostRow(
         contender=contender,
         seeds=len(tests),
@@ -90,12 +88,14 @@ def _row(trained: Trained, contender: Contender, tests: list[TestRecord], studie
         base=len(base),
         own=len(own),
         wall_seconds=_mean([_wall(record) for record in own.values()]),
-        cpu_seconds=_sum([cost.cpu_seconds if cost else None for cost in measured]),
-        gpu_seconds=_sum([_on_gpu(record) for record in records]),
+        cpu_seconds=_sum([cost.cpu_seconds if cost else None for cost in costs]),
+        gpu_seconds=_sum(
+            [0.0 if record and record.environment.device == "cpu" else _wall(record) for record in records]
+        ),
         peak_memory_mib=max((value for value in memory if value), default=None) if all(memory) else None,
-        peak_gpu_memory_mib=max(on_gpu, default=None),
+        peak_gpu_memory_mib=max((each for each in on_gpu if each is not None), default=None),
         ms_per_image=_mean([_ms_per_image(test) for test in tests]),
-        gaps="; ".join(gaps),
+        gaps="; ".join([*gaps, *_gaps(list(every.values()), tests)]),
     )
 
 
@@ -107,26 +107,19 @@ def _trainings(
     bases: Trainings = {}
     tuned: Trainings = {}
     for test in tests:
-        for unit in test.spec.train:
-            if unit in own:
-                continue
+        for unit in (unit for unit in test.spec.train if unit not in own):
             record = own[unit] = trained(test.trained_cell, unit)
-            if record is None:
-                continue
-            tuned |= _tuned_by(trained, record.spec, test.spec.trials, studies)
-            reference = record.spec.base
-            if reference is not None and reference.unit not in bases:
-                base = trained(test.trained_cell._replace(method=reference.method), reference.unit)
-                bases[reference.unit] = base
-                if base is not None:
-                    tuned |= _tuned_by(trained, base.spec, test.spec.trials, studies)
+            found, base = [record], record.spec.base if record else None
+            if base is not None and base.unit not in bases:
+                bases[base.unit] = trained(test.trained_cell._replace(method=base.method), base.unit)
+                found.append(bases[base.unit])
+            for each in (each for each in found if each is not None and test.spec.trials):
+                tuned |= _tuned_by(trained, each.spec, test.spec.trials, studies)
     return own, bases, tuned
 
 
 def _tuned_by(trained: Trained, spec: TrainSpec, trials: int, studies: Studies) -> Trainings:
     """Trainings of the study that chose the setting of a training, if there was one."""
-    if not trials:
-        return {}
     found: Trainings = {}
     for study, every in studies.get(spec.cell, ()):
         # A study may have gone on for another command, and one without ranges has one trial.
@@ -153,37 +146,25 @@ def _has(spec: TrainSpec, trial: TrialRecord) -> bool:
     return all(groups[group].get(key) == trial.params[name] for name, group, key in names)
 
 
-def _gaps_of_trainings(records: Collection[TrainRecord | None]) -> Iterator[str]:
-    found = [record for record in records if record is not None]
-    costs = [record.environment.cost for record in found]
+def _gaps(records: Sequence[TrainRecord | None], tests: Sequence[TestRecord]) -> Iterator[str]:
+    costs = [record.environment.cost for record in records if record is not None]
     counts = {
-        "without a record": len(records) - len(found),
+        "without a record": records.count(None),
         "made before cost was recorded": costs.count(None),
         "resumed, whose time is that of the last process": sum(bool(cost and cost.resumed) for cost in costs),
         "whose memory the system does not tell": sum(bool(cost and not cost.peak_memory_mib) for cost in costs),
     }
     yield from (f"{count} of {len(records)} trainings {what}" for what, count in counts.items() if count)
-
-
-def _gaps_of_tests(tests: Sequence[TestRecord]) -> Iterator[str]:
-    seeds: dict[str, list[int]] = {}
-    for test in tests:
-        cost = test.environment.cost
-        if cost is None:
-            seeds.setdefault("tests made before cost was recorded", []).append(test.columns.seed)
-        elif cost.ms_per_image is None:
-            seeds.setdefault("too few test images to time", []).append(test.columns.seed)
-    yield from (f"{what}: {seeds_text(those)}" for what, those in seeds.items())
+    untimed = [test for test in tests if _ms_per_image(test) is None]
+    reasons = ("too few test images to time", "tests made before cost was recorded")
+    for reason, own in grouped(untimed, lambda test: reasons[test.environment.cost is None]).items():
+        yield f"{reason}: {seeds_text([test.columns.seed for test in own])}"
 
 
 def _wall(record: TrainRecord | None) -> float | None:
     if record is None or (record.environment.cost and record.environment.cost.resumed):
         return None
     return record.environment.seconds
-
-
-def _on_gpu(record: TrainRecord | None) -> float | None:
-    return 0.0 if record is not None and record.environment.device == "cpu" else _wall(record)
 
 
 def _ms_per_image(test: TestRecord) -> float | None:

@@ -65,15 +65,14 @@ def kept_queries(tests: Iterable[TestRecord], store: Store) -> pd.DataFrame:
             found = find_arrays(record, store).queries
         except UnitFailed:
             continue
-        dataset = record.columns.dataset
+        about = {name: getattr(record.columns, name) for name in ("dataset", "method", "seed")}
         for path, _ in found.values():
             for split, view in views_of_queries(record, path).items():
                 if view.held_out:
                     continue
                 of_scorers = {scorer: view.kept(scorer) for scorer in view.scorers}
                 table = query_frame(view.ids, view.labels.tolist(), view.queries, view.confidences, of_scorers)
-                name, seed = record.columns.method, record.columns.seed
-                tables.append(table.assign(dataset=dataset, method=name, seed=seed, unit=record.unit, split=split))
+                tables.append(table.assign(**about, unit=record.unit, split=split))
     if not tables:
         return pd.DataFrame()
     frame = pd.concat(tables, ignore_index=True)

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from rich.console import Console
 
 from ..errors import printable
 from ..protocols.rows import RERANKED
-from ..store.specs import split_pinned
 from .compare import OUTCOMES, Comparison
 from .comparison import ALONE, COLUMNS, ComparisonRow, Part, Rows, metric_column, parts
-from .contender import COMMON, TUNING, distinct_labels
+from .contender import COMMON, PINNED, TUNING, distinct_labels
 from .questions import IMAGES, USES
 from .render import fits, print_table
 from .seeds import ComparedColumn, compared
 from .splits import MEAN
-from .table import GAP, Cell, Column, Table, cells_table, grouped, headings, label, table_of
-from .views import SIDES, split_document, systems_of
+from .table import GAP, Column, Table, cells_table, grouped, headings, interval, label, table_of
+from .views import split_document, systems_of
 
 if TYPE_CHECKING:
     from .write import Judged
@@ -61,43 +59,27 @@ def _comparison_table(part: Part, console: Console) -> Table:
     ]
     # What all rows share is said once, in the title: the table has to fit 80 columns.
     common = table_of(COLUMNS, rows, "", place="terminal").shared(("rank",))
-    ranked = any(row.rank.interval is not None for row in rows)
-    pinned, texts = split_pinned([row.contender.pinned for row in rows])
-    own_pinned = {row.contender: text for row, text in zip(rows, texts)}
-    backbones = {row.contender.backbone for row in rows}
-    backbone = backbones.pop() if len(backbones) == 1 and "network" not in common else ""
-    changed: dict[str, Column[ComparisonRow]] = {"pinned": _shown("pinned", lambda row: own_pinned[row.contender])}
-    if backbone:
-        changed["network"] = _shown("dim", lambda row: row.contender.network.removeprefix(f"{backbone}/"))
-    labels = [
-        changed.get(column.title, column)
-        for column in COLUMNS
-        if column.label and column.title not in common and (ranked or column.title != "rank")
-    ]
-    columns = [_shown("method", lambda row: row.marked), *labels, *values]
-    title = "\n".join([_title(part, common, backbone, pinned), *map(printable, part.against)])
-    return table_of(columns, rows, title, place="terminal")
+    left_out = set(common) if _is_ranked(part) else {*common, "rank"}
+    labels = [column for column in COLUMNS if column.label and column.title not in left_out]
+    name: Column[ComparisonRow] = label("method", lambda row: row.marked, places=("terminal",))
+    seeds = common.get("seeds", "")
+    title = f"{part.title}: mean ± SD over {seeds}{' ' * bool(seeds)}seed{'s' * (seeds != '1')}"
+    told = [] if part.budget not in ("", ALONE) else [common.get(TUNING.title, "")]
+    lines = [", ".join(filter(None, [title, *told])), common.get(PINNED.title, ""), *part.against]
+    title = "\n".join(printable(line) for line in lines if line not in ("", GAP))
+    return table_of([name, *labels, *values], rows, title, place="terminal")
 
 
-def _shown(title: str, text: Callable[[ComparisonRow], str]) -> Column[ComparisonRow]:
-    return label(title, text, places=("terminal",))
+def _is_ranked(part: Part) -> bool:
+    return any(row.rank.interval is not None for row in part.rows)
 
 
 def _notes(part: Part, fit: bool) -> list[str]:
     if len(part.rows) < 2:
         return part.remarks
-    ranked = any(row.rank.interval is not None for row in part.rows)
     meaning = "by MAP@R, 95 % interval over paired seeds" if fit else "in comparison.md, this terminal is too narrow"
-    notes = {"rank": meaning if ranked else "", "no rank": part.unranked, "unequal budget": part.unequal}
+    notes = {"rank": meaning * _is_ranked(part), "no rank": part.unranked, "unequal budget": part.unequal}
     return [*part.remarks, *(f"{name}: {text}" for name, text in notes.items() if text)]
-
-
-def _title(part: Part, common: Mapping[str, str], backbone: str, pinned: str) -> str:
-    seeds = "seeds" if "seeds" not in common else f"{common['seeds']} seed{'s' * (common['seeds'] != '1')}"
-    title = f"{printable(part.title)}: mean ± SD over {seeds}"
-    title += f", {common[TUNING.title]}" if TUNING.title in common and part.budget in ("", ALONE) else ""
-    title += f", {printable(backbone)}" if backbone else ""
-    return title + (f"\n{printable(pinned)}" if pinned else "")
 
 
 def print_answers(found: Iterable[Comparison], console: Console) -> None:
@@ -113,8 +95,10 @@ def print_answers(found: Iterable[Comparison], console: Console) -> None:
         lines = [f"{dataset}: better with its own confidence than {plain} with a free one? (AUGRC)"]
         for (use, split), own in grouped(of_dataset, lambda row: (row.use, row.column.split)).items():
             said = grouped(own, lambda row: (OUTCOMES.index(row.outcome), _outcome(row)))
-            texts = (f"{said_of}: {', '.join(_gained(names[row.contender], row) for row in said[place, said_of])}"
-                     for place, said_of in sorted(said))  # fmt: skip
+            texts = (
+                f"{of}: {', '.join(_gained(names[row.contender], row) for row in said[at, of])}"
+                for at, of in sorted(said)
+            )
             lines.append(f"{USES[use]}, {IMAGES[split]}: {'; '.join(texts)}")
         for line in (*lines, ""):
             console.print(printable(line), markup=False, highlight=False)
@@ -134,56 +118,28 @@ def print_paired(differences: pd.DataFrame, console: Console) -> None:
     columns = [each for each in compared() if each.brief and (console.width >= NARROW or not each.wide)]
     for (protocol, preset, dataset, ensemble), rows in differences.groupby(list(COMMON), sort=False):
         place = ", ".join(str(name) for name in (protocol, preset, ensemble) if name)
-        where = printable(f"{dataset} ({place})")
-        title = f"{where}: other - first\nmean over paired seeds [95 % t-interval]"
-        table = _paired_table(title, rows, columns, between=" ")
-        if not fits(table, console):
-            table = _paired_table(title, rows, columns, between="\n")
-        print_table(replace(table, notes=tuple(_paired_notes(rows))), console)
+        title = f"{printable(f'{dataset} ({place})')}: other - first, mean over paired seeds [95 % t-interval]"
+        lines = [
+            _difference(line, rows, column)
+            for line in rows.to_dict("records")
+            for column in columns
+            if (line["metric"], line["split"]) == (column.metric, column.split)
+            and line["variant"] in (column.variant, RERANKED * column.reranked)
+        ]
+        left_out = "; ".join(text for text in rows["left_out"].unique() if text)
+        notes = ["verdict on the other, p adjusted by Holm's method; equivalent: inside the region"]
+        notes += ["intervals are not adjusted", *([f"left out: {left_out}"] if left_out else [])]
+        titles = headings("other", "first", "metric", "difference", "verdict", "seeds", labels=2)
+        print_table(cells_table(title, titles, lines, notes=tuple(notes)), console)
 
 
-def _paired_table(title: str, rows: pd.DataFrame, columns: Sequence[ComparedColumn], between: str) -> Table:
-    """Table of differences, with some space or a new line between the ends of an interval."""
-    lines: list[list[Cell | str]] = []
-    for _, pair in rows.groupby(list(SIDES), sort=False):
-        # One above the other, so that both names fit next to the numbers.
-        names = "\n- ".join(_side(pair, rows, side) for side in ("other", "first"))
-        values = [Cell(_difference(pair, column, between)) for column in columns]
-        lines.append([Cell(names), *values, str(int(pair["seeds"].max()))])
-    return cells_table(
-        title, headings("other\n- first", *(textwrap.fill(column.title, 14) for column in columns), "seeds"), lines
-    )
-
-
-def _paired_notes(rows: pd.DataFrame) -> list[str]:
-    notes = ["verdict on the other, p adjusted by Holm's method; equivalent: inside the region"]
-    notes.append("intervals are not adjusted")
-    left_out = "; ".join(text for text in rows["left_out"].unique() if text)
-    return [*notes, *([f"left out: {left_out}"] if left_out else [])]
-
-
-def _side(pair: pd.DataFrame, rows: pd.DataFrame, side: str) -> str:
-    """Name of a side, with its tuning if the table has the method at several."""
-    name, tuning = pair[side].iloc[0], pair[f"{side}_tuning"].iloc[0]
-    several = rows[rows[side] == name][f"{side}_tuning"].nunique() > 1
-    return printable(f"{name}, {tuning}" if several else str(name))
-
-
-def _difference(pair: pd.DataFrame, column: ComparedColumn, between: str) -> str:
-    variants = [column.variant, *([RERANKED] if column.reranked else [])]
-    chosen = pair[(pair["metric"] == column.metric) & (pair["split"] == column.split) & pair["variant"].isin(variants)]
-    if chosen.empty:
-        return GAP
-    line = chosen.iloc[0]
-    mean, low, high = (
-        column.text(float(line[key]), "+", brief=True) for key in ("difference_mean", "ci95_low", "ci95_high")
-    )
-    ends = "" if low == GAP else f"\n[{low},{between}{high}]"
-    return f"{mean}{ends}\n{_verdict(str(line['verdict']), float(line['p_holm']))}"
-
-
-def _verdict(text: str, p: float) -> str:
-    """The verdict, with its p-value if one method is better."""
-    if text not in ("better", "worse"):
-        return text
-    return f"{text} {'<.001' if p < 0.001 else f'{p:.3f}'[1:]}"
+def _difference(line: Mapping[Hashable, Any], rows: pd.DataFrame, column: ComparedColumn) -> list[str]:
+    """Cells of a difference; a method has its tuning with its name if the table has it at several."""
+    names = []
+    for side in ("other", "first"):
+        several = rows[rows[side] == line[side]][f"{side}_tuning"].nunique() > 1
+        names.append(f"{line[side]}, {line[f'{side}_tuning']}" if several else line[side])
+    ends = (column.text(line[key], "+", brief=True) for key in ("difference_mean", "ci95_low", "ci95_high"))
+    verdict, p = line["verdict"], line["p_holm"]
+    verdict += f" {'<.001' if p < 0.001 else f'{p:.3f}'[1:]}" if verdict in ("better", "worse") else ""
+    return [*names, column.title, interval(*ends), verdict, str(line["seeds"])]

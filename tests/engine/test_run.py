@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -172,6 +173,84 @@ def test_losing_trials_keep_their_records_but_not_their_weights(tiny_run):
         folder = tiny_run / "reality_check" / "ndigit_smoke" / method
         assert sum((folder / f"train-{u}" / "weights.safetensors").exists() for u in units) == 1
         assert all((folder / f"train-{u}" / "record.json").exists() for u in units)
+
+
+def test_tables_and_figures_are_written(tiny_run):
+    names = {p.name for p in (tiny_run / "report").iterdir()}
+    for stem in ("filter_out_ndigit_smoke_crop", "filter_out_ndigit_smoke_clean", "confidence_crop_ndigit_smoke",
+                 "tuning_ndigit_smoke"):  # fmt: skip
+        assert {f"{stem}.png", f"{stem}.svg"} <= names
+    assert {
+        "comparison.csv",
+        "comparison.md",
+        "comparison.tex",
+        "confidences.csv",
+        "paired_with_base.csv",
+        "verdicts.csv",
+        "verdicts.md",
+    } <= names
+
+
+@pytest.mark.slow
+def test_figures_are_drawn_by_name(tiny_run, tmp_path, cli):
+    out = tmp_path / "out"
+    written = {Path(name).name for name in cli.json("report", "--results", tiny_run, "--figures", "all", "--out", out)}
+    assert written == {path.name for path in out.iterdir()}
+    stems = {Path(name).stem for name in written}
+    data = ("spectra", "norms", "images", "convergence", "confidence_crop", "tuning")
+    assert {"densities", "normalisers", "distances", *(f"{name}_ndigit_smoke" for name in data)} <= stems
+    assert {"norms_ndigit_smoke_by_reference", "risk_coverage_ndigit_smoke_crop"} <= stems
+    figures = {f"{stem}.{kind}" for stem in stems - {"report"} for kind in ("png", "svg", "csv")}
+    assert written == {*figures, "report.html"}
+    # The answers by which norms are split are those that the battery counted.
+    norms = pd.read_csv(out / "norms_ndigit_smoke.csv")
+    tidy = pd.read_csv(tiny_run / "metrics.csv", keep_default_na=False)
+    recall = tidy[(tidy["metric"] == "recall_at_1") & (tidy["split"] == "test") & (tidy["scorer"] == "cosine")]
+    recall = recall[recall["variant"] == ""].set_index(["method", "seed"])["value"].astype(float)
+    for key, rows in norms.groupby(["method", "seed"]):
+        assert rows["right"].mean() == pytest.approx(recall[key])
+
+
+@pytest.mark.slow
+def test_figures_that_need_no_results_need_no_folder(tmp_path, inside):
+    done = inside("report", "--figures", "densities", check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "name a folder for the figures with --out" in done.stderr
+    assert not (tmp_path / "results").exists()
+    assert {Path(name).name for name in inside.json("report", "--figures", "distances", "--out", "here")} == {
+        "distances.png",
+        "distances.svg",
+        "distances.csv",
+    }
+    done = inside("report", "--figures", "density", check=False)
+    assert done.returncode == 2
+    assert "did you mean 'densities'?" in done.stderr
+
+
+def test_the_comparison_says_what_the_tidy_table_says(tiny_run, frame):
+    table = pd.read_csv(tiny_run / "report" / "comparison.csv", keep_default_na=False)
+    for _, line in table.iterrows():
+        mine = frame[(frame["method"] == line["method"]) & (frame["split"] == "test") & (frame["metric"] == "map_at_r")]
+        mine = mine[mine["scorer"] == ("mls" if line["method"] == "pfe" else "cosine")]["value"]
+        assert len(mine) == 2
+        assert line["test_map_at_r_mean"] == pytest.approx(mine.mean())
+        assert line["test_map_at_r_sd"] == pytest.approx(mine.std(ddof=1))
+    best = table.loc[table["test_map_at_r_mean"].idxmax()]
+    label = f"{100 * best['test_map_at_r_mean']:.2f} ± {100 * best['test_map_at_r_sd']:.2f}"
+    assert f"**{label}**" in (tiny_run / "report" / "comparison.md").read_text()
+    assert table.set_index("method").loc["pfe", "trainings"] == 6
+
+
+@pytest.mark.slow
+def test_a_report_of_the_same_records_has_the_same_bytes(tiny_run, tmp_path, inside):
+    """As the run wrote it, in a process of its own with another order of its sets."""
+    out, before, table = tmp_path / "out", tiny_run / "report", (tiny_run / "metrics.csv").read_bytes()
+    written = inside.json("report", "--results", tiny_run, "--out", out)
+    assert len(written) == len(list(out.iterdir()))
+    assert {path.name for path in out.iterdir()} == {path.name for path in before.iterdir()}
+    for path in before.iterdir():
+        assert path.read_bytes() == (out / path.name).read_bytes(), path.name
+    assert (tiny_run / "metrics.csv").read_bytes() == table
 
 
 def test_status_counts_what_is_there(tiny_run, inside):

@@ -1,18 +1,9 @@
-"""Files of other programs: Optuna and TensorBoard read back what the records have."""
+"""The file of another program: Optuna reads back what the records have."""
 
 import optuna
-import pytest
-from bench.commands import extra_tables
-from bench.commands.extra_tables import check_extras, write_extras
 from bench.engine.tuning import choose
-from bench.errors import UserError
-from bench.report import exporters
 from bench.report.exporters import write_optuna
-from bench.report.frame import collect
-from bench.report.write import Judged
-from bench.site import Site
 from bench.store.folder import Store
-from bench.store.records import Epoch
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
@@ -63,35 +54,3 @@ def test_a_study_for_both_has_two_objectives(tmp_path, monkeypatch):
     study = _loaded(write_optuna(Store(tmp_path), tmp_path / "out"), record)
     wanted = [[trial.val_map_at_r, trial.val_confidence_auroc] for trial in trials]
     assert [trial.values for trial in study.trials] == wanted
-
-
-def test_events_are_the_history_of_every_training(tmp_path, monkeypatch):
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    _drive(tmp_path, [Fake()], monkeypatch, methods=("cosface",), hparams="default", seeds=2)
-    store = Store(tmp_path)
-    results = collect(store)
-    for record in list(store.trainings()):
-        history = tuple(Epoch(epoch=n, loss=3.0 / n, val_map_at_r=0.1 * n) for n in (1, 2, 3))
-        store.write(record.model_copy(update={"history": history}))
-    for _ in range(2):
-        judged = Judged(store, results)
-        paths = write_extras(["tensorboard"], Site(results=str(tmp_path)), judged, tmp_path / "out", [])
-    assert paths == [tmp_path / "out" / "tensorboard"]
-    records = list(store.trainings())
-    assert len(records) == 2
-    for record in records:
-        events = EventAccumulator(str(paths[0] / "ndigit_smoke" / "cosface" / f"train-{record.unit}")).Reload()
-        found = [(event.step, event.value) for event in events.Scalars("val_map_at_r")]
-        wanted = [(epoch.epoch, pytest.approx(epoch.val_map_at_r, rel=1e-6)) for epoch in record.history]
-        assert found == wanted
-        assert [event.value for event in events.Scalars("loss")] == [3.0, 1.5, 1.0]
-        assert "val_loss" not in events.Tags()["scalars"]
-
-
-def test_without_tensorboard_the_extra_is_named_before_anything_is_written(monkeypatch):
-    monkeypatch.setattr(exporters, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"pip install 'probembed\[tensorboard\]'"):
-        check_extras(["tensorboard"])
-    assert set(extra_tables.OTHERS) == {"bootstrap", "parquet", "side_by_side", "optuna", "tensorboard"}

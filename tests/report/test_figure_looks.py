@@ -13,15 +13,13 @@ import torch
 from bench.datasets.array_images import ArrayImages
 from bench.methods.distributions.arrays import from_arrays
 from bench.protocols.confidence import risk_coverage
-from bench.protocols.ranking import agreeing
 from bench.registry import Registry
-from bench.report.figures import comparison, images, reliability, training
-from bench.report.figures.curves import MOST_LINES, MOST_PANELS, Curve, contender_figure
-from bench.report.figures.filter_out import curve_points, filter_out_figure, risk_figure, risk_table
+from bench.report.figures import comparison, filter_out, images
+from bench.report.figures.curves import MOST_CURVES, MOST_PANELS, Curve, contender_figure
+from bench.report.figures.filter_out import risk_figure, risk_table
 from bench.report.figures.registry import kinds_of, write_kinds
 from bench.report.figures.style import PALETTE, SLOTS, figure_style, look_at, look_of, looks
 from bench.report.figures.tested import TestedModel
-from bench.report.figures.tuning import FEWEST, importance_table
 from bench.store.records import COLUMNS
 from bench.store.specs import Pinned
 from matplotlib.collections import LineCollection
@@ -91,37 +89,40 @@ def test_settings_of_a_method_differ_in_line_and_fill():
 # Many methods
 
 
+def _source(merged):
+    return SimpleNamespace(datasets=("d",), results=SimpleNamespace(tests=(), merged=merged))
+
+
+def _filter_out(merged):
+    (drawing,) = filter_out.draw(_source(merged), "d", pytest.fail)
+    return drawing.figure
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 4, 26])
 def test_no_panel_has_more_than_a_few_coloured_lines(count):
     merged, line = _merged(METHODS[:count], seeds=1), np.arange(3.0)
+    curves = [Curve(name, look_of(name), line, line + i) for i, name in enumerate(METHODS[:count])]
     with figure_style():
-        drawn = [
-            filter_out_figure(curve_points(merged, "d", "test"), "d"),
-            risk_figure(risk_table(merged, "d", "test"), "d"),
-            contender_figure(
-                [Curve(name, look_of(name), line, line + i) for i, name in enumerate(METHODS[:count])],
-                x="x", y="y", title="t",
-            ),
-        ]  # fmt: skip
-    for figure in drawn:
+        retrieval, risk = _filter_out(merged), risk_figure(risk_table(merged, "d", "test"), "d")
+        alone = contender_figure(curves, x="x", y="y", title="t")
+    for figure in (retrieval, risk, alone):
         for axis in (axis for axis in figure.axes if axis.get_visible()):
-            assert 0 < len(_coloured(axis)) <= MOST_LINES
+            assert 0 < len(_coloured(axis)) <= 2 * MOST_CURVES
             grey = sum(len(each.get_segments()) for each in axis.collections if isinstance(each, LineCollection))
-            named = [line for line in _coloured(axis) if not line.get_label().startswith("_")]
-            # Few contenders have panels of their own in the figure of risk, without the others behind them.
-            assert grey + len(named) == (1 if figure is drawn[1] and count <= 4 else count)
-    retrieval, risk, _ = drawn
-    panels = [len([axis for axis in figure.axes if axis.get_visible()]) for figure in drawn]
+            # A panel of risk is of one contender, and has the others behind it unless they are few.
+            own = [line for line in _coloured(axis) if not line.get_label().startswith("_")]
+            assert grey == (count - len(own) if figure is not risk else count - 1 if count > 4 else 0)
+    panels = [len([axis for axis in figure.axes if axis.get_visible()]) for figure in (retrieval, risk, alone)]
     assert panels == [4, count, 1 if count <= 6 else 26]
-    named = ("the 4 with the highest mean MAP@R" in retrieval.get_suptitle(), "all others" in risk.get_suptitle())
+    named = ("the 4 with the highest mean" in retrieval.get_suptitle(), "all others" in risk.get_suptitle())
     assert named == ((True, True) if count == 26 else (False, False))
 
 
 @pytest.mark.slow
 def test_the_best_are_coloured_and_the_rest_counted():
     with figure_style():
-        figure = filter_out_figure(curve_points(_merged(METHODS), "d", "test"), "d")
+        figure = _filter_out(_merged(METHODS))
     texts = [text.get_text() for text in figure.legends[0].get_texts()]
     assert texts == [*(f"{name} [method]" for name in METHODS[-4:]), "22 others"]
 
@@ -170,38 +171,11 @@ def test_rank_intervals_of_two_budgets_have_a_part_each():
     rows = table[table["metric"] == "map_at_r"]
     assert rows["budget"].str.startswith("tuned, 50 trials").tolist() == 2 * [True] + 3 * [False]
     assert rows["rank"].tolist() == [2.0, 1.0, 3.0, 2.0, 1.0]
-    assert "budget" not in comparison.rank_table(merged)
+    assert set(comparison.rank_table(merged)["budget"]) == {""}
     found = dict(enumerate(looks([str(place) for place in range(5)])))
     axis = comparison.rank_figure(table, found, "d").axes[0]
     names = [text.get_text() for text in axis.get_yticklabels()]
     assert [name.endswith(":") for name in names] == [True, False, False, True, False, False, False]
-
-
-def test_the_cost_front_has_what_nothing_cheaper_beats():
-    points = np.random.default_rng(0).integers(0, 8, (40, 2)).astype(float)
-    points[3] = np.nan
-    front = training.on_cost_front(points)
-    whole = points[np.isfinite(points).all(1)]
-    for place, (price, value) in enumerate(points):
-        beaten = ((whole[:, 0] <= price) & (whole[:, 1] > value)).any() or (
-            (whole[:, 0] < price) & (whole[:, 1] >= value)
-        ).any()
-        if np.isfinite(price):
-            same = [other for other in front if (points[other] == points[place]).all()]
-            assert bool(same) == (not beaten)
-
-
-def test_a_calibration_on_other_classes_never_sees_the_answers_it_is_judged_by():
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.arange(40).repeat_interleave(20)
-    confidence = torch.rand(800, generator=generator)
-    right = (torch.rand(800, generator=generator) < confidence).double()
-    p = reliability.crossed_probability(confidence, right, labels)
-    np.testing.assert_allclose(p, confidence, atol=0.2)
-    even = labels % 2 == 0
-    changed = reliability.crossed_probability(confidence, torch.where(even, 1 - right, right), labels)
-    assert torch.equal(changed[even], p[even])  # fitted on the odd classes alone
-    assert not torch.equal(changed[~even], p[~even])
 
 
 def _model():
@@ -253,50 +227,9 @@ def test_the_worst_mistakes_are_the_most_confident_wrong_queries_with_their_neig
     assert len([axis for axis in figure.axes if axis.get_images()]) == len(table)
 
 
-def test_bins_of_reliability_hold_every_query_once(model):
-    table = reliability.reliability_table(model)
-    assert table.groupby("confidence")["queries"].sum().to_dict() == {"margin": 48, "method": 48}
-    own = table[table["confidence"] == "method"]
-    shares = (own["queries"] * own["right"]).sum() / 48
-    assert shares == pytest.approx(float(model.right.mean()))
-    gap = (own["queries"] * (own["right"] - own["probability"]).abs()).sum() / 48
-    assert own["ece"].iloc[0] == pytest.approx(gap)
-    assert model.ranking.answers.k == agreeing(model.labels)
-
-
-def _study(space, trials):
-    ranges = {name: SimpleNamespace(low=low, high=high, log=False, type="float") for name, (low, high) in space.items()}
-    selection = SimpleNamespace(metric="map_at_r")
-    template = SimpleNamespace(method="m", selection=selection)
-    spec = SimpleNamespace(space=ranges, tune_for="retrieval", template=template)
-    return SimpleNamespace(unit="u", spec=spec), trials
-
-
-def test_a_parameter_that_alone_matters_is_the_most_important_and_again():
-    generator = np.random.default_rng(0)
-    trials = []
-    for number, (a, b) in enumerate(generator.random((24, 2))):
-        trials.append(SimpleNamespace(number=number, params={"optim.a": a, "optim.b": b}, value=float(a)))
-    trials.append(SimpleNamespace(number=24, params={"optim.a": 0.1, "optim.b": 0.1}, value=None))  # failed
-    for trial in trials:
-        trial.val_map_at_r = trial.val_confidence_auroc = None
-    study, trials = _study({"optim.a": (0, 1), "optim.b": (0, 1)}, trials)
-    table = importance_table(study, trials)
-    assert table["parameter"].tolist() == ["optim.a", "optim.b"]
-    assert table["importance"].iloc[0] > 0.9
-    assert table["importance"].sum() == pytest.approx(1)
-    assert set(table["trials"]) == {24}
-    pd.testing.assert_frame_equal(table, importance_table(study, trials))
-    assert importance_table(study, trials[: FEWEST - 1]).empty
-    for trial in trials[:24]:
-        trial.value = 0.5
-    assert importance_table(study, trials).empty  # all the same: nothing to explain
-
-
 @pytest.mark.slow
 def test_figures_of_many_methods_are_the_same_bytes_again(tmp_path):
-    merged = _merged(METHODS[:5])
-    source = SimpleNamespace(datasets=("d",), results=SimpleNamespace(tests=(), merged=merged))
+    source = _source(_merged(METHODS[:5]))
     kinds = kinds_of(["risk_coverage", "rank_intervals"])
     notes = []
     first, again = (write_kinds(kinds, source, tmp_path / name, notes.append) for name in ("first", "again"))
@@ -307,9 +240,7 @@ def test_figures_of_many_methods_are_the_same_bytes_again(tmp_path):
 
 def test_what_cannot_be_ranked_or_covered_is_said(tmp_path):
     merged = _merged(METHODS[:1])
-    source = SimpleNamespace(
-        datasets=("d",), results=SimpleNamespace(tests=(), merged=merged[merged["fraction"].isna()])
-    )
+    source = _source(merged[merged["fraction"].isna()])
     notes = []
     assert not write_kinds(kinds_of(["risk_coverage", "rank_intervals"]), source, tmp_path, notes.append)
     text = "\n".join(notes)
@@ -340,45 +271,3 @@ def test_hues_are_told_apart_with_deuteranopia():
     seen = [_lab(name, DEUTERANOPIA) for name in PALETTE]
     apart = [float(np.linalg.norm(a - b)) for i, a in enumerate(seen) for b in seen[:i]]
     assert min(apart) > 10  # a difference of 2.3 is just noticeable
-
-
-def _source(*models):
-    return SimpleNamespace(datasets=("d",), site=None, models=lambda dataset, note: iter(models))
-
-
-def test_reliability_is_that_of_the_methods_own_scorer(model):
-    (drawing,) = reliability.draw(_source(model), "d", pytest.fail)
-    means = model.distribution.mean
-    near = -torch.cdist(means, means)
-    near.fill_diagonal_(-torch.inf)
-    right = (model.labels[near.argmax(1)] == model.labels).double()
-    assert not torch.equal(right, model.right)  # by the cosine
-    own = drawing.frame[drawing.frame["confidence"] == "method"]
-    assert (own["queries"] * own["right"]).sum() == pytest.approx(float(right.sum()))
-
-
-def test_reliability_pools_the_queries_of_all_seeds(model):
-    second = _model()
-    second.record.columns.seed = 1
-    second.confidence["method"] = 1 - second.confidence["method"] ** 2
-    (drawing,) = reliability.draw(_source(model, second), "d", pytest.fail)
-    table = drawing.frame
-    assert table.groupby(["confidence", "seed"])["queries"].sum().tolist() == [48] * 4
-    pooled = reliability.pooled(table)
-    assert pooled.groupby("confidence")["queries"].sum().to_dict() == {"margin": 96, "method": 96}
-    for (name, place), rows in table.groupby(["confidence", "bin"]):
-        (bin,) = pooled[(pooled["confidence"] == name) & (pooled["bin"] == place)].to_dict("records")
-        weights = rows["queries"]
-        assert bin["right"] == pytest.approx(np.average(rows["right"], weights=weights))
-        assert bin["probability"] == pytest.approx(np.average(rows["probability"], weights=weights))
-        assert bin["ece"] == pytest.approx(table[table["confidence"] == name].groupby("seed")["ece"].first().mean())
-    assert "queries of 2 seeds pooled, ECE: mean over seeds" in " ".join(drawing.figure.get_suptitle().split())
-
-
-def test_a_scorer_whose_trained_parameters_are_missing_is_named(model, monkeypatch):
-    monkeypatch.setattr(reliability, "get_scorer", lambda name: SimpleNamespace(options=("scale",)))
-    monkeypatch.setattr(reliability, "trained_options", lambda *_: {})
-    model.record.trained_cell, model.record.spec = None, SimpleNamespace(train=("t",))
-    notes = []
-    assert list(reliability.draw(_source(model), "d", notes.append)) == []
-    assert notes == ["d, m, seed 0: the trained parameters of its scorer l2 are not there"]

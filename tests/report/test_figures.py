@@ -17,7 +17,6 @@ from bench.errors import UnknownName
 from bench.protocols.embeddings import row
 from bench.protocols.structure import spectral_decay
 from bench.report.figures import embeddings, images, theory, training
-from bench.report.figures.filter_out import probability_rows
 from bench.report.figures.registry import FIGURES, draw_kind, kinds_of, write_automatic, write_kinds
 from bench.report.figures.source import Source
 from bench.report.figures.style import PALETTE, figure_style
@@ -215,7 +214,7 @@ def _arrays(seed, roles=False):
     return arrays
 
 
-def _test(store, method, seed, probabilistic, arrays, unit=None, train="train", reranked=False):
+def _test(store, method, seed, probabilistic, arrays, unit=None, train="train"):
     cell = Cell("p", "tiny", method)
     unit = unit or f"{method}{seed}"
     folder = store.unit_dir(cell, "test", unit)
@@ -235,8 +234,8 @@ def _test(store, method, seed, probabilistic, arrays, unit=None, train="train", 
     role = {"primary_scorer": "cosine", "default_confidence": own, "probabilistic": probabilistic, "trainings": 0}
     rows = []
     for split in ("test", "test_crop"):
-        for confidence in ("norm", "method", "random", "oracle", "max_probability"):
-            for variant in ("query_only", "query_and_gallery", *(["reranked"] if reranked else [])):
+        for confidence in ("norm", "method", "random", "oracle"):
+            for variant in ("query_only", "query_and_gallery"):
                 for metric in ("filter_out_map_at_r", "filter_out_recall_at_1"):
                     for fraction in (0.0, 0.5):
                         keys = {"scorer": "cosine", "confidence": confidence, "variant": variant}
@@ -410,14 +409,13 @@ def test_a_sheet_shows_the_pixels_of_its_images(source):
 
 def test_intervals_over_seeds_are_students(source):
     table = training.convergence_table(source, "tiny", _raise)
-    summary = training.convergence_summary(table)
-    rows = summary[summary["label"] == "plain, default"].set_index("epoch")
+    rows = table[(table["label"] == "plain, default") & (table["seed"] == 1)].set_index("epoch")
     assert rows["seeds"].tolist() == [2, 2, 2, 1]  # one seed trained an epoch longer
     values = [0.1, 0.11]
     low, high = scipy.stats.t.interval(0.95, 1, np.mean(values), np.std(values, ddof=1) / math.sqrt(2))
     assert (rows["mean"][2], rows["ci95_low"][2], rows["ci95_high"][2]) == pytest.approx((0.105, low, high))
     with figure_style():
-        figure = training.convergence_figure(summary, "tiny")
+        figure = training.convergence_figure(table, "tiny")
     lines = figure.axes[0].get_lines()
     assert [len(line.get_xdata()) for line in lines] == [3, 3]  # as far as all seeds went
 
@@ -433,25 +431,6 @@ def test_classes_that_have_trained_do_not_validate(tmp_path):
     assert set(shown.frame["method"]) == {"other"}
 
 
-# Filter-out curves by class probability
-
-
-def test_deterministic_methods_are_ordered_by_probability_and_at_random(source):
-    rows = probability_rows(source.results.merged, "tiny", "test_crop")
-    assert set(rows["variant"]) == {"query_and_gallery"}
-    assert set(rows["metric"]) == {"filter_out_map_at_r"}
-    shown = rows.groupby("method")["confidence"].unique().map(set).to_dict()
-    assert shown == {"plain": {"max_probability", "random"}, "noisy": {"method"}}
-
-
-def test_a_curve_of_pers_public_code_replaces_the_exact_one_of_its_test(tmp_path):
-    store = _Store(tmp_path)
-    tests = [_test(store, "plain", 0, False, _arrays(0)), _test(store, "per", 0, True, _arrays(1), reranked=True)]
-    rows = probability_rows(_source(store, tests).results.merged, "tiny", "test_crop")
-    variants = rows.groupby("method")["variant"].unique().map(set).to_dict()
-    assert variants == {"plain": {"query_and_gallery"}, "per": {"reranked"}}
-
-
 # All of them
 
 
@@ -463,7 +442,7 @@ SLOW = ("images", "pictures", "densities", "normalisers", "norms")
     [
         pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW))
         for name in FIGURES
-        if name not in ("tuning", "importance", "tuning_front", "sweeps")
+        if name not in ("tuning", "sweeps")
     ],
 )
 def test_every_figure_has_numbers_and_labelled_axes(name, source):

@@ -37,10 +37,6 @@ def _drawn(merged):
     return draw_sweeps(SimpleNamespace(results=SimpleNamespace(merged=merged)), "d", pytest.fail)
 
 
-def _lines(axis):
-    return [container.lines[0] for container in axis.containers]
-
-
 def test_results_that_differ_in_one_value_are_a_sweep():
     pins = [*({"method.omega": value, "optim.epochs": 2} for value in (10, 0.1, 1)), {}]
     (sweep,) = find_sweeps(_merged(pins))
@@ -80,12 +76,14 @@ def test_the_figure_has_means_and_95_percent_intervals_of_the_own_scorer_and_the
     values = np.array([[0.1 * number + 0.01 * seed**2 for seed in range(SEEDS)] for number in range(3)])
     half = stats.t.interval(0.95, SEEDS - 1, scale=stats.sem(values, axis=1))[1]
     for axis, factor in ((retrieval, 100), (rank, -1)):
-        (line,) = _lines(axis)
+        (line,) = axis.lines
         np.testing.assert_allclose(line.get_xdata(orig=False), [0.1, 1, 10])
         np.testing.assert_allclose(line.get_ydata(orig=False), factor * values.mean(1))
-        (bars,) = axis.containers[0].lines[2]
-        heights = np.array([segment[1, 1] - segment[0, 1] for segment in bars.get_segments()])
-        np.testing.assert_allclose(heights, 2 * abs(factor) * half, rtol=1e-9)
+        (band,) = (each for each in axis.collections if each.get_paths() and len(each.get_paths()[0].vertices) > 6)
+        corners = band.get_paths()[0].vertices
+        for x, middle, length in zip((0.1, 1, 10), factor * values.mean(1), abs(factor) * half):
+            ends = corners[np.isclose(corners[:, 0], x), 1]
+            assert (ends.min(), ends.max()) == (pytest.approx(middle - length), pytest.approx(middle + length))
         assert axis.get_xlabel() == "method.omega"
 
 

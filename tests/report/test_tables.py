@@ -177,15 +177,6 @@ def test_long_names_are_folded_and_no_number_is_cut(data):
     assert "\N{HORIZONTAL ELLIPSIS}" not in shown
 
 
-def test_what_all_rows_share_of_the_network_is_said_once(data):
-    frame, roles = data
-    several = frame.assign(backbone="convnet", dim=np.where(frame["method"] == "point", 64, 128))
-    title, *body = _printed(lambda console: print_comparison(comparison(several, roles), console)).splitlines()
-    assert title.rstrip().endswith(", convnet")
-    assert "convnet" not in "".join(body)
-    assert "128" in "".join(body)
-
-
 def test_the_table_of_confidences_names_their_kind():
     table = confidences(_judged()[0])
     assert dict(zip(table["confidence"], table["kind"])) == {

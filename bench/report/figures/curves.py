@@ -1,10 +1,11 @@
-"""Curves of contenders: few in one panel; of many, a panel each or the chosen few, with the rest in grey."""
+"""Figures of curves: of many, few keep their look, or each has a panel of its own, with the others in grey."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -12,30 +13,24 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 
 from .style import FULL_PAGE, HALF_PAGE, Look, panels
 
 MOST_CURVES = 6
-"""Contenders (methods at one setting) that have a colour in one panel, at most."""
-MOST_LINES = 12
-"""Coloured lines in one panel, at most; contenders with controls have three each."""
+"""Curves that keep their look in one panel, at most."""
 MOST_PANELS = 30
-"""Panels of a figure with a panel per contender, at most: 6 rows of 5, a page."""
+"""Panels of a figure with a panel per contender (method at one setting), at most: 6 rows of 5, a page."""
 REST = "0.8"
-"""Grey of the contenders that have no colour."""
-CONTROLS = {"random": (":", 1.0), "oracle": ("--", 0.8)}
-"""Line and width of control curves."""
-WRAPPED = 24
-"""Letters in a line of the title of a small panel."""
+"""Grey of the other curves."""
+CONTROLS = {"random": ":", "oracle": "--"}
+"""Lines of control curves."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Curve of a contender: points ``x`` and ``y``, and a band ``low`` to ``high`` (empty without one), ``[P]`` each.
+    """Curve: points ``x`` and ``y``, and a band ``low`` to ``high`` (empty without one), ``[P]`` each.
 
-    ``controls`` are further curves by name, in the colour of the contender but thin; names that are in :data:`CONTROLS`
-    have lines of their own.
+    ``controls`` are values by place, in the colour of the curve, by names in :data:`CONTROLS`.
     """
 
     label: str
@@ -44,132 +39,121 @@ class Curve:
     y: np.ndarray
     low: np.ndarray = field(default_factory=lambda: np.empty(0))
     high: np.ndarray = field(default_factory=lambda: np.empty(0))
-    controls: Mapping[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    controls: Mapping[str, pd.Series] = field(default_factory=dict)
+
+    @property
+    def mean(self) -> float:
+        """Mean of its values, by which the highest curves are found."""
+        known = self.y[np.isfinite(self.y)]
+        return float(known.mean()) if len(known) else -np.inf
 
 
-def mean_curve(
-    label: str,
-    look: Look,
-    table: pd.DataFrame,
-    x: np.ndarray,
-    controls: Mapping[str, tuple[np.ndarray, np.ndarray]] | None = None,
+class Panel(NamedTuple):
+    """Panel of a figure: title, curves, label of the vertical axis, and curves that are grey."""
+
+    title: str
+    curves: Sequence[Curve]
+    y: str
+    rest: Sequence[Curve] = ()
+
+
+def seed_curve(
+    label: str, look: Look, rows: pd.DataFrame, x: str, y: str = "value", *, band: bool = True, **more: Any
 ) -> Curve:
-    """Curve of means with a band of one standard deviation; one seed has no band."""
-    mean, sd = table["mean"].to_numpy(), table["std"].fillna(0.0).to_numpy()
-    return Curve(label, look, x, mean, mean - sd, mean + sd, controls or {})
+    """Means over the seeds of a table by a column, with a band of one standard deviation; one seed has none."""
+    points = rows.groupby(x)[y].agg(["mean", "std"])
+    mean, sd = points["mean"].to_numpy(), points["std"].fillna(0.0).to_numpy()
+    return Curve(label, look, points.index.to_numpy(), mean, *((mean - sd, mean + sd) if band else ()), **more)
 
 
-def chosen_few(curves: Sequence[Curve], count: int) -> list[int]:
-    """Positions of the coloured curves: all if there are no more than ``count``, else those with the highest means.
-
-    Example:
-        >>> look, x = Look("k", "o"), np.arange(2.0)
-        >>> chosen_few([Curve(str(y), look, x, x + y) for y in (1, 3, 2)], 2)
-        [1, 2]
-    """
-    if len(curves) <= count:
-        return list(range(len(curves)))
-    means = [float(np.nanmean(curve.y)) if np.isfinite(curve.y).any() else -np.inf for curve in curves]
-    order = sorted(range(len(curves)), key=lambda place: (-means[place], place))
-    return sorted(order[:count])
-
-
-def most_coloured(curves: Sequence[Curve]) -> int:
-    """Number of contenders that may have a colour in one panel, by the number of lines of each."""
-    lines = max((1 + len(curve.controls) for curve in curves), default=1)
-    return min(MOST_CURVES, MOST_LINES // lines)
-
-
-def plot_curves(axis: Axes, curves: Sequence[Curve], coloured: Collection[int]) -> None:
-    """Draw curves in one panel: some in their own look, with bands and controls, the others thin and grey below."""
-    rest = [np.column_stack([curve.x, curve.y]) for place, curve in enumerate(curves) if place not in coloured]
-    if rest:
-        axis.add_collection(LineCollection(rest, colors=REST, linewidths=0.8, zorder=1))
-    for curve in (curves[place] for place in sorted(coloured)):
-        look = curve.look
-        if len(curve.low):
-            axis.fill_between(curve.x, curve.low, curve.high, color=look.colour, alpha=0.15, lw=0)
-        for name, (x, y) in curve.controls.items():
-            style, width = CONTROLS.get(name, ("-", 1.0))
-            axis.plot(x, y, style, lw=width, color=look.colour)
-        axis.plot(
-            curve.x,
-            curve.y,
-            ls=look.line,
-            lw=1.6,
-            color=look.colour,
-            marker=look.marker,
-            fillstyle=look.fill,
-            ms=3.5,
-            markevery=max(1, len(curve.x) // 10),
-            label=curve.label,
-        )
-    axis.autoscale_view()
-
-
-def legend_below(figure: Figure, axes: Sequence[Axes], rest: int) -> None:
-    """Put one legend below all panels, with the number of contenders in grey."""
-    shown = {text: handle for axis in axes for handle, text in zip(*axis.get_legend_handles_labels())}
-    handles, labels = list(shown.values()), list(shown)
-    if rest:
-        handles, labels = [*handles, Line2D([], [], color=REST, lw=1.2)], [*labels, f"{rest} others"]
-    if handles:
-        width = max(len(line) for label in labels for line in label.split("\n"))
-        room = int(figure.get_figwidth() * 13)  # letters of 8 points
-        columns = max(1, min(len(labels), 4, room // (width + 8)))
-        figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=8, handlelength=3.0)
-
-
-def contender_figure(
-    curves: Sequence[Curve],
+def curve_figure(
+    shown: Sequence[Panel],
     *,
     x: str,
-    y: str,
     title: str,
-    limits: tuple[float, float] | None = None,
-    whole_x: bool = False,
-    y_scale: str = "linear",
+    columns: int = 3,
+    most: int = MOST_CURVES,
+    share_y: bool | str = True,
+    **axes: Any,
 ) -> Figure:
-    """Plot one curve per contender: in one panel, or with a panel each if they are many.
+    """Draw panels of curves with one legend; of more than ``most`` curves, the highest in the first panel keep a look.
 
-    Each of the small panels shows one contender in its own look, and all others in grey. If there are more than
-    :data:`MOST_PANELS`, those with the highest mean over the points have a panel, as the title says.
+    The legend leaves out what the title of a panel says. ``axes`` are properties of all axes, such as ``ylim``.
     """
-    if len(curves) <= most_coloured(curves):
-        figure = Figure(figsize=(HALF_PAGE, 3.2 + 0.18 * len(curves)), layout="constrained")
-        axes: Sequence[Axes] = [figure.subplots()]
-        axes[0].set(xlabel=x, ylabel=y)
-        axes[0].set_title(textwrap.fill(title, 60))
-        plot_curves(axes[0], curves, range(len(curves)))
-        legend_below(figure, axes, 0)
-    else:
-        shown = chosen_few(curves, MOST_PANELS)
-        grey = "all others" if len(shown) == len(curves) else f"all but the {len(shown)} with the highest mean"
-        titles = [curves[place].label for place in shown]
-        figure, axes = small_panels(titles, x=x, y=y, title=f"{title}; grey: {grey}")
-        for axis, place in zip(axes, shown):
-            plot_curves(axis, curves, [place])
-    for axis in axes:
-        axis.set(ylim=limits, yscale=y_scale)
-        if whole_x:
-            axis.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
+    means: dict[str, float] = {}
+    for curve in (curve for panel in shown for curve in panel.curves):
+        means.setdefault(curve.label, curve.mean)
+    kept = sorted(means, key=lambda label: -means[label])[:most]
+    grey = len(means) - len(kept)
+    title += f"\ncoloured: the {most} with the highest mean" if grey else ""
+    small = len(shown) > 9
+    columns = 5 if small else min(columns, len(shown))
+    size = (HALF_PAGE, 3.6) if len(shown) == 1 else (FULL_PAGE / min(columns, 5), 1.45 if small else 2.7)
+    figure, drawn = panels(len(shown), columns, size, sharex=True, sharey=share_y)
+    for place, (axis, panel) in enumerate(zip(drawn, shown)):
+        _draw(axis, panel, kept)
+        axis.set(**axes)
+        axis.set_title("\n".join(textwrap.fill(line, 24 if small else 60) for line in panel.title.split("\n")), y=1.0)
+        if small:
+            # Matplotlib would look for room for titles and labels among the ticks of every panel, at every draw.
+            axis.title.set_fontsize(7.5)
+            axis.xaxis.set_label_coords(0.5, 0)
+            axis.yaxis.set_label_coords(0, 0.5)
+            axis.tick_params(labelsize=7.5, labelleft=place % 5 == 0, labelbottom=place + 5 >= len(shown))
+        else:
+            axis.set(xlabel=x, ylabel=panel.y)
+    if small:
+        figure.supxlabel(x, fontsize=9)
+        figure.supylabel(shown[0].y, fontsize=9)
+    figure.suptitle("\n".join(textwrap.fill(line, 60 if len(shown) == 1 else 100) for line in title.split("\n")))
+    legend_below(figure, drawn, grey, {panel.title for panel in shown})
     return figure
 
 
-def small_panels(titles: Sequence[str], *, x: str, y: str, title: str) -> tuple[Figure, Sequence[Axes]]:
-    """Make a page of small panels that share their ranges, with the labels of the axes outside of all."""
-    columns = min(5, max(2, len(titles) // 2)) if len(titles) > 1 else 1
-    figure, axes = panels(
-        len(titles), columns, (FULL_PAGE / columns, 1.45 if columns > 2 else 2.4), share_x=True, share_y=True
-    )
-    for place, (axis, text) in enumerate(zip(axes, titles)):
-        # Matplotlib would look for room for titles and labels among the ticks of every panel, at every draw.
-        axis.set_title("\n".join(textwrap.fill(line, WRAPPED) for line in text.split("\n")), fontsize=7.5, y=1.0)
-        axis.xaxis.set_label_coords(0.5, 0)
-        axis.yaxis.set_label_coords(0, 0.5)
-        axis.tick_params(labelsize=7.5, labelleft=place % columns == 0, labelbottom=place + columns >= len(titles))
-    if x:
-        figure.supxlabel(x, fontsize=9)
-    figure.supylabel(y, fontsize=9)
-    figure.suptitle(textwrap.fill(title, 100))
-    return figure, axes
+def _draw(axis: Axes, panel: Panel, kept: Sequence[str]) -> None:
+    grey = [*panel.rest, *(curve for curve in panel.curves if curve.label not in kept)]
+    lines = [np.column_stack([curve.x, curve.y]) for curve in grey]
+    axis.add_collection(LineCollection(lines, colors=REST, linewidths=0.8, zorder=1))
+    for curve in (curve for curve in panel.curves if curve.label in kept):
+        look = curve.look
+        if len(curve.low):
+            axis.fill_between(curve.x, curve.low, curve.high, color=look.colour, alpha=0.15, lw=0)
+        for name, values in curve.controls.items():
+            axis.plot(values.index, values, CONTROLS[name], lw=1.0, color=look.colour)
+        width, every = 1.6 if look.marker else 1.1, max(1, len(curve.x) // 10)
+        (line,) = axis.plot(curve.x, curve.y, ls=look.line, lw=width, color=look.colour, label=curve.label)
+        line.set(marker=look.marker, fillstyle=look.fill, ms=3.5, markevery=every)
+    axis.autoscale_view()
+
+
+def legend_below(figure: Figure, axes: Sequence[Axes], grey: int = 0, said: Collection[str] = ()) -> None:
+    """Put one legend below all panels, with the number of grey curves and without what is said elsewhere."""
+    found = {text: handle for axis in axes for handle, text in zip(*axis.get_legend_handles_labels())}
+    shown = {text: handle for text, handle in found.items() if text not in said}
+    if grey:
+        shown[f"{grey} others"] = Line2D([], [], color=REST, lw=1.2)
+    if shown:
+        width = max(len(line) for label in shown for line in label.split("\n"))
+        columns = max(1, min(len(shown), 4, int(figure.get_figwidth() * 13) // (width + 8)))  # letters of 8 points
+        look: dict[str, Any] = {"loc": "outside lower center", "fontsize": 8, "handlelength": 3.0}
+        figure.legend(list(shown.values()), list(shown), ncols=columns, **look)
+
+
+def contender_figure(curves: Sequence[Curve], *, x: str, y: str, title: str, **axes: Any) -> Figure:
+    """Draw one curve per contender: in one panel, or a panel for each if they are many, the highest if they are more.
+
+    Args:
+        curves: The curves, with labels of their own.
+        x: Label of the horizontal axis.
+        y: Label of the vertical axis.
+        title: Title of the figure.
+        axes: Properties of all axes, such as ``ylim``.
+    """
+    if len(curves) <= MOST_CURVES:
+        return curve_figure([Panel("", curves, y)], x=x, title=title, **axes)
+    highest = sorted(curves, key=lambda curve: -curve.mean)[:MOST_PANELS]
+    names = {curve.label for curve in highest}
+    own = [curve for curve in curves if curve.label in names]
+    shown = [Panel(curve.label, [curve], y, [other for other in curves if other is not curve]) for curve in own]
+    grey = "all others" if len(own) == len(curves) else f"all but the {len(own)} with the highest mean"
+    return curve_figure(shown, x=x, title=f"{title}; grey: {grey}", most=len(own), **axes)

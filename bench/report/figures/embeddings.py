@@ -7,17 +7,17 @@ norms of EL-nivMF by the answers of a deterministic model.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ...protocols.confidence import confidence_auroc
 from ...protocols.metrics import title_of
 from ...protocols.structure import singular_spectrum, spectral_decay
-from .curves import contender_figure, mean_curve
+from .curves import contender_figure, legend_below, seed_curve
 from .source import Drawing, Missing, Note, Source, each_contender, tabulated
 from .style import FULL_PAGE, RIGHT, WRONG, panels
 from .tested import TestedModel
@@ -37,31 +37,23 @@ def spectra_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
         columns = {"number": range(2, len(values) + 2), "singular_value": values}
         return pd.DataFrame({**columns, "spectral_decay": spectral_decay(model.unit_vectors)})
 
-    table = tabulated(source, dataset, note, tabulate)
-    return table if table.empty else table.assign(spectral_decay=table.pop("spectral_decay"))
-
-
-def spectra_figure(table: pd.DataFrame, dataset: str) -> Figure:
-    """Plot singular values on a log scale, mean and SD over seeds, one curve per contender."""
-    curves = []
-    for _, label, look, rows in each_contender(table):
-        curve = rows.groupby("number")["singular_value"].agg(["mean", "std"])
-        decay = rows.groupby("seed")["spectral_decay"].first().mean()
-        curves.append(mean_curve(f"{label} (decay {decay:.2f})", look, curve, curve.index.to_numpy()))
-    return contender_figure(
-        curves,
-        x="number of the singular value",
-        y="share of their sum",
-        title=f"{dataset}, test embeddings (band: SD over seeds)",
-        y_scale="log",
-    )
+    return tabulated(source, dataset, note, tabulate)
 
 
 def draw_spectra(source: Source, dataset: str, note: Note) -> Iterator[Drawing]:
-    """Yield one figure of the sorted singular values of test embeddings."""
+    """Yield one figure of the sorted singular values of test embeddings, mean and SD over seeds."""
     table = spectra_table(source, dataset, note)
-    if len(table):
-        yield Drawing(f"spectra_{dataset}", spectra_figure(table, dataset), table)
+    if table.empty:
+        return
+    table["spectral_decay"] = table.pop("spectral_decay")  # the last column
+    decay = table.groupby(["index", "seed"])["spectral_decay"].first().groupby("index").mean()
+    curves = [
+        seed_curve(f"{label} (decay {decay[index]:.2f})", look, rows, "number", "singular_value")
+        for index, label, look, rows in each_contender(table)
+    ]
+    title, x = f"{dataset}, test embeddings (band: SD over seeds)", "number of the singular value"
+    figure = contender_figure(curves, x=x, y="share of their sum", title=title, yscale="log")
+    yield Drawing(f"spectra_{dataset}", figure, table)
 
 
 def norms_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
@@ -87,7 +79,7 @@ def reference_of(table: pd.DataFrame, method: str) -> int | None:
     It is of the given method, or of any deterministic one; of several, the one with the highest Recall@1.
     """
     rows = table[table["method"] == method] if method else table[~table["probabilistic"].astype(bool)]
-    answers = {shown.number: float(shown.rows["right"].mean()) for shown in each_contender(rows)}
+    answers: dict[Any, float] = rows.groupby("index")["right"].mean().to_dict()
     return max(answers, key=answers.__getitem__, default=None)
 
 
@@ -97,8 +89,7 @@ def split_by(table: pd.DataFrame, reference: int) -> pd.DataFrame:
     The value is that of the row's own seed, or of the reference's first seed if the reference lacks that seed.
     """
     theirs = table[table["index"] == reference]
-    first = theirs["seed"].min()
-    seeds = table["seed"].where(table["seed"].isin(set(theirs["seed"])), first)
+    seeds = table["seed"].where(table["seed"].isin(set(theirs["seed"])), theirs["seed"].min())
     answers = theirs.set_index(["seed", "id"])["right"]
     right = answers.reindex(pd.MultiIndex.from_arrays([seeds, table["id"]])).to_numpy()
     return table.assign(right=right).dropna(subset="right")
@@ -106,11 +97,8 @@ def split_by(table: pd.DataFrame, reference: int) -> pd.DataFrame:
 
 def aurocs_of_norm(rows: pd.DataFrame) -> list[float]:
     """How well the norm tells right from wrong queries, by seed of a contender."""
-    found = []
-    for _, own in rows.groupby("seed", sort=True):
-        norm, right = (torch.from_numpy(own[name].to_numpy(float).copy()) for name in ("norm", "right"))
-        found.append(float(confidence_auroc(norm, right)))
-    return found
+    tables = [torch.tensor(own[["norm", "right"]].to_numpy(float)) for _, own in rows.groupby("seed", sort=True)]
+    return [float(confidence_auroc(*table.T)) for table in tables]
 
 
 def norms_figure(table: pd.DataFrame, title: str) -> Figure:
@@ -122,25 +110,18 @@ def norms_figure(table: pd.DataFrame, title: str) -> Figure:
     columns = 3 if len(contenders) > 4 else 2
     figure, axes = panels(len(contenders), columns, (0.95 * FULL_PAGE / columns, 2.2))
     for axis, (_, label, _, rows) in zip(axes, contenders):
-        _draw_histograms(axis, rows[rows["seed"] == rows["seed"].min()])
+        first = rows[rows["seed"] == rows["seed"].min()]
+        edges = np.histogram_bin_edges(first["norm"], BINS).tolist()
+        for weight, colour, name in ((first["right"], RIGHT, "right"), (1 - first["right"], WRONG, "wrong")):
+            shares = 100 * weight / max(weight.sum(), 1e-12)
+            text = f"{title_of('recall_at_1')} {name}"
+            axis.hist(first["norm"], edges, weights=shares, color=colour, alpha=0.25)
+            axis.hist(first["norm"], edges, weights=shares, color=colour, histtype="step", lw=1.4, label=text)
         axis.set_title(f"{label}\nAUROC of the norm: {pd.Series(aurocs_of_norm(rows)).mean():.2f}")
-        axis.set_xlabel("norm of the raw embedding")
-    for axis in axes[::columns]:
-        axis.set_ylabel("share of queries per bin, %")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+        axis.set(xlabel="norm of the raw embedding", ylabel="share of queries per bin, %")
+    legend_below(figure, axes)
     figure.suptitle(title)
     return figure
-
-
-def _draw_histograms(axis: Axes, rows: pd.DataFrame) -> None:
-    norm, right = rows["norm"].to_numpy(), rows["right"].to_numpy()
-    edges = np.linspace(norm.min(), norm.max() if norm.max() > norm.min() else norm.min() + 1, BINS + 1).tolist()
-    for weight, colour, name in ((right, RIGHT, "right"), (1 - right, WRONG, "wrong")):
-        total = weight.sum()
-        shares = 100 * weight / total if total > 0 else weight
-        text = f"{title_of('recall_at_1')} {name}"
-        axis.hist(norm, edges, weights=shares, color=colour, alpha=0.25)
-        axis.hist(norm, edges, weights=shares, color=colour, histtype="step", lw=1.4, label=text)
 
 
 def draw_norms(source: Source, dataset: str, note: Note) -> Iterator[Drawing]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
-import numpy as np
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ...datasets.dataset import ImageSet
@@ -92,22 +91,16 @@ def images_figure(rows: Sequence[Row], images: ImageSet, title: str) -> Figure:
     for line, (text, table) in zip(axes, rows):
         pixels = images.pixels_of(torch.tensor(table["row"].tolist())).permute(0, 2, 3, 1).numpy()
         for axis, image, (_, shown) in zip(line, pixels, table.iterrows()):
-            _draw_image(axis, image, str(shown.get("text", shown["place"])), shown.get("frame"))
+            axis.imshow(image if image.shape[-1] > 1 else image[..., 0], cmap="gray", vmin=0, vmax=255)
+            axis.set(xticks=[], yticks=[])
+            axis.set_xlabel(str(shown.get("text", shown["place"])), fontsize=6.5, labelpad=1)
+            axis.grid(False)
+            axis.spines[:].set(visible="frame" in shown, color=shown.get("frame", "k"), linewidth=2.0)
         for axis in line[len(table) :]:
             axis.set_axis_off()
         line[0].set_ylabel(text, rotation=0, ha="right", va="center", fontsize=8)
     figure.suptitle(title)
     return figure
-
-
-def _draw_image(axis: Axes, image: np.ndarray, text: str, frame: str | None = None) -> None:
-    grey = image.shape[-1] == 1
-    axis.imshow(image[..., 0] if grey else image, cmap="gray" if grey else None, vmin=0, vmax=255)
-    axis.set(xticks=[], yticks=[])
-    axis.set_xlabel(text, fontsize=6.5, labelpad=1)
-    axis.grid(False)
-    for spine in axis.spines.values():
-        spine.set(visible=frame is not None, color=frame, linewidth=2.0)
 
 
 def mistakes(model: TestedModel, class_names: Sequence[str]) -> pd.DataFrame:
@@ -121,10 +114,8 @@ def mistakes(model: TestedModel, class_names: Sequence[str]) -> pd.DataFrame:
     values = model.confidence[name].double()
     wrong = (model.right == 0).nonzero().squeeze(1)
     worst = wrong[torch.argsort(values[model.queries[wrong]], descending=True, stable=True)][:MISTAKES]
-    near = {
-        int(model.queries[place]): [row for row in model.ranking.neighbours[place, :NEIGHBOURS].tolist() if row >= 0]
-        for place in worst.tolist()
-    }
+    rows = zip(model.queries[worst].tolist(), model.ranking.neighbours[worst, :NEIGHBOURS].tolist())
+    near = {query: [row for row in found if row >= 0] for query, found in rows}
     names = [class_names[label] for label in model.labels.tolist()]
     table = neighbours_table(near, name, dict(enumerate(values.tolist())), model.ids, model.labels, names)
     return table.assign(**model.identity)
@@ -176,23 +167,20 @@ def _of_all(models: Sequence[TestedModel], images: ImageSet, dataset: str) -> It
         yield Drawing(f"images_{dataset}{end}", images_figure(rows, images, title), _plain(rows))
 
 
-def _of_model(model: TestedModel, images: ImageSet, dataset: str, number: int) -> Iterator[Drawing]:
-    """Sheets of one model: a row for each of a few classes, and its worst mistakes."""
-    about, end = _about(model, dataset, number)
-    classes = torch.unique(images.labels)
-    # Spread over the data set: neighbouring classes may be alike.
-    picked = classes[[round(i * (len(classes) - 1) / max(1, CLASSES - 1)) for i in range(min(CLASSES, len(classes)))]]
+def _of_classes(model: TestedModel, images: ImageSet, dataset: str, number: int) -> Drawing:
+    """Sheet of one model with a row for each of a few classes."""
+    classes = torch.unique(images.labels).tolist()
     rows = []
-    for label in picked.tolist():
+    for label in (classes[place] for place in places(len(classes), ends=1, middle=CLASSES - 2)):  # far apart
         members = (images.labels == label).nonzero().squeeze(1)
         shown = places(len(members), ends=1, middle=OF_CLASS - 2)
         rows.append((images.class_names[label][:14], ordered(model, members, shown)))
+    about, end = _about(model, dataset, number)
     drawn = images_figure(rows, images, f"{about}: images of each class, from the least (1) to the most confident")
-    yield Drawing(f"images_{dataset}_classes_{end}", drawn, _plain(rows))
-    yield from _mistakes_of(model, images, dataset, number)
+    return Drawing(f"images_{dataset}_classes_{end}", drawn, _plain(rows))
 
 
-def _mistakes_of(model: TestedModel, images: ImageSet, dataset: str, number: int) -> Iterator[Drawing]:
+def _of_mistakes(model: TestedModel, images: ImageSet, dataset: str, number: int) -> Iterator[Drawing]:
     """Sheet of the worst mistakes of one model, if it has any."""
     about, end = _about(model, dataset, number)
     table = mistakes(model, images.class_names)
@@ -207,38 +195,30 @@ def _about(model: TestedModel, dataset: str, number: int) -> tuple[str, str]:
     return f"{dataset}, {model.label}".replace("\n", " "), f"{number:02d}_{name}"
 
 
-def draw(source: Source, dataset: str, note: Note) -> Iterator[Drawing]:
+def draw(source: Source, dataset: str, note: Note, *, brief: bool = False) -> Iterator[Drawing]:
     """Yield sheets of test images sorted by confidence.
 
     One sheet has a row per contender, shown by its first seed. Each contender also has a sheet with a row for each of a
-    few classes, and one of its worst mistakes.
+    few classes, and one of its worst mistakes. ``brief`` leaves out all but a sheet of the first contenders, and the
+    mistakes of that with the highest Recall@1.
     """
-    models, images = _shown(source, dataset, note)
-    if images is not None:
-        yield from _of_all(models, images, dataset)
-        for number, model in enumerate(models):
-            yield from _of_model(model, images, dataset, number)
-
-
-def draw_best(source: Source, dataset: str, note: Note) -> Iterator[Drawing]:
-    """Yield those sheets of :func:`draw` that every report has: all images, and mistakes of the best model shown.
-
-    The best one has the highest Recall@1 at its first seed.
-    """
-    models, images = _shown(source, dataset, note)
-    if images is not None:
-        yield from _of_all(models[:ROWS], images, dataset)
-        best = max(models, key=lambda model: float(model.right.nanmean()))
-        yield from _mistakes_of(best, images, dataset, models.index(best))
-
-
-def _shown(source: Source, dataset: str, note: Note) -> tuple[list[TestedModel], ImageSet | None]:
-    """First models of the contenders whose test images are at hand, and these images."""
-    models, images = [], None
+    models: list[TestedModel] = []
     for model in source.models(dataset, note, first=True):
         try:
             images = tested_images(source, model)
             models.append(model)
         except Missing as error:
             note(f"{dataset}, {model.label}: {error}")
-    return models, images
+    if not models:
+        return
+    yield from _of_all(models[:ROWS] if brief else models, images, dataset)
+    best = max(models, key=lambda model: float(model.right.nanmean())) if brief else None
+    for number, model in enumerate(models):
+        if not brief:
+            yield _of_classes(model, images, dataset, number)
+        if best is None or model is best:
+            yield from _of_mistakes(model, images, dataset, number)
+
+
+draw_best = partial(draw, brief=True)
+"""The sheets that every report has."""

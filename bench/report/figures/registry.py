@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 
 from ...errors import require_known
 from ..render import to_csv, write_file
+from ..table import grouped
 from .source import Drawing, Note, Source
 from .style import figure_style, save_figure
 
@@ -20,8 +20,6 @@ AUTOMATIC = {
     "cost": "training.draw_cost",
     "confidence": "corruption.draw",
     "tuning": "tuning.draw",
-    "importance": "tuning.draw_importance",
-    "tuning_front": "tuning.draw_front",
     "sweeps": "comparison.draw_sweeps",
     "convergence": "training.draw_convergence",
     "pictures": "images.draw_best",
@@ -33,10 +31,8 @@ They need records alone, but for the pictures, which need images and kept embedd
 
 ON_REQUEST = {
     "spectra": "embeddings.draw_spectra",
-    "reliability": "reliability.draw",
     "norms": "embeddings.draw_norms",
     "images": "images.draw",
-    "filter_out_probability": "filter_out.draw_probability",
 }
 """Figures for those who ask, most of which need the embeddings kept with tests."""
 
@@ -61,24 +57,18 @@ def draw_kind(kind: str, source: Source, note: Note) -> Iterator[Drawing]:
         yield draw()
     else:
         for dataset in source.datasets:
-            yield from draw(source, dataset, note)
+            yield from draw(source, dataset, lambda line: note(f"{kind}: {line}".replace("\n", " ")))
 
 
 def write_kinds(kinds: Iterable[str], source: Source, out: Path, note: Note) -> list[Path]:
     """Write figures as PNG and SVG with their numbers as CSV, each as soon as it is drawn; notes name the kind."""
     written: list[Path] = []
     with figure_style():
-        for kind in kinds:
-            for drawing in draw_kind(kind, source, partial(_noted, note, kind)):
-                table = out / f"{drawing.stem}.csv"
-                numbers = drawing.frame.drop(columns="index", errors="ignore")
-                write_file(table, to_csv(numbers).encode())
-                written += [*save_figure(drawing.figure, out / drawing.stem), table]
+        for drawing in (drawing for kind in kinds for drawing in draw_kind(kind, source, note)):
+            table = out / f"{drawing.stem}.csv"
+            write_file(table, to_csv(drawing.frame.drop(columns="index", errors="ignore")).encode())
+            written += [*save_figure(drawing.figure, out / drawing.stem), table]
     return written
-
-
-def _noted(note: Note, kind: str, line: str) -> None:
-    note(f"{kind}: {line}".replace("\n", " "))
 
 
 def write_automatic(source: Source, out: Path, note: Note) -> list[Path]:
@@ -99,8 +89,5 @@ def in_short(lines: Iterable[str]) -> list[str]:
         >>> in_short(["pictures: d, seed 0: x/0.npz is missing", "pictures: d, seed 1: x/1.npz is missing"])
         ['pictures: d, seed 0: x/0.npz is missing (and 1 more)']
     """
-    found: dict[tuple[str, ...], list[str]] = {}
-    for line in lines:
-        kind, _, rest = line.partition(": ")
-        found.setdefault((kind, re.sub(r"\S*/\S*", "", rest.partition(": ")[2])), []).append(line)
+    found = grouped(lines, lambda line: re.sub(r"^([^:]*): .*?: |\S*/\S*", r"\1 ", line))
     return [same[0] + (f" (and {len(same) - 1} more)" if len(same) > 1 else "") for same in found.values()]

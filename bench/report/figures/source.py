@@ -86,22 +86,20 @@ def tabulated(
     source: Source, dataset: str, note: Note, tabulate: Callable[[TestedModel], pd.DataFrame]
 ) -> pd.DataFrame:
     """Tables of all tested models of a data set in one, with what identifies each model; a note for what is missing."""
-    tables = []
+    tables = [pd.DataFrame()]
     for model in source.models(dataset, note):
         try:
             tables.append(tabulate(model).assign(**model.identity))
         except Missing as error:
-            note(f"{dataset}, {model.label}, seed {model.seed}: {error}")
-    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
+            note(f"{dataset}, {model.label}, seed {model.record.columns.seed}: {error}")
+    return pd.concat(tables, ignore_index=True)
 
 
 def _label(contender: Contender, pinned: str) -> str:
-    parts = [contender.method]
-    parts += [contender.hparams] if contender.hparams != "tuned" else []
-    parts += [contender.fidelity] if contender.fidelity != "corrected" else []
-    # Values that are pinned in every curve tell nothing here, and a long legend leaves no room for the curves.
-    text = ", ".join(filter(None, [*parts, contender.ensemble, pinned]))
-    return textwrap.fill(text, 40, max_lines=2, placeholder=" ..")
+    # What is usual, and values that are pinned in every curve, tell nothing here: a long legend leaves no room.
+    parts = [contender.hparams, contender.fidelity, contender.ensemble, pinned]
+    told = [part for part in parts if part not in ("", "tuned", "corrected")]
+    return textwrap.fill(", ".join([contender.method, *told]), 40, max_lines=2, placeholder=" ..")
 
 
 class Shown(NamedTuple):

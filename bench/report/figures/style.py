@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import blake2b
-from itertools import count
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -82,17 +82,14 @@ def save_figure(figure: Figure, path: Path) -> list[Path]:
     return written
 
 
-def panels(
-    count: int, columns: int, size: tuple[float, float], *, share_x: bool = False, share_y: bool = False
-) -> tuple[Figure, Sequence[Axes]]:
-    """Make a figure with a number of panels of some size in inches, arranged in rows."""
+def panels(count: int, columns: int, size: tuple[float, float], **share: Any) -> tuple[Figure, Sequence[Axes]]:
+    """Make a figure with a number of panels of some size in inches, in rows, that may share axes (``sharex``, ..)."""
     columns = min(columns, count)
     rows = -(-count // columns)
     figure = Figure(figsize=(size[0] * columns, size[1] * rows + 0.4), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False, sharex=share_x, sharey=share_y).ravel()
-    for axis in axes[count:]:
-        axis.set_visible(False)
-    for axis in axes[:count]:
+    axes = figure.subplots(rows, columns, squeeze=False, **share).ravel()
+    for place, axis in enumerate(axes):
+        axis.set_visible(place < count)
         axis.tick_params(labelbottom=True, labelleft=True)
     return figure, list(axes[:count])
 
@@ -130,7 +127,7 @@ SLOTS = len(PALETTE) * len(MARKERS)
 @cache
 def _built_in() -> dict[str, int]:
     own = (entry.name for entry in Registry("methods") if entry.entry_point is None)
-    return dict(zip(own, count()))
+    return {name: place for place, name in enumerate(own)}
 
 
 def look_of(method: str) -> Look:
@@ -140,11 +137,8 @@ def look_of(method: str) -> Look:
     packages, have one of the slots that are left, by a hash of their name.
     """
     built_in = _built_in()
-    if method in built_in:
-        return look_at(built_in[method])
-    left = max(1, SLOTS - len(built_in))
     digest = int.from_bytes(blake2b(method.encode(), digest_size=8).digest(), "big")
-    return look_at(len(built_in) + digest % left)
+    return look_at(built_in.get(method, len(built_in) + digest % max(1, SLOTS - len(built_in))))
 
 
 def looks(methods: Sequence[str]) -> list[Look]:

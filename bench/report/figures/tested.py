@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -14,9 +13,7 @@ from torch.distributions import Distribution
 from ...methods.distributions.arrays import from_arrays
 from ...methods.scorers.spec import DistributionScorer
 from ...protocols.query_metrics import per_query
-from ...protocols.ranking import Ranking, agreeing, answer_depth, full_depth, rank
-from ...protocols.retrieval_confidence import retrieval_confidences
-from ...protocols.rows import MARGIN
+from ...protocols.ranking import Ranking, answer_depth, full_depth, rank
 from ...store.folder import Store
 from ...store.records import KEYS, TestRecord
 from .source import Missing
@@ -29,8 +26,8 @@ CONFIDENCE = "confidence."
 class TestedModel:
     """Embeddings, batch shape ``[N]``, of the N clean test images of a data set by one tested model.
 
-    ``queries`` ``[Q]`` and ``gallery`` ``[G]`` are positions. The nearest neighbours are found by ``scorer`` with its
-    trained parameters. The number of the contender determines its colour.
+    ``queries`` ``[Q]`` and ``gallery`` ``[G]`` are positions. The nearest neighbours are those by the cosine of the
+    means. The number of the contender determines its colour.
     """
 
     __test__ = False  # not a class of tests, whatever pytest makes of its name
@@ -44,22 +41,12 @@ class TestedModel:
     confidence: dict[str, Tensor]
     queries: Tensor
     gallery: Tensor
-    scorer: str = "cosine"
-    options: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def seed(self) -> int:
-        """Number of the seed that the model was trained with."""
-        return self.record.columns.seed
 
     @property
     def identity(self) -> dict[str, str | int]:
         """Columns that identify it in a table: those of the results table, label and number of the contender."""
-        return {
-            **{key: getattr(self.record.columns, key) for key in KEYS},
-            "label": self.label,
-            "index": self.index,
-        }
+        columns = {key: getattr(self.record.columns, key) for key in KEYS}
+        return {**columns, "label": self.label, "index": self.index}
 
     @cached_property
     def unit_vectors(self) -> Tensor:
@@ -69,25 +56,15 @@ class TestedModel:
 
     @cached_property
     def ranking(self) -> Ranking:
-        """Nearest neighbours of every query by the scorer, with what they say about the answer."""
-        of_gallery = self.labels[self.gallery]
-        apart = not bool(torch.isin(self.queries, self.gallery).any())
-        depth, k = max(full_depth(self.labels), answer_depth(of_gallery)), agreeing(of_gallery, apart=apart)
-        return rank(self._scorer, self.labels, depth=depth, queries=self.queries, gallery=self.gallery, answers=k)
+        """Nearest neighbours of every query."""
+        scorer = DistributionScorer("cosine", self.distribution)
+        depth = max(full_depth(self.labels), answer_depth(self.labels[self.gallery]))
+        return rank(scorer, self.labels, depth=depth, queries=self.queries, gallery=self.gallery)
 
     @cached_property
     def right(self) -> Tensor:
-        """Recall@1 of every query by the scorer, ``[Q]`` in [0, 1]; nan without a positive to find."""
+        """Recall@1 of every query, ``[Q]`` in [0, 1]; nan without a positive to find."""
         return per_query(self.ranking)["recall_at_1"]
-
-    @cached_property
-    def margin(self) -> Tensor:
-        """Retrieval confidence of every query, ``[Q]``: its margin by the scorer."""
-        return retrieval_confidences(self._scorer, self.ranking)[MARGIN]
-
-    @cached_property
-    def _scorer(self) -> DistributionScorer:
-        return DistributionScorer(self.scorer, self.distribution, self.options)
 
 
 def read_model(store: Store, record: TestRecord, label: str, index: int) -> TestedModel:
@@ -107,20 +84,11 @@ def read_model(store: Store, record: TestRecord, label: str, index: int) -> Test
     labels = arrays.pop("labels")
     everything = torch.arange(len(labels))
     queries, gallery = (arrays.pop(name, everything) for name in ROLES)
-    confidence = {name: value for name, value in arrays.items() if name.startswith(CONFIDENCE)}
-    parameters = {name: value for name, value in arrays.items() if name not in confidence}
+    names = [name for name in arrays if name.startswith(CONFIDENCE)]
+    confidence = {name.removeprefix(CONFIDENCE): arrays.pop(name) for name in names}
     try:
-        distribution = from_arrays(text["distribution"], parameters)
+        distribution = from_arrays(text["distribution"], arrays)
     except TypeError as error:
         raise Missing(str(error)) from None
-    return TestedModel(
-        record,
-        label,
-        index,
-        tuple(text["ids"].split("\n")),
-        labels,
-        distribution,
-        {name.removeprefix(CONFIDENCE): value for name, value in confidence.items()},
-        queries,
-        gallery,
-    )
+    ids = tuple(text["ids"].split("\n"))
+    return TestedModel(record, label, index, ids, labels, distribution, confidence, queries, gallery)

@@ -10,8 +10,6 @@ import numpy as np
 import pandas as pd
 import torch
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 from torch import Tensor
 from torch.distributions import Distribution
 
@@ -20,17 +18,14 @@ from ...methods.distributions.non_isotropic import NonIsotropicVonMisesFisher
 from ...methods.distributions.von_mises_fisher import VonMisesFisher
 from ...methods.nivmf_losses import distance_logits, quadratic_log_normalizer
 from ...methods.vmf_loss import surrogate_log_normalizer
+from .curves import Curve, Panel, curve_figure
 from .source import Drawing
-from .style import FULL_PAGE, PALETTE, panels
+from .style import FULL_PAGE, LINES, PALETTE, Look, panels
 
 CONCENTRATION = 20.0
 """Concentration of the vMF in the paper's figure."""
 CONCENTRATIONS = (20.0, 5.0, 50.0)
 """Concentrations of the non-isotropic vMF in the paper's figure; the circle has the first two."""
-PIXELS = 161
-"""Points across the sphere."""
-STEPS = 720
-"""Points around the circle."""
 
 
 def distributions(dim: int) -> dict[str, Distribution]:
@@ -49,10 +44,8 @@ def distributions(dim: int) -> dict[str, Distribution]:
     }
 
 
-def circle_points(steps: int = STEPS) -> tuple[Tensor, Tensor]:
-    """Equally spaced angles in [-pi, pi), ``[steps]``, and their points on the unit circle, float64 ``[steps, 2]``."""
-    angle = torch.arange(steps, dtype=torch.float64) * (2 * math.pi / steps) - math.pi
-    return angle, torch.stack([angle.cos(), angle.sin()], -1)
+def _on_circle(angle: Tensor) -> Tensor:
+    return torch.stack([angle.cos(), angle.sin()], -1)
 
 
 def sphere_integral(distribution: Distribution, order: int = 400) -> float:
@@ -63,82 +56,60 @@ def sphere_integral(distribution: Distribution, order: int = 400) -> float:
         1.0
     """
     nodes, weights = (torch.from_numpy(values) for values in np.polynomial.legendre.leggauss(order))
-    _, around = circle_points(2 * order)
+    around = _on_circle(torch.arange(2 * order, dtype=torch.float64) * (math.pi / order))
     flat = (1 - nodes.square()).sqrt()[:, None, None] * around
     points = torch.cat([flat, nodes[:, None, None].expand(-1, 2 * order, 1)], -1)
     return float((distribution.log_prob(points).exp().mean(1) * weights).sum() * 2 * math.pi)
 
 
-def _seen_from_mode(pixels: int) -> tuple[np.ndarray, Tensor]:
-    """Coordinates ``[P]`` of a square view along the mode, and the points of the sphere there, nan outside of it."""
+def _densities(dim: int, points: Tensor, **places: Tensor) -> pd.DataFrame:
+    found = {name: each.log_prob(points).exp() for name, each in distributions(dim).items()}
+    tables = [pd.DataFrame({"distribution": name, **places, "density": density}) for name, density in found.items()]
+    return pd.concat(tables, ignore_index=True).dropna()
+
+
+def circle_table(steps: int = 720) -> pd.DataFrame:
+    """Table of densities of a vMF and of non-isotropic vMFs on the circle, by the angle to mu in degrees."""
+    away = torch.arange(steps, dtype=torch.float64) * (2 * math.pi / steps) - math.pi
+    return _densities(2, _on_circle(away + math.pi / 4), angle=torch.rad2deg(away))
+
+
+def sphere_table(pixels: int = 161) -> pd.DataFrame:
+    """Table of densities of a vMF and of non-isotropic vMFs on the half of the sphere around their direction mu.
+
+    Places are those of a square view along mu, which the sphere fills.
+    """
     line = torch.linspace(-1, 1, pixels, dtype=torch.float64)
-    x, y = torch.meshgrid(line, line, indexing="xy")
+    y, x = torch.cartesian_prod(line, line).T
     height = (1 - x.square() - y.square()).where(x.square() + y.square() <= 1, torch.tensor(torch.nan)).sqrt()
     # Right and up are orthogonal to the mode (1, 1, 1); up has the third axis in it.
-    right = torch.tensor([-1.0, 1.0, 0.0], dtype=torch.float64) / math.sqrt(2)
-    up = torch.tensor([-1.0, -1.0, 2.0], dtype=torch.float64) / math.sqrt(6)
-    mode = torch.ones(3, dtype=torch.float64) / math.sqrt(3)
-    return line.numpy(), x[..., None] * right + y[..., None] * up + height[..., None] * mode
-
-
-def circle_table() -> pd.DataFrame:
-    """Table of densities of a vMF and of non-isotropic vMFs on the circle, by the angle to mu in degrees."""
-    angle, points = circle_points()
-    tables = []
-    for name, distribution in distributions(2).items():
-        away = torch.remainder(angle - math.pi / 4 + math.pi, 2 * math.pi) - math.pi
-        density = distribution.log_prob(points).exp()
-        table = pd.DataFrame({"distribution": name, "angle": torch.rad2deg(away), "density": density})
-        tables.append(table.sort_values("angle"))
-    return pd.concat(tables, ignore_index=True)
-
-
-def sphere_table(pixels: int = PIXELS) -> pd.DataFrame:
-    """Table of densities of a vMF and of non-isotropic vMFs on the half of the sphere around their direction mu."""
-    line, points = _seen_from_mode(pixels)
-    x, y = np.meshgrid(line, line)
-    tables = []
-    for name, distribution in distributions(3).items():
-        density = distribution.log_prob(points).exp().numpy()
-        values = {"x": x.ravel(), "y": y.ravel(), "density": density.ravel()}
-        tables.append(pd.DataFrame({"distribution": name, **values}).dropna())
-    return pd.concat(tables, ignore_index=True)
+    view = torch.tensor([[-1.0, 1.0, 0.0], [-1.0, -1.0, 2.0], [1.0, 1.0, 1.0]], dtype=torch.float64)
+    return _densities(3, torch.stack([x, y, height], -1) @ torch.nn.functional.normalize(view, dim=-1), x=x, y=y)
 
 
 def densities() -> Drawing:
     """Draw vMF and non-isotropic vMF densities on the sphere, seen along mu, and on the circle."""
     sphere, circle = sphere_table(), circle_table()
-    figure = Figure(figsize=(FULL_PAGE, 5.2), layout="constrained")
-    grid = figure.add_gridspec(2, 3, height_ratios=(1.35, 1))
-    spheres = [figure.add_subplot(grid[0, place]) for place in range(3)]
-    for axis, (name, distribution) in zip(spheres, distributions(3).items()):
-        drawn = _draw_sphere(axis, sphere[sphere["distribution"] == name])
+    figure, axes = panels(4, 2, (FULL_PAGE / 2, 2.9))
+    for axis, (name, distribution) in zip(axes, distributions(3).items()):
+        _draw_map(axis, sphere[sphere["distribution"] == name], "x", "y", "density")
         parameters = f"κ = {CONCENTRATION:g}" if name == "vMF" else f"κ = {CONCENTRATIONS}".replace(".0", "")
         axis.set_title(f"{name}, {parameters}\nintegral over the sphere: {sphere_integral(distribution):.4g}")
-    figure.colorbar(drawn, ax=spheres, shrink=0.8, label="density / its maximum")
-    axis = figure.add_subplot(grid[1, :])
-    for name, style, colour in zip(distributions(2), ("-", "--", "-."), PALETTE):
-        rows = circle[circle["distribution"] == name]
+        axis.set(xlabel="along (-1, 1, 0)", ylabel="along (-1, -1, 2)", aspect="equal")
+    for (title, rows), line in zip(circle.groupby("distribution", sort=False), LINES):
         integral = rows["density"].mean() * 2 * math.pi
-        axis.plot(rows["angle"], rows["density"], style, color=colour, label=f"{name} (integral {integral:.4g})")
-    axis.set(xlabel="angle to mu, degrees", ylabel="density per radian", yscale="log", xlim=(-180, 180))
-    axis.set_xticks(range(-180, 181, 45))
-    axis.set_title(f"on the circle: κ = {CONCENTRATION:g} and κ = {CONCENTRATIONS[:2]}".replace(".0", ""))
-    axis.legend(loc="lower center")
+        axes[3].plot(rows["angle"], rows["density"], ls=line, label=f"{title} (integral {integral:.4g})")
+    axes[3].set(xlabel="angle to mu, degrees", ylabel="density per radian", yscale="log", xlim=(-180, 180))
+    axes[3].set_title(f"on the circle: κ = {CONCENTRATION:g} and κ = {CONCENTRATIONS[:2]}".replace(".0", ""))
+    axes[3].legend(loc="lower center")
     table = pd.concat([sphere.assign(on="sphere"), circle.assign(on="circle")], ignore_index=True)
     return Drawing("densities", figure, table[["on", "distribution", "x", "y", "angle", "density"]])
 
 
-def _draw_sphere(axis: Axes, rows: pd.DataFrame) -> AxesImage:
-    """Half of a sphere, density over its maximum."""
-    image = rows.pivot(index="y", columns="x", values="density").to_numpy()
-    share = image / np.nanmax(image)
-    drawn = axis.imshow(share, origin="lower", extent=(-1, 1, -1, 1), cmap="viridis", vmin=0.0, vmax=1.0)
-    axis.set(xlabel="along (-1, 1, 0)", ylabel="along (-1, -1, 2)", xticks=(-1, 0, 1), yticks=(-1, 0, 1))
-    axis.grid(False)
-    for spine in axis.spines.values():
-        spine.set_visible(False)
-    return drawn
+def _draw_map(axis: Axes, rows: pd.DataFrame, x: str, y: str, value: str) -> None:
+    values = rows.pivot(index=y, columns=x, values=value)
+    drawn = axis.contourf(values.columns, values.index, values, levels=14, cmap="viridis")
+    axis.figure.colorbar(drawn, ax=axis, shrink=0.9)
 
 
 PROXY = 10.0
@@ -156,32 +127,23 @@ def distance_table(largest: float = 30.0, points: int = 61) -> pd.DataFrame:
     whose concentrations are the norms. The norm of the proxy is :data:`PROXY`.
     """
     norms = torch.linspace(largest / points, largest, points, dtype=torch.float64)
-    cosines = torch.linspace(-1, 1, points, dtype=torch.float64)
-    norm, cosine = (grid.reshape(-1) for grid in torch.meshgrid(norms, cosines, indexing="ij"))
+    norm, cosine = torch.cartesian_prod(norms, torch.linspace(-1, 1, points, dtype=torch.float64)).T
     raw = torch.zeros(len(norm), DISTANCE_DIM, dtype=torch.float64)
-    raw[:, 0] = norm * cosine
-    raw[:, 1] = norm * (1 - cosine.square()).sqrt()
-    proxy = torch.zeros(1, DISTANCE_DIM, dtype=torch.float64)
-    proxy[0, 0] = 1.0
-    concentration = torch.tensor([PROXY], dtype=torch.float64)
-    tables = []
-    for name in DISTANCES:
-        value = -distance_logits(name, raw, proxy, concentration, 1.0).squeeze(1)
-        tables.append(pd.DataFrame({"distance": name, "norm": norm, "cosine": cosine, "value": value}))
+    raw[:, :2] = torch.stack([norm * cosine, norm * (1 - cosine.square()).sqrt()], 1)
+    proxy, concentration = torch.eye(1, DISTANCE_DIM, dtype=torch.float64), torch.tensor([PROXY], dtype=torch.float64)
+    values = {name: -distance_logits(name, raw, proxy, concentration, 1.0).squeeze(1) for name in DISTANCES}
+    tables = [pd.DataFrame({"distance": k, "norm": norm, "cosine": cosine, "value": v}) for k, v in values.items()]
     return pd.concat(tables, ignore_index=True)
 
 
 def distances() -> Drawing:
     """Draw contours of three distances over the norm of the image and its cosine to the proxy."""
     table = distance_table()
-    figure, axes = panels(len(DISTANCES), len(DISTANCES), (FULL_PAGE / 3, 2.4), share_y=True)
+    figure, axes = panels(len(DISTANCES), len(DISTANCES), (FULL_PAGE / 3, 2.4), sharey=True)
     for axis, (name, title) in zip(axes, DISTANCES.items()):
-        values = table[table["distance"] == name].pivot(index="cosine", columns="norm", values="value")
-        drawn = axis.contourf(values.columns, values.index, values.to_numpy(), levels=14, cmap="viridis")
+        _draw_map(axis, table[table["distance"] == name], "norm", "cosine", "value")
         axis.axvline(PROXY, color="w", lw=1, ls="--")
-        axis.set(title=title, xlabel="norm of the image")
-        figure.colorbar(drawn, ax=axis, shrink=0.9)
-    axes[0].set_ylabel("cosine to the proxy")
+        axis.set(title=title, xlabel="norm of the image", ylabel="cosine to the proxy")
     figure.suptitle(f"Distance to a proxy of norm {PROXY:g} (dashed); D = {DISTANCE_DIM}")
     return Drawing("distances", figure, table)
 
@@ -244,26 +206,18 @@ def normaliser_table(dims: tuple[int, ...] = TABLE_DIMS, points: int = 201) -> p
 def normalisers() -> Drawing:
     """Draw the vMF's log normaliser in three dimensions: its change from k = 0, error and slope."""
     table = normaliser_table()
-    figure, axes = panels(9, 3, (FULL_PAGE / 3, 2.1))
     rows = {"change": "log C(κ) - log C(0), nats", "error": "error, nats", "slope": "slope, nats per unit of κ"}
-    styles = ("-", "--", ":", ":", "-.")
-    for axis, (column, dim) in zip(axes, product(rows, DIMS)):
-        for name, style, colour in zip(APPROXIMATIONS, styles, PALETTE):
-            exact = name == "exact"
-            if not (exact and column == "error"):
-                curve = table[(table["dim"] == dim) & (table["approximation"] == name)]
-                width = 2.4 if exact else 1.4
-                axis.plot(curve["concentration"], curve[column], style, color=colour, lw=width, label=name)
+    looks = {name: Look(PALETTE[place], "", LINES[place]) for place, name in enumerate(APPROXIMATIONS)}
+    shown = []
+    for column, dim in product(rows, DIMS):
+        of_dim = table[table["dim"] == dim].set_index("concentration").groupby("approximation")[column]
+        found = {str(name): values for name, values in of_dim}
+        curves = [Curve(name, looks[name], of.index.to_numpy(), of.to_numpy()) for name, of in found.items()]
+        shown.append(Panel(f"D = {dim}", curves, rows[column]))
+    title = "Log normaliser of the vMF (grey: where the quadratic was fitted, for D = 128 and 512)"
+    figure = curve_figure(shown, x="concentration κ", title=title, share_y="row")
+    for axis in figure.axes:
         axis.axvspan(*FITTED, color="0.85", lw=0, zorder=0)
-        if column == "error":
-            axis.set_yscale("symlog", linthresh=0.01, linscale=0.5)
-            axis.set_yticks([-100, -1, 0, 1, 100])
-    for axis, dim in zip(axes, DIMS):
-        axis.set_title(f"D = {dim}")
-    for axis in axes[-3:]:
-        axis.set_xlabel("concentration κ")
-    for axis, title in zip(axes[::3], rows.values()):
-        axis.set_ylabel(title)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
-    figure.suptitle("Log normaliser of the vMF (grey: where the quadratic was fitted, for D = 128 and 512)")
+    figure.axes[3].set_yscale("symlog", linthresh=0.01, linscale=0.5)
+    figure.axes[3].set_yticks([-100, -1, 0, 1, 100])
     return Drawing("normalisers", figure, table)
