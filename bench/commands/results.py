@@ -159,9 +159,9 @@ def report(
     figures: Annotated[
         list[str] | None,
         typer.Option(
-            help="Draw these figures only, comma separated, or `all`: filter_out, risk_coverage, rank_intervals, cost,"
-            " confidence, tuning, sweeps, convergence, pictures (which every report has), spectra, norms, images, and,"
-            " without any results, densities, distances, normalisers.",
+            help="Draw these figures only, comma separated, or `all`: filter_out, risk_coverage, confidence, tuning,"
+            " sweeps, convergence, pictures (which every report has), spectra, norms, images, and, without any results,"
+            " densities, distances, normalisers.",
             metavar="NAME[,NAME]",
         ),
     ] = None,

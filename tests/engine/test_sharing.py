@@ -400,6 +400,33 @@ def test_a_folder_deleted_in_the_middle_is_a_failure(tmp_path, monkeypatch):
     assert len(outcome.failures) == 2
 
 
+@pytest.mark.parametrize("when", ["write_documents", "write_automatic", "write_page", "save_figure"])
+def test_a_report_does_not_bring_back_a_results_folder_that_was_deleted(when, tmp_path, monkeypatch):
+    """A folder with nothing but files of a report was refused by the same command: no results folder."""
+    from bench.report import write
+    from bench.report.figures import registry
+    from bench.report.frame import write_metrics
+    from bench.report.page import page
+
+    root = tmp_path / "runs"
+    _drive(root, [Fake()], monkeypatch, methods=("cosface",), seeds=1, trials=2)  # whose figure is drawn
+    store = Store(root)
+    judged = write.Judged(store, collect(store))
+    owner = {"write_page": page, "save_figure": registry}.get(when, write)
+    wrapped = getattr(owner, when)
+
+    def deleted_before(*given):
+        shutil.rmtree(root, ignore_errors=True)
+        return wrapped(*given)
+
+    monkeypatch.setattr(owner, when, deleted_before)
+    with pytest.raises(FileNotFoundError, match="runs"):
+        write.write_report(judged, root / "report", print)
+    with pytest.raises(FileNotFoundError, match="runs"):
+        write_metrics(judged.results, root)
+    assert not root.exists()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("folds", [1, 2])
 @pytest.mark.parametrize("hidden_for", [0.0, 30.0])

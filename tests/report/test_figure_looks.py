@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from types import SimpleNamespace
 
 import matplotlib.colors
@@ -14,11 +13,11 @@ from bench.datasets.array_images import ArrayImages
 from bench.methods.distributions.arrays import from_arrays
 from bench.protocols.confidence import risk_coverage
 from bench.registry import Registry
-from bench.report.figures import comparison, filter_out, images
+from bench.report.figures import filter_out, images
 from bench.report.figures.curves import MOST_CURVES, MOST_PANELS, Curve, contender_figure
 from bench.report.figures.filter_out import risk_figure, risk_table
 from bench.report.figures.registry import kinds_of, write_kinds
-from bench.report.figures.style import PALETTE, SLOTS, figure_style, look_at, look_of, looks
+from bench.report.figures.style import SLOTS, figure_style, look_at, look_of, looks
 from bench.report.figures.tested import TestedModel
 from bench.store.records import COLUMNS
 from bench.store.specs import Pinned
@@ -153,31 +152,6 @@ def test_risk_is_one_minus_the_recall_of_the_queries_that_are_kept():
     assert risk_coverage(confidence, risk)[1] == pytest.approx(1 - (1 - risk)[:2].mean().item())
 
 
-def test_ranks_are_those_of_the_comparison_and_one_seed_has_none():
-    table = comparison.rank_table(_merged(METHODS[:3]))
-    rows = table[table["metric"] == "map_at_r"].set_index("method")
-    assert rows.loc[METHODS[2], "rank"] == 1
-    assert (rows["low"] <= rows["rank"]).all()
-    assert (rows["rank"] <= rows["high"]).all()
-    alone = comparison.rank_table(_merged(METHODS[:3], seeds=1))
-    assert alone["rank"].isna().all()
-    assert set(alone[alone["metric"] == "map_at_r"]["reason"]) == {"one seed"}
-
-
-def test_rank_intervals_of_two_budgets_have_a_part_each():
-    merged = _merged(METHODS[:3])
-    tuned = merged[merged["method"] != METHODS[0]].assign(hparams="tuned", trials=50)
-    table = comparison.rank_table(pd.concat([merged, tuned], ignore_index=True))
-    rows = table[table["metric"] == "map_at_r"]
-    assert rows["budget"].str.startswith("tuned, 50 trials").tolist() == 2 * [True] + 3 * [False]
-    assert rows["rank"].tolist() == [2.0, 1.0, 3.0, 2.0, 1.0]
-    assert set(comparison.rank_table(merged)["budget"]) == {""}
-    found = dict(enumerate(looks([str(place) for place in range(5)])))
-    axis = comparison.rank_figure(table, found, "d").axes[0]
-    names = [text.get_text() for text in axis.get_yticklabels()]
-    assert [name.endswith(":") for name in names] == [True, False, False, True, False, False, False]
-
-
 def _model():
     generator = torch.Generator().manual_seed(1)
     labels = torch.arange(12).repeat_interleave(4)
@@ -230,44 +204,19 @@ def test_the_worst_mistakes_are_the_most_confident_wrong_queries_with_their_neig
 @pytest.mark.slow
 def test_figures_of_many_methods_are_the_same_bytes_again(tmp_path):
     source = _source(_merged(METHODS[:5]))
-    kinds = kinds_of(["risk_coverage", "rank_intervals"])
+    kinds = kinds_of(["risk_coverage", "filter_out"])
     notes = []
     first, again = (write_kinds(kinds, source, tmp_path / name, notes.append) for name in ("first", "again"))
-    assert {path.stem for path in first} == {"risk_coverage_d_clean", "rank_intervals_d"}
+    assert {path.stem for path in first} == {"risk_coverage_d_clean", "filter_out_d_clean"}
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
     assert not notes
 
 
-def test_what_cannot_be_ranked_or_covered_is_said(tmp_path):
+def test_what_cannot_be_drawn_is_said(tmp_path):
     merged = _merged(METHODS[:1])
     source = _source(merged[merged["fraction"].isna()])
     notes = []
-    assert not write_kinds(kinds_of(["risk_coverage", "rank_intervals"]), source, tmp_path, notes.append)
+    assert not write_kinds(kinds_of(["risk_coverage", "filter_out"]), source, tmp_path, notes.append)
     text = "\n".join(notes)
     assert "risk_coverage: d, clean: no filter-out curves" in text
-    assert re.search("rank_intervals: d: no ranks: .*nothing to compare with", text)
-
-
-# Colours
-
-
-def _lab(name, matrix):
-    """A colour as a colour-blind person sees it (Machado et al. 2009, severity 1), in CIELAB."""
-    values = np.asarray(matplotlib.colors.to_rgb(name))
-    linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
-    xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]) @ np.clip(
-        matrix @ linear, 0, 1
-    )
-    x, y, z = np.cbrt(np.maximum(xyz / [0.9505, 1.0, 1.089], 1e-9))
-    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
-
-
-DEUTERANOPIA = np.array(
-    [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
-)
-
-
-def test_hues_are_told_apart_with_deuteranopia():
-    seen = [_lab(name, DEUTERANOPIA) for name in PALETTE]
-    apart = [float(np.linalg.norm(a - b)) for i, a in enumerate(seen) for b in seen[:i]]
-    assert min(apart) > 10  # a difference of 2.3 is just noticeable
+    assert "filter_out: d, clean: no filter-out curves" in text

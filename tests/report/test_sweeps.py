@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from bench.report.figures.comparison import draw_sweeps, find_sweeps
+from bench.report.figures.sweeps import draw, find_sweeps
 from bench.store.records import COLUMNS
 from bench.store.specs import Pinned
 from scipy import stats
@@ -34,7 +34,7 @@ def _merged(pins, method="nir", **values):
 
 
 def _drawn(merged):
-    return draw_sweeps(SimpleNamespace(results=SimpleNamespace(merged=merged)), "d", pytest.fail)
+    return draw(SimpleNamespace(results=SimpleNamespace(merged=merged)), "d", pytest.fail)
 
 
 def test_results_that_differ_in_one_value_are_a_sweep():

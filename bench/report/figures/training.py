@@ -1,24 +1,18 @@
-"""Figures of trainings: validation by epoch, and seconds of training against quality."""
+"""Figure of trainings: validation by epoch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 
 from ...protocols.metrics import title_of
 from ...protocols.statistics import summarise
-from ...store.records import KEYS, TestRecord, TrainRecord
-from ..seeds import SeedStatistics, seed_groups
-from .curves import Curve, contender_figure, legend_below
-from .source import Drawing, Note, Shown, Source, each_contender, labelled
-from .style import FULL_PAGE, looks, panels
-
-QUALITY = ("map_at_r", "confidence_auroc")
-"""Metrics of the clean test images that are shown against cost, a panel each."""
+from ...store.records import KEYS
+from .curves import Curve, contender_figure
+from .source import Drawing, Note, Shown, Source, each_contender
 
 
 def convergence_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
@@ -92,72 +86,3 @@ def draw_convergence(source: Source, dataset: str, note: Note) -> Iterator[Drawi
         if len(rows):
             figure = convergence_figure(rows, dataset, held_out=held_out)
             yield Drawing(f"convergence_{dataset}{name}", figure, rows)
-
-
-def trainings_of(source: Source, record: TestRecord) -> list[TrainRecord] | None:
-    """Trainings that a test needs: those of its models and of their bases; None if a record is missing."""
-    store, cell = source.site.store, record.trained_cell
-    own = [store.trained(cell, unit) for unit in record.spec.train]
-    bases = [trained.spec.base for trained in own if trained and trained.spec.base]
-    found = [*own, *(store.trained(cell._replace(method=base.method), base.unit) for base in bases)]
-    known = [trained for trained in found if trained]
-    return known if len(known) == len(found) else None
-
-
-def cost_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
-    """Table of the quality and cost of every contender: seconds of all trainings of a seed, without tuning.
-
-    Seconds and :data:`QUALITY`, under the method's own scorer and default confidence, are means over seeds.
-    """
-    rows = source.results.merged[source.results.merged["dataset"] == dataset]
-    every = zip(labelled(rows), seed_groups(rows), source.contenders(dataset), strict=True)
-    lines: list[dict[str, object]] = []
-    for shown, group, (_, label, tests) in every:
-        needed = [trainings_of(source, test) for test in tests]
-        places = [trained.environment for own in needed if own for trained in own]
-        if not all(needed):
-            note(f"{dataset}, {label}: a training that it needs has no record")
-            continue
-        devices = {f"{each.device}, {each.threads} thread{'s' * (each.threads != 1)}" for each in places}
-        # Members of an ensemble are among the trainings that are counted.
-        joint = group.contender.ensemble == "seeds"
-        line = {"index": shown.number, "label": label, "method": group.contender.method, "seeds": len(tests)}
-        line |= {"seconds": sum(each.seconds for each in places) / len(tests), "device": "; ".join(sorted(devices))}
-        line |= {"tuning_trainings": group.trainings - len(tests[0].spec.train) * joint}
-        for metric, confidence in zip(QUALITY, ("", group.confidence)):
-            found = SeedStatistics.of(group.per_seed(metric, confidence=confidence))
-            line |= {metric: found.mean, f"{metric}_sd": found.sd}
-        lines.append(line)
-    return pd.DataFrame(lines)
-
-
-def cost_figure(table: pd.DataFrame, dataset: str) -> Figure:
-    """Plot metrics against seconds of training, a point per contender.
-
-    The legend has the trainings that were spent on tuning, which the seconds leave out.
-    """
-    figure, axes = panels(2, 2, (FULL_PAGE / 2, 3.0 + 0.17 * -(-len(table) // 3)))
-    devices = sorted(set(table["device"]))
-    where = devices[0] if len(devices) == 1 else f"{len(devices)} kinds of devices: not comparable"
-    for axis, metric, of in zip(axes, QUALITY, ("", " of the default confidence")):
-        for (_, line), look in zip(table.iterrows(), looks(list(table["method"]))):
-            tuning = line["tuning_trainings"]
-            text = line["label"] + (f" (+ {tuning} of tuning)" if tuning else "")
-            x, y, sd = line["seconds"], 100 * line[metric], 100 * np.nan_to_num(line[f"{metric}_sd"])
-            axis.errorbar(x, y, sd, fmt="none", ecolor=look.colour, elinewidth=0.8, alpha=0.6)
-            axis.plot(x, y, look.marker, ms=6, color=look.colour, fillstyle=look.fill, ls="none", label=text)
-        axis.set(xlabel=f"seconds of training ({where})", ylabel=f"{title_of(metric)}{of}, %", xscale="log")
-        axis.set_xlim(0.8 * table["seconds"].min(), 1.25 * table["seconds"].max())
-        axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
-        axis.xaxis.set_minor_formatter(NullFormatter())
-    legend_below(figure, axes)
-    figure.suptitle(f"{dataset}: cost and quality, means over seeds (bars: SD)")
-    return figure
-
-
-def draw_cost(source: Source, dataset: str, note: Note) -> Iterator[Drawing]:
-    """Yield one figure of cost and quality."""
-    table = cost_table(source, dataset, note)
-    if len(table):
-        yield Drawing(f"cost_{dataset}", cost_figure(table, dataset), table)
