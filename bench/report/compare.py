@@ -7,6 +7,7 @@ the method.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -370,7 +371,7 @@ def over_splits(rows: Mapping[int, Iterable[Comparison]], ratio: Callable[[Conte
     every: dict[Hashable, dict[int, Comparison]] = {}
     for number, own in rows.items():
         for row in own:
-            sides = tuple(each and _on_own_split(each) for each in (row.contender, row.against))
+            sides = tuple(each and on_own_split(each) for each in (row.contender, row.against))
             about = row.column, row.use, row.about.get("chosen"), row.confidence if row.question == "confidence" else ""
             every.setdefault((row.question, *sides, *about), {})[number] = row
     for by_split in every.values():
@@ -378,15 +379,16 @@ def over_splits(rows: Mapping[int, Iterable[Comparison]], ratio: Callable[[Conte
         first = next(iter((held or by_split).values()))
         refused = next((row for row in held.values() if row.reason), first if not held else None)
         same = {row.same_order_as for row in held.values()}
-        contender = _on_own_split(first.contender)
+        contender = on_own_split(first.contender)
         yield replace(
             first,
             unit="split",
             test_over_train=ratio(contender),
             contender=contender,
-            against=first.against and _on_own_split(first.against),
+            against=first.against and on_own_split(first.against),
             values={number: _mean(row.values, common(row)) for number, row in held.items()},
-            others={number: _mean(row.others, common(row)) for number, row in held.items()},
+            others={n: _mean(row.others, common(row)) for n, row in held.items()}
+            or {n: _mean(row.others, row.others) for n, row in by_split.items()},
             aurocs=None
             if first.aurocs is None
             else {number: _mean(row.aurocs or {}, row.aurocs or ()) for number, row in held.items()},
@@ -395,13 +397,21 @@ def over_splits(rows: Mapping[int, Iterable[Comparison]], ratio: Callable[[Conte
                 for name in first.free
             },
             same_order_as=first.same_order_as if len(same) == 1 else "",
+            confidence=_every(row.confidence for row in by_split.values()),
+            rival=_every(row.rival for row in by_split.values()),
             reason=refused.reason if refused else None,
             detail=refused.detail if refused else "",
             about={**first.about, "seeds": max((len(common(row)) for row in held.values()), default=0)},
         )
 
 
-def _on_own_split(contender: Contender) -> Contender:
+def _every(names: Iterable[str]) -> str:
+    """Names that validation chose on some split, the most frequent first, as text."""
+    return " or ".join(name for name, _ in Counter(filter(None, names)).most_common())
+
+
+def on_own_split(contender: Contender) -> Contender:
+    """The contender of which this one is on some class split."""
     return contender._replace(pinned=contender.pinned.on_split(0))
 
 

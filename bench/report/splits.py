@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from ..protocols.rows import OWN
 from ..protocols.statistics import summarise_splits
 from ..store.folder import Store
 from .compare import NAN, Comparison, decided, over_splits
@@ -49,23 +48,21 @@ def split_comparisons(store: Store, results: Results) -> list[Comparison]:
     ratios = {contender: test_over_train(splits, results, store) for contender, splits in every.items()}
     found: list[Comparison] = []
     for of_dataset in grouped(every, lambda contender: contender.dataset).values():
-        for contenders in by_budget(of_dataset).values():
-            here = {each: every[each] for each in contenders}
+        for place, contenders in enumerate(by_budget(of_dataset).values()):
+            here, start = {each: every[each] for each in contenders}, len(found)
             asked = {question: _folded(question.pairs, here, ratios) for question in (CONFIDENCE, PLAIN, SYSTEM)}
-            own = decided((row for row in asked[CONFIDENCE] if _is_first(row)), CONFIDENCE)
-            gains = {row.contender: row for row in own if row.counts or row.n == 1}
+            chosen = (row for row in asked[CONFIDENCE] if row.about["chosen"])
+            gains = grouped(decided(chosen, CONFIDENCE), lambda row: row.contender)
             versus = grouped(decided(asked[PLAIN], PLAIN), lambda row: row.contender)
             for contender in contenders:
                 found += _means(contender, every[contender], ratios[contender])
-                found += [gains[contender]] if contender in gains else []
+                found += gains.get(contender, [])
                 found += versus.get(contender, [])
             systems = grouped(decided(asked[SYSTEM], SYSTEM), lambda row: (row.use, row.column.split))
             found += [row for own in systems.values() for row in own]
+            for row in found[start:]:
+                row.leads = not place
     return found
-
-
-def _is_first(row: Comparison) -> bool:
-    return (row.column.split, row.use, row.confidence, row.about["chosen"]) == ("test", "before_gallery", OWN, True)
 
 
 def _folded(

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
+from ..protocols.rows import OWN
 from .compare import Comparison, common, decided
 from .contender import COMMON, LABELS, Contender, ranked_together
 from .questions import CONFIDENCE, IMAGES, MEASURES, PAIR, PLAIN, SYSTEM, USES, pairs_of
@@ -317,7 +318,17 @@ def system_document(rows: Sequence[Comparison]) -> Document:
 
 
 def of_splits(rows: Iterable[Comparison]) -> list[Comparison]:
-    """Comparisons over class splits that the table has: systems by AUGRC, of methods that are not free in disguise."""
+    """Comparisons over class splits that the table has: systems by AUGRC, of methods that are not free in disguise.
+
+    Of confidences, those of the own one before the gallery on clean images.
+    """
+    first = ("before_gallery", "test", OWN)
+    rows = [
+        row
+        for row in rows
+        if row.question != CONFIDENCE.name
+        or ((row.use, row.column.split, row.confidence) == first and (row.counts or row.n == 1))
+    ]
     decides = next(iter(MEASURES)).metric
     systems = [row for row in rows if row.question == SYSTEM.name and row.column.metric == decides and row.n]
     learned = {row.contender for row in systems if not row.same_order_as}
