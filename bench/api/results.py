@@ -164,4 +164,4 @@ class Results:
 
         chosen = [row for row in self._judged.verdicts if row.about["chosen"]]
         tables = [self._counts, *verdict_document(chosen).tables]
-        return "\n".join(to_html(replace(table, small="small", csv=None)) for table in tables)
+        return "\n".join(to_html(replace(table, small="small")) for table in tables)

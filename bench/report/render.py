@@ -210,21 +210,10 @@ def _text(text: str, style: str = "") -> Text:
 
 
 def to_html(table: Table) -> Markup:
-    """A table in HTML, with its caption, notes and a button for its numbers."""
+    """A table in HTML, with its caption and notes."""
     from markupsafe import Markup  # late: only pages need it, and a template
 
-    held = "" if table.csv is None else csv_uri(table.csv)
-    return Markup(environment().get_template("table.tmpl").render(t=table, csv=held).strip())  # escaped by the template
-
-
-def csv_uri(numbers: pd.DataFrame) -> str:
-    """Numbers as CSV in a data URI.
-
-    Example:
-        >>> csv_uri(pd.DataFrame({"a": ["=1"]}))
-        'data:text/csv;charset=utf-8;base64,YQonPTEK'
-    """
-    return data_uri("text/csv;charset=utf-8", to_csv(numbers).encode())
+    return Markup(environment().get_template("table.tmpl").render(t=table).strip())  # escaped by the template
 
 
 def data_uri(media_type: str, content: bytes) -> str:

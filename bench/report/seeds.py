@@ -126,7 +126,8 @@ class SeedStatistics:
 
     def cell(self, percent: bool, brief: bool = False, best: bool = False, beats: bool = False) -> Cell:
         """Cell of a table, with its marks and a note if some seeds have no value."""
-        note = "" if self.complete else f"{self.defined} of {self.seeds} seeds have a value"
+        some = f"{self.defined} of {self.seeds} seeds have a value" if self.seeds else "not measured"
+        note = "" if self.complete else some
         return Cell(self.text(percent, brief), self.mean, bold=best, underlined=beats, note=note)
 
 

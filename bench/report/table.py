@@ -126,8 +126,8 @@ class Table:
     """A table, ready to be written in every format.
 
     ``title`` is the heading in Markdown, the beginning of the caption in LaTeX (``caption`` is its rest), and the title
-    on a terminal and a page; ``notes`` are paragraphs below it. On a page it has an id (``anchor``) and its numbers
-    (``csv``); ``small`` are the classes of one that is neither sorted nor filtered.
+    on a terminal and a page; ``notes`` are paragraphs below it. On a page it may have an id (``anchor``); ``small`` are
+    the classes of one that is not sorted.
     """
 
     title: str
@@ -136,7 +136,6 @@ class Table:
     notes: tuple[str, ...] = ()
     caption: str = ""
     anchor: str = ""
-    csv: pd.DataFrame | None = field(default=None, compare=False)
     small: str = ""
 
     def only(self, keep: Callable[[Column[Any]], bool]) -> Table:

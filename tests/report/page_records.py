@@ -35,6 +35,7 @@ class Made:
     ensemble: str = ""
     models: int = 0
     reference: bool = False
+    splits: tuple[str, ...] = ("test", "val")
 
     def record(self, seed, version="0.1.0"):
         shared = {"preset": "strict", "ensemble": self.ensemble, "pinned": self.pinned}
@@ -65,10 +66,11 @@ class Made:
         yield {"split": "test", **row("map_at_r", self.map_at_r[seed], scorer="cosine")}
         levels = {name: self.auroc.get(name, (0.7,) * len(self.map_at_r))[seed] for name in self.free}
         levels |= dict.fromkeys(CHALLENGERS, self.own[seed]) if self.own else {}
-        for split in ("test", "val"):
-            for name, level in levels.items():
-                known = {"scorer": "cosine", "confidence": name}
+        for name, level in levels.items():
+            known = {"scorer": "cosine", "confidence": name}
+            for split in self.splits:
                 yield {"split": split, **row("confidence_auroc", level, **known)}
+                yield {"split": split, **row("augrc", 0.3 * (1 - level), variant="recall_at_1", **known)}
         for name in ("random", *levels):
             for fraction in FRACTIONS:
                 known = {"scorer": "cosine", "confidence": name, "variant": "query_only", "fraction": fraction}

@@ -9,12 +9,9 @@ import shutil
 import subprocess
 
 import pytest
-from bench.report.frame import Results
 from bench.report.page.page import write_page
-from bench.report.write import Judged
-from bench.store.folder import Store
 
-from .page_records import ALONE, CLOSE, LEADING, POINT, UNSURE
+from .test_page import MADE, _judged
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")]
@@ -87,21 +84,12 @@ class Browser:
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs")
-    made = (LEADING, CLOSE, POINT, UNSURE, ALONE)
-    results = Results.of(tuple(record for each in made for record in each.records()))
-    return write_page(Judged(Store(root), results), [], root / "report")
+    return write_page(_judged(root, *MADE), [], root / "report")
 
 
 @pytest.fixture
-def browser(tmp_path):
-    found = Browser(tmp_path / "profile")
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def browser_without_scripts(tmp_path):
-    found = Browser(tmp_path / "profile", "--blink-settings=scriptEnabled=false")
+def browser(tmp_path, request):
+    found = Browser(tmp_path / "profile", *getattr(request, "param", ()))
     yield found
     found.close()
 
@@ -109,57 +97,32 @@ def browser_without_scripts(tmp_path):
 @pytest.mark.parametrize("width", [1280, 390])
 def test_no_error_no_request_and_no_sideways_scrolling(browser, path, width):
     browser.open(path, width)
-    seen = browser.ask("""
-        document.getElementById('curves').scrollIntoView();
-        await new Promise(done => setTimeout(done, 1500));
-        return [document.documentElement.scrollWidth, innerWidth, document.querySelectorAll('.drawn canvas').length];
-    """)
-    assert seen[0] <= seen[1] == width
-    assert seen[2] > 0  # the plotter has drawn
+    needed, shown = browser.ask("return [document.documentElement.scrollWidth, innerWidth]")
+    assert needed <= shown == width
     assert browser.named(*TROUBLE) == []
     requests = [event["params"]["request"]["url"] for event in browser.named("Network.requestWillBeSent")]
     assert [url for url in requests if not url.startswith("data:")] == [path.as_uri()]
 
 
-ROWS = "[...document.querySelectorAll('#results-d-table tbody th')]"
-FIRST = f"{ROWS}.filter(each => each.offsetParent).map(each => each.textContent)"
+NAMES = "[...document.querySelectorAll('#results-d tbody th')].map(each => each.textContent)"
 
 
-def test_tables_are_sorted_by_keyboard_and_filtered(browser, path):
+def test_tables_are_sorted_by_keyboard_with_gaps_last(browser, path):
     browser.open(path, 1280)
-    assert browser.ask(f"return {FIRST}")[:2] == ["alone", "leading"]
-    after = browser.ask(f"""
-        const heading = [...document.querySelectorAll('#results-d-table th')].find(th => th.textContent === 'MAP@R');
-        heading.focus();
-        heading.dispatchEvent(new KeyboardEvent('keydown', {{key: 'Enter', bubbles: true}}));
-        await new Promise(done => setTimeout(done, 200));
-        return [heading.tabIndex, heading.getAttribute('aria-sort'), {FIRST}];
-    """)
-    assert after == [0, "ascending", ["unsure", "point", "close", "leading", "alone"]]
-    filtered = browser.ask(f"""
-        const input = document.querySelector('[data-filter="results-d-table"]');
-        input.value = 'DETERMINISTIC alone';
-        input.dispatchEvent(new Event('input'));
-        return [{FIRST}, document.querySelector('[data-count="results-d-table"]').textContent];
-    """)
-    assert filtered == [["alone"], "1 of 5 rows"]
+    assert browser.ask(f"return {NAMES}")[:2] == ["alone", "leading (point)"]
 
+    def sorted_by(title):
+        return browser.ask(f"""
+            const heading = [...document.querySelectorAll('#results-d th')].find(th => th.textContent === '{title}');
+            heading.focus();
+            heading.dispatchEvent(new KeyboardEvent('keydown', {{key: 'Enter', bubbles: true}}));
+            return [heading.tabIndex, heading.getAttribute('aria-sort'), {NAMES}];
+        """)
 
-def test_curves_answer_hovering(browser, path):
-    browser.open(path, 1280)
-    x, y = browser.ask("""
-        document.getElementById('curves').scrollIntoView();
-        await new Promise(done => setTimeout(done, 1500));
-        const box = document.querySelector('.drawn .u-over').getBoundingClientRect();
-        return [box.x + box.width / 2, box.y + box.height / 2];
-    """)
-    for place in (0.5, 0.0):
-        browser.call("Input.dispatchMouseEvent", browser.session, type="mouseMoved", x=x + place, y=y)
-    text = browser.ask("""
-        await new Promise(done => setTimeout(done, 500));
-        return document.querySelector('.readout').textContent;
-    """)
-    assert text.endswith("% left out")
+    best_first = ["alone", "leading (point)", "close (point)", "point", "unsure (point)"]
+    assert sorted_by("MAP@R") == [0, "descending", best_first]
+    assert sorted_by("MAP@R") == [0, "ascending", best_first[::-1]]
+    assert sorted_by("rank")[2][-1] == "alone"  # it has none
 
 
 def test_a_link_opens_what_is_folded(browser, path):
@@ -167,31 +130,20 @@ def test_a_link_opens_what_is_folded(browser, path):
     assert browser.ask("return document.getElementById('settings-d').closest('details').open")
 
 
-def test_without_scripts_the_curves_are_there_and_nothing_is_offered_that_does_not_work(browser_without_scripts, path):
-    browser = browser_without_scripts
+@pytest.mark.parametrize("browser", [["--blink-settings=scriptEnabled=false"]], indirect=True)
+def test_without_scripts_all_is_there_and_what_is_folded_is_on_paper(browser, path):
     browser.open(path, 390)
     document = browser.call("DOM.getDocument", browser.session)["root"]["nodeId"]
 
-    def boxes(selector):
+    def widths(selector):
         found = browser.call("DOM.querySelectorAll", browser.session, nodeId=document, selector=selector)["nodeIds"]
-        sizes = []
-        for node in found:
-            style = browser.call("DOM.describeNode", browser.session, nodeId=node)
-            assert style
-            try:
-                sizes.append(browser.call("DOM.getBoxModel", browser.session, nodeId=node)["model"]["width"])
-            except AssertionError:  # it has no box
-                sizes.append(0)
-        return sizes
+        return [browser.call("DOM.getBoxModel", browser.session, nodeId=each)["model"]["width"] for each in found]
 
     browser.call("DOM.enable", browser.session)
-    assert min(boxes(".plot > svg")) > 300
-    assert set(boxes("input")) == {0}
-    metrics = browser.call("Page.getLayoutMetrics", browser.session)["cssContentSize"]
-    assert metrics["width"] == 390
-
-
-def test_it_prints(browser, path):
-    browser.open(path, 1280)
+    assert min(widths("#results .plot")) > 300
+    assert min(widths("#matrix table")) > 100
+    assert browser.call("Page.getLayoutMetrics", browser.session)["cssContentSize"]["width"] == 390
+    browser.call("Emulation.setEmulatedMedia", browser.session, media="print")
+    assert min(widths("#reading dl")) > 100  # which are folded on the screen
     printed = browser.call("Page.printToPDF", browser.session, preferCSSPageSize=True)["data"]
     assert base64.b64decode(printed).startswith(b"%PDF")

@@ -5,86 +5,37 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-import tomllib
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 
+from markupsafe import Markup
+
 from ...datasets.decode import decode
-from ...protocols.metrics import find_metric, title_of
+from ...protocols.metrics import find_metric
+from ...protocols.rows import MARGIN, OWN
 from ...store.check import failures
 from ...store.folder import Damage
-from ..contender import Contender
-from ..cost import CostRow
+from .. import comparison
+from ..questions import DEFAULTS, IMAGES
 from ..render import data_uri, environment, to_html, write_file
-from ..splits import split_document
-from ..table import Table, grouped
+from ..table import cells_table, grouped, headings
 from ..write import Judged
-from .about import DataSet, data_sets
-from .answer import answer_of, headline_of, split_counts, split_sentences
-from .curves import HEIGHT, WIDTH, Chart, charts_of
-from .sources import (
-    Tested,
-    about_methods,
-    about_protocols,
-    failures_table,
-    losses,
-    machines_table,
-    manifests_table,
-    parameters_table,
-    settings_table,
-    settings_text,
-    tested,
-)
-from .tables import (
-    candidates_table,
-    cases_table,
-    results_table,
-    use_table,
-)
-from .words import (
-    CONFIDENCE,
-    NEAR_CHANCE,
-    RETRIEVAL,
-    Anchors,
-    DatasetFacts,
-    Words,
-    dataset_facts,
-    mean_text,
-    named,
-    points_text,
-)
+from . import answers, sources, svg, tables
+from .answers import Part
 
 PAGE = "report.html"
 """Name of the file."""
 
-_SCRIPTS = ("sortable.min.js", "sortable.a11y.min.js", "uPlot.iife.min.js")
-"""Scripts of others, in the order in which they are run."""
-
-
 LARGE_PICTURE = 300_000
 """Size of a PNG, bytes, above which the page has it as a JPEG."""
 
+CURVES = 5
+"""Most methods with a curve in a picture, beside the plain one."""
 
-@dataclass(frozen=True)
-class DatasetPart:
-    """Part of a page about one data set at its leading budget, with what there is at other budgets."""
 
-    about: DataSet
-    words: Words
-    others: tuple[DatasetFacts, ...]
-    settings: Table
-    parameters: Table
-    results: Table | None = None
-    use: Table | None = None
-    charts: tuple[Chart, ...] = ()
-
-    @property
-    def facts(self) -> DatasetFacts:
-        """The data set at its leading budget."""
-        return self.words.facts
+_DATA = ("data set", "what it is, licence, source", "compared over", "setting")
 
 
 def write_page(judged: Judged, damaged: Iterable[Damage], out: Path, pictures: Sequence[Path] = ()) -> Path:
@@ -96,124 +47,73 @@ def write_page(judged: Judged, damaged: Iterable[Damage], out: Path, pictures: S
 
 def page_html(judged: Judged, damaged: Iterable[Damage], pictures: Sequence[Path] = ()) -> str:
     """Build the page of a results folder; the arguments are those of :func:`write_page`."""
-    store, results = judged.store, judged.results
-    anchors = Anchors({*_SECTIONS})
     found: list[Damage] = list(damaged)
-    store.on_damage = found.append
-    sources = tested(store, results.tests)
-    by_budget = grouped(dataset_facts(judged, anchors), lambda each: each.name)
-    about = data_sets(by_budget)
-    failed = failures(store, found)
-    spent = {row.contender: row for row in judged.costs}
-    parts = [
-        _part(each, by_budget[name], sources, anchors, None if name in judged.over_splits else spent)
-        for name, each in about.items()
-    ]
-    style = _read("page.css") + _read("vendor/uPlot.min.css")
-    script = "\n".join([*(_read(f"vendor/{name}") for name in _SCRIPTS), _read("page.js")])
-    by_seeds = [part for name, part in zip(about, parts) if name not in judged.over_splits]
-    answer = answer_of([part.words for part in by_seeds]) if by_seeds else None
-    systems = grouped(judged.systems, lambda each: each.contender.dataset)
-    titles = {name: each.title for name, each in about.items() if name not in judged.over_splits}
-    headline = headline_of([each for name in titles for each in systems.get(name, ())], anchors, titles)
-    return (
-        environment()
-        .get_template("page.tmpl")
-        .render(
-            policy=_policy(style, script),
-            style=style,
-            script=script,
-            parts=parts,
-            by_seeds=by_seeds,
-            answer=answer,
-            losses=losses(sources),
-            headline=headline,
-            split_sentences=split_sentences(judged.splits),
-            split_counts=split_counts(judged.splits),
-            split_tables=_split_tables(judged, anchors),
-            cases=cases_table(answer.cases, len(by_seeds), points_text(CONFIDENCE))
-            if answer and answer.cases
-            else None,
-            table=to_html,
-            candidates=candidates_table,
-            named=named,
-            mean_text=mean_text,
-            matters=(points_text(RETRIEVAL), points_text(CONFIDENCE)),
-            protocols=about_protocols(results.tests),
-            methods=about_methods(results.tests),
-            machines=machines_table(sources, anchors.of("machines")),
-            manifests=manifests_table(sources, anchors.of("manifests")),
-            failed=failed,
-            kinds=Counter(each.what for each in failed).items(),
-            failures=failures_table(failed, anchors.of("failures-table")),
-            superseded=results.superseded,
-            pictures=[_picture(path, anchors) for path in pictures],
-            vendored=[each | {"text": _read(f"vendor/{each['licence_file']}")} for each in _vendored()],
-            terms=_terms(),
-            size=(WIDTH, HEIGHT),
-            near_chance=NEAR_CHANCE,
-        )
-        .lstrip()
+    judged.store.on_damage = found.append
+    parts = answers.parts_of(judged)
+    tests = (*judged.results.tests, *judged.results.splits)
+    tested = sources.tested(judged.store, tests)
+    failed = failures(judged.store, found)
+    style, script = _read("page.css") + _read("svg.css"), _read("page.js")
+    rows = [(part.title, part.what, part.over, part.budget) for part in parts]
+    page = environment().get_template("page.tmpl")
+    text = page.render(
+        policy=_policy(style, script),
+        style=style,
+        script=script,
+        parts=parts,
+        families=grouped(parts, lambda part: answers.FAMILIES[part.kind]),
+        judged=judged,
+        answers=answers,
+        tables=tables,
+        table=to_html,
+        warnings=[*_warnings(parts), *sources.losses(tested)],
+        legend=Markup(svg.legend(("better", "better adjusted", "worse", "worse adjusted", "undecided", "no verdict"))),
+        curves=_curves,
+        data=cells_table("Data and settings", headings(*_DATA, labels=len(_DATA)), rows, anchor="data"),
+        settings=[sources.settings_table(part, tested) for part in parts],
+        machines=sources.machines_table(tested),
+        failures=cells_table("What failed, and why", headings("where", "what", "why", labels=3), failed),
+        pictures=[_picture(path) for path in pictures],
+        methods=sources.methods_table(tests),
+        metric=find_metric,
     )
+    return text.lstrip()
 
 
-_SECTIONS = (
-    "top",
-    "data",
-    "splits",
-    "verdict",
-    "short",
-    "results",
-    "curves",
-    "protocol",
-    "provenance",
-    "failures",
-    "reading",
-    "pictures",
-)
-"""Ids of the sections, which no part may have."""
+def _warnings(parts: Iterable[Part]) -> Iterator[str]:
+    """What a reader has to know before any number: parts of data, and heads that gain nothing."""
+    for part in parts:
+        partial = dict.fromkeys(each.pinned.partial for each in part.labels if each.pinned.partial)
+        yield from (f"{part.name}: part of the data only, {text}." for text in partial)
+        for found in comparison.parts({part.name: list(part.rows.values())}):
+            yield from (f"{part.name}: {text}" for text in found.against)
 
 
-def _part(
-    about: DataSet,
-    budgets: Sequence[DatasetFacts],
-    sources: Sequence[Tested],
-    anchors: Anchors,
-    spent: Mapping[Contender, CostRow] | None,
-) -> DatasetPart:
-    """A part with costs in its table of results; without them, and without results, if class splits answer instead."""
-    name, leading = about.name, budgets[0]
-    own = [each for each in sources if Contender.of_columns(each.test.columns) in leading.groups]
-    facts = replace(leading, settings=settings_text(leading, own), title=about.title)
-    if spent is None:
-        facts = replace(facts, anchors=dict.fromkeys(facts.anchors, ""))  # there are no rows to lead to
-    words = Words(facts)
-    part = DatasetPart(
-        about,
-        words,
-        tuple(budgets[1:]),
-        settings_table(facts, own, anchors.of("settings", name)),
-        parameters_table(facts, own, anchors.of("parameters", name)),
-    )
-    if spent is None:
-        return part
-    return replace(
-        part,
-        results=results_table(facts, anchors.of("results", name), spent),
-        use=use_table(words, anchors.of("use", name)),
-        charts=tuple(charts_of(facts, words.leaders[0].contender, anchors)),
-    )
+def _curves(part: Part, split: str, brief: bool) -> Markup | str:
+    """Errors among the answers that are given, the most confident first: the plain method and those with most to gain.
+
+    Every method ranks by its own score. Combinations of confidences have no curve in records; empty without any curve.
+    """
+    place: answers.Place = ("before_gallery", split)
+    leading = [row.contender for row in part.at(place)[:CURVES]] or list(part.labels)[:CURVES]
+    lines: list[svg.Line] = []
+    for contender in dict.fromkeys([*([part.plain] if part.plain else ()), *leading]):
+        row = part.confidence(contender, place)
+        free = row.rival.split(" or ")[0] if row else DEFAULTS["before_gallery"]
+        first = OWN if row and row.confidence else free
+        group = part.groups.get(contender)
+        for name in (first, MARGIN) if brief or contender == part.plain else (first,):
+            curve = group.curve("filter_out_recall_at_1", split, "query_only", name) if group else {}
+            known = [(1 - share, 1 - value.mean) for share, value in curve.items() if value.defined]
+            if known:
+                x, y = zip(*known)
+                lines.append((f"{part.labels[contender]}: {answers.plainly(name)}", x, y, math.nan, math.nan))
+    about = {"x_label": "answers given, the most confident first, %", "y_label": "wrong among them, %"}
+    label = f"{part.title}, {IMAGES[split]}"
+    return Markup(svg.curves(lines, percent=True, label=label, **about)) if lines else ""
 
 
-def _split_tables(judged: Judged, anchors: Anchors) -> list[Table]:
-    """Tables over class splits, with their captions as notes."""
-    return [
-        replace(each, anchor=anchors.of("splits", each.title), notes=(*each.notes, each.caption))
-        for each in split_document(judged.splits).tables
-    ]
-
-
-def _picture(path: Path, anchors: Anchors) -> dict[str, str]:
+def _picture(path: Path) -> dict[str, str]:
     """Image that is part of the page, with its source as a data URI; a large one is a JPEG there."""
     kind, content = "image/png", path.read_bytes()
     if len(content) > LARGE_PICTURE:
@@ -222,34 +122,15 @@ def _picture(path: Path, anchors: Anchors) -> dict[str, str]:
         packed = io.BytesIO()
         Image.fromarray(decode(path).permute(1, 2, 0).numpy()).save(packed, "JPEG", quality=85)
         kind, content = "image/jpeg", packed.getvalue()
-    title = path.stem.replace("_", " ")
-    return {"anchor": anchors.of("picture", path.stem), "title": title, "source": data_uri(kind, content)}
-
-
-def _terms() -> list[tuple[str, str]]:
-    """Metrics of the page with their sources."""
-    names = ("recall_at_1", "map_at_r", "confidence_auroc", "augrc", "spearman_crop")
-    found = {title_of(name, short=True): find_metric(name) for name in names}
-    return [(title, metric.source) for title, metric in found.items() if metric and metric.source]
+    return {"title": path.stem.replace("_", " "), "source": data_uri(kind, content)}
 
 
 def _read(name: str) -> str:
     return (resources.files(__package__) / name).read_text(encoding="utf-8")
 
 
-def _policy(style: str, script: str) -> str:
+def _policy(*texts: str) -> str:
     """Content security policy: nothing is loaded, and only the page's own style and script count."""
-    return (
-        f"default-src 'none'; img-src data:; style-src '{_digest(style)}'; script-src '{_digest(script)}';"
-        " base-uri 'none'; form-action 'none'"
-    )
-
-
-def _digest(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _vendored() -> list[dict[str, str]]:
-    """Scripts of others that are part of the page: name, version, source, licence and its file."""
-    found: list[dict[str, str]] = tomllib.loads(_read("vendor/vendored.toml"))["package"]
-    return found
+    style, script = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts)
+    own = f"style-src 'sha256-{style}'; script-src 'sha256-{script}'"
+    return f"default-src 'none'; img-src data:; {own}; base-uri 'none'; form-action 'none'"

@@ -29,6 +29,9 @@ MARKS = {
 COLOURED = 12
 """Curves with a look of their own: pairs of colour and dashes. The next ones are thin and grey."""
 
+ADJUSTED = " adjusted"
+"""End of an outcome that holds after the adjustment for many comparisons: its marker is filled."""
+
 Row = tuple[str, float, float, float, str, str]
 """Row of a forest plot: label, mean, both ends of its interval (nan without one), outcome, link (may be empty)."""
 
@@ -54,8 +57,7 @@ def forest(
         width: Width of the drawing, in units.
         label: What it shows, for readers who do not see it.
         x_label: Meaning and unit of a difference.
-        limits: Range of the axis. By default it has 0, every mean, and the ends of all intervals but one in 21 on
-            either side.
+        limits: Range of the axis, by default :func:`range_of` the rows.
         region: Half the width of a grey band around 0, such as a region of equivalence.
 
     Returns:
@@ -63,10 +65,10 @@ def forest(
         numbers. An interval that leaves the range ends in an arrow; a mean outside has no marker.
 
     Raises:
-        KeyError: A mean is in the range and its outcome is none of :data:`MARKS`.
+        KeyError: A mean is in the range and its outcome is none of :data:`MARKS`, with or without :data:`ADJUSTED`.
     """
     every = [row for _, own in rows for row in own]
-    low, high = limits or _range(every)
+    low, high = limits or range_of(every)
     room = _LETTER * max((len(row[0]) for row in every), default=0) + _EDGE
     left, step = (room, _LINE) if room < 0.42 * width else (_EDGE, 2 * _LINE)
     x = _scale(low, high, left, width - _EDGE)
@@ -100,7 +102,8 @@ def _forest_row(row: Row, y: float, x: Callable[[float], float], limits: tuple[f
         for end, back, cut in ((x(low), 5, low < limits[0]), (x(high), -5, high > limits[1])):
             parts += [f'<path class="arrow" d="M{end + back:.1f} {y - 4:.1f}l{-back} 4 {back} 4"/>'] if cut else []
     if limits[0] <= mean <= limits[1]:
-        parts.append(f'<path class="mark" transform="translate({x(mean):.1f} {y:.1f})" d="{MARKS[outcome]}"/>')
+        mark = MARKS[outcome.removesuffix(ADJUSTED)]
+        parts.append(f'<path class="mark" transform="translate({x(mean):.1f} {y:.1f})" d="{mark}"/>')
     elif math.isnan(mean):
         parts.append(_text(x(limits[0]) + 6, y + 4, "no value", "tick"))
     drawn = f'<g class="{outcome}">{"".join(parts)}</g>'
@@ -110,7 +113,7 @@ def _forest_row(row: Row, y: float, x: Callable[[float], float], limits: tuple[f
 def legend(outcomes: Iterable[str] = MARKS) -> str:
     """Draw the markers of outcomes with their names, for a forest plot."""
     mark = '<g class="{}"><path class="mark" transform="translate(14 0)" d="{}"/></g>'
-    parts, end = _samples([(mark.format(name, MARKS[name]), name) for name in outcomes], 0)
+    parts, end = _samples([(mark.format(name, MARKS[name.removesuffix(ADJUSTED)]), name) for name in outcomes], 0)
     return _svg(WIDTH, end, "legend", parts)
 
 
@@ -175,7 +178,8 @@ def _samples(samples: Iterable[tuple[str, str]], top: float) -> tuple[list[str],
     return parts, y + 6
 
 
-def _range(rows: Iterable[Row]) -> tuple[float, float]:
+def range_of(rows: Iterable[Row]) -> tuple[float, float]:
+    """Range of an axis for rows: with 0, every mean, and the ends of all intervals but one in 21 on either side."""
     columns = ([mean, low, high] for _, mean, low, high, *_ in rows)
     means, lows, highs = (sorted(filter(math.isfinite, column)) for column in zip([math.nan] * 3, *columns))
     cut = len(lows) // 21

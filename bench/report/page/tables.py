@@ -1,232 +1,124 @@
-"""Tables of a page: results, confidences to use, and how often a learned one is better."""
+"""Tables of a page: results of the methods on a data set, and the confidence to use with each of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 from .. import comparison
-from ..comparison import ComparisonRow, comparison_frame
+from ..compare import Comparison
+from ..comparison import ComparisonRow
 from ..contender import Contender
 from ..cost import CostRow
-from ..ranks import Rank
+from ..questions import RETRIEVAL
 from ..seeds import ComparedColumn, SeedStatistics
-from ..table import GAP, Cell, Column, Table, frame_of, grouped, label, table_of
-from ..verdicts import IMAGES, QUESTIONS, Question, ranking_of
-from .answer import Cases
-from .words import Advice, Candidate, DatasetFacts, Words, mean_text, named, state_of
-
-R = TypeVar("R")
+from ..table import GAP, Cell, Column, Table, cells_table, headings, interval, label, named_by_reason, table_of
+from .answers import HOLDS, PLACES, Part, mostly, place_of, plainly, title, won
 
 
-@dataclass(frozen=True)
-class Of(Generic[R]):
-    """Something about a contender of a data set at one budget."""
-
-    facts: DatasetFacts
-    contender: Contender
-    about: R
-
-    @property
-    def method(self) -> Cell:
-        """Name of the contender, with a link to its row in the table of results."""
-        return Cell(self.facts.labels[self.contender], href=self.facts.anchors[self.contender])
-
-    @property
-    def kind(self) -> str:
-        """Whether the embedding is a distribution or a point."""
-        return "probabilistic" if self.facts.groups[self.contender].probabilistic else "deterministic"
-
-
-METHOD: Column[Of[Any]] = label(
-    "method",
-    lambda each: each.method,
-    "name of the method; in parentheses the base that its head is trained on",
-    fields=lambda each: {"method": each.method.text},
-)
-KIND: Column[Of[Any]] = label("kind", lambda each: each.kind, "whether the embedding is a distribution or a point")
-
-
-def about(column: Column[R]) -> Column[Of[R]]:
-    """A column of what is said about contenders as one of a table of several budgets."""
-    held: Column[Any] = column
-    read = held.fields
-    return replace(
-        held,
-        cell=lambda each: column.of(each.about),
-        fields=None if read is None else lambda each: read(each.about),
-    )
-
-
-def results_table(facts: DatasetFacts, anchor: str, costs: Mapping[Contender, CostRow]) -> Table:
-    """Table of results of one data set, best mean MAP@R first."""
-
-    def speed(each: Of[ComparisonRow]) -> Cell:
-        found = costs[each.contender].ms_per_image if each.contender in costs else None
-        return Cell(f"{found:.3g}", found) if found is not None else Cell(GAP, note="not recorded")
-
-    labels = [column for column in comparison.columns() if column.label and column not in comparison.PLACED]
-    columns = (
-        METHOD,
-        *(about(column) for column in comparison.PLACED),
-        label(
-            "may be best",
-            lambda each: _may_be_best(each.about.rank),
-            "whether no other ranked method is better, by paired tests with one adjustment for their number",
-        ),
-        KIND,
-        *(about(column) for column in comparison.columns() if not column.label),
-        *_against(facts.rows),
-        *(_gain(split, images) for split, images in IMAGES.items()),
-        *(_augrc(split, images) for split, images in (("test", "clean"), ("test_crop", "crops"))),
-        Column(
-            "networks",
-            lambda each: str(each.facts.models[each.contender]),
-            note="trained networks behind one result; an ensemble embeds images with each of them",
-        ),
-        Column("ms per image", speed, note="time to read and embed a test image, mean over seeds"),
-        *(about(column) for column in labels),
-    )
-    rows = [Of(facts, row.contender, row) for row in facts.rows]
+def results_table(part: Part, spent: Iterable[CostRow]) -> Table:
+    """Results of the methods of a data set, best MAP@R first: over its class splits, or with all columns over seeds."""
+    rows = part.rows
+    columns: list[Column[Contender]] = [
+        Column("against the plain one: MAP@R, points", partial(_against_plain, part), number=False)
+    ]
+    speed = {row.contender: Cell(f"{row.ms_per_image:.3g}", row.ms_per_image) for row in spent if row.ms_per_image}
+    if part.unit == "seed":
+        every = [column for column in comparison.columns() if column.title and "page" in column.places]
+        columns = [label("method", lambda each: rows[each].marked), *columns, *(_of(column, rows) for column in every)]
+        columns += [label("default confidence, of Crop rho", lambda each: plainly(rows[each].confidence))]
+        columns += [Column("ms per image", lambda each: speed.get(each, Cell(GAP, note="not recorded")))]
+    else:
+        means = [Column(f"{of.title}, %", partial(_mean, part, of)) for of in RETRIEVAL]
+        columns = [label("method", part.labels.__getitem__), *means, *columns]
+    name = f"{part.title}: retrieval, means over {part.over}"
     table = table_of(
-        columns,
-        rows,
-        f"{facts.title}: results per method",
-        place="page",
-        anchors=[each.facts.anchors[each.contender] for each in rows],
-        anchor=anchor,
-        csv=comparison_frame(each.about for each in rows),
+        columns, list(part.labels), name, place="page", anchors=part.ids.values(), anchor=f"results-{part.slug}"
     )
-    return replace(table, notes=tuple(_gaps(table)))
+    said = [text for found in comparison.parts({"": list(rows.values())}) for text in found.remarks]
+    others = sorted({each.label for each in part.groups} - {each.label for each in part.labels})
+    texts = {"Unequal budget": named_by_reason((row.label, row.unequal) for row in rows.values())}
+    texts["Only at other settings, in comparison.md"] = ", ".join(others)
+    said += [f"{topic}: {text}." for topic, text in texts.items() if text]
+    return replace(table, notes=(*said, *_gaps(table)))
 
 
-def _may_be_best(rank: Rank) -> Cell:
-    if rank.interval is None:
-        return Cell(GAP, note=rank.reason)
-    wider = "a paired test finds a better one; the interval of the rank, about all pairs at once, is wider"
-    return Cell("yes" if rank.may_be_best else "no", note="" if rank.may_be_best or rank.interval.low > 1 else wider)
+def _of(column: Column[ComparisonRow], rows: Mapping[Contender, ComparisonRow]) -> Column[Contender]:
+    return Column(column.title, lambda each: column.of(rows[each]), number=column.number, note=column.note)
 
 
-def _against(rows: Sequence[ComparisonRow]) -> Iterator[Column[Of[ComparisonRow]]]:
-    """Columns of what heads on frozen features gain over the network as it is, one for each metric of retrieval."""
-    every = [each for row in rows for each in row.against]
-    for column, found in grouped(every, lambda each: each.column).items():
-
-        def cell(of: Of[ComparisonRow], column: ComparedColumn = column) -> Cell:
-            for each in of.about.against:
-                if each.column == column:
-                    return Cell(each.text, each.line["difference_mean"], mark=each.verdict, note=each.verdict)
-            return Cell(GAP, note="nothing to compare it with")
-
-        names = ", ".join(dict.fromkeys(each.reference.label for each in found))
-        yield Column(f"{column.title} − {names}", cell, note="paired over seeds, in points")
+def _mean(part: Part, column: ComparedColumn, contender: Contender) -> Cell:
+    rows = (row for row in part.means[contender] if row.column == column)
+    cells = (Cell(interval(*map(row.column.text, (row.mean, row.low, row.high))), row.mean) for row in rows)
+    return next(cells, Cell(GAP))
 
 
-def _gain(split: str, images: str) -> Column[Of[ComparisonRow]]:
-    def cell(each: Of[ComparisonRow]) -> Cell:
-        for found in each.facts.verdicts:
-            if (found.contender, found.split, found.question) == (each.contender, split, "before_gallery"):
-                mean = found.difference.mean if found.difference else None
-                return Cell(found.texts.difference, mean, mark=state_of(found), note=state_of(found) or found.reason)
-        return Cell(GAP, note="no verdict")
-
-    title = f"own confidence − chosen free one, {images}"
-    return Column(title, cell, note="AUROC before there is a gallery, in points")
-
-
-def _augrc(split: str, images: str) -> Column[Of[ComparisonRow]]:
-    column = ComparedColumn("augrc", split=split, variant="recall_at_1")
-
-    def cell(each: Of[ComparisonRow]) -> Cell:
-        group = each.facts.groups[each.contender]
-        return SeedStatistics.of(group.under(ranking_of(group)).column(column)).cell(column.percent)
-
-    note = "risk of wrong answers by the default confidence, under the ranking of the systems; lower is better"
-    return Column(f"AUGRC, {images}", cell, note=note)
+def _against_plain(part: Part, contender: Contender) -> Cell:
+    row = next((row for row in part.against_plain if row.contender == contender), None)
+    if row is None:
+        return Cell("it is the plain one" if contender == part.plain else "nothing to compare with")
+    found = _outcome(row)
+    return replace(found, text=f"{row.text} {found.text}".removeprefix(f"{GAP} "), value=row.mean)
 
 
 def _gaps(table: Table) -> Iterator[str]:
-    """Paragraph for the columns that have no value in some row, with the reasons."""
-    names = [row.cells[0].text for row in table.rows]
+    """A line for the columns that have no value in some row, with the reasons."""
     found: dict[str, list[str]] = {}
     for place, column in enumerate(table.columns):
-        reasons: dict[str, list[str]] = {}
-        for name, row in zip(names, table.rows):
-            if row.cells[place].is_gap:
-                reasons.setdefault(row.cells[place].note or "no value", []).append(name)
-        texts = [f"{'all' if len(own) == len(names) else ', '.join(own)} ({why})" for why, own in reasons.items()]
-        if texts:
-            found.setdefault("; ".join(texts), []).append(column.title)
-    for text, titles in found.items():
-        yield f"No {' or '.join(titles)}: {text}."
+        gaps = [
+            (row.cells[0].text, row.cells[place].note or "no value") for row in table.rows if row.cells[place].is_gap
+        ]
+        if gaps:
+            found.setdefault(named_by_reason(gaps), []).append(column.title)
+    yield from (f"No {', '.join(titles)}: {names}." for names, titles in found.items())
 
 
-def use_table(words: Words, anchor: str) -> Table:
-    """Table of the confidence to use with each method of a data set."""
-    columns: list[Column[Of[Words]]] = [METHOD]
-    columns += [_use(question, tally.images) for question in QUESTIONS for tally in words.tallies[question]]
-    rows = [Of(words.facts, row.contender, words) for row in words.facts.rows]
-    title = f"{words.facts.title}: confidence to use"
-    return table_of(columns, rows, title, place="page", anchor=anchor, csv=frame_of(columns, rows))
-
-
-def _use(question: Question, images: str) -> Column[Of[Words]]:
-    title = f"{QUESTIONS[question]}, {images}"
-
-    def advised(each: Of[Words]) -> Advice:
-        return each.about.advice(each.contender, question, images)
-
-    return Column(
-        title,
-        lambda each: _advice_cell(advised(each)),
-        lambda each: {title: advised(each).use},
-        number=False,
-        note="use this",
+def confidence_table(part: Part) -> Table:
+    """For every method, use and kind of images: its confidences, that to use in bold, and it as a system."""
+    titles = (
+        *("method", "when, on which images", "own confidence, AUROC", "chosen free one, AUROC"),
+        *("own \N{MINUS SIGN} free, points", "outcome", "plain method with", "its AUGRC", "AUGRC"),
+        *("plain \N{MINUS SIGN} method, points", "p, Holm", "outcome as a system"),
     )
+    systems = {(row.contender, place_of(row)): row for row in part.systems}
+    lines, ids = [], []
+    for contender, name in part.labels.items():
+        for place in PLACES:
+            system = systems.get((contender, place))
+            row = part.confidence(contender, place, system.confidence if system else "")
+            if row or system:
+                lines.append((name, title(place), *_confidence(row), *_system(part, system)))
+                ids.append(part.anchor(row or system))  # type: ignore[arg-type]
+    names = [name for name in part.labels.values() if name not in {line[0] for line in lines}]
+    notes = (f"No confidence of the ranking was tested: {', '.join(names)}.",) if names else ()
+    name = f"{part.title}: confidences, over {part.over} (bold: the one to use)"
+    return cells_table(name, headings(*titles, labels=2), lines, anchors=ids, anchor=f"use-{part.slug}", notes=notes)
 
 
-def _advice_cell(each: Advice) -> Cell:
-    if not each.use:
-        return Cell(GAP, note=each.reason)
-    caveat = f"; {each.caveat}" if each.caveat else ""
-    ends = {
-        "": "",
-        "better": f" ({each.own} over {each.over}{caveat})",
-    }
-    text = f"{named(each.use)} {each.auroc}{ends.get(each.outcome, f' ({each.best} {each.own}, {each.outcome})')}"
-    return Cell(text, f"{each.outcome} {each.use}", mark=each.outcome if not each.alike else "")
+def _confidence(row: Comparison | None) -> Sequence[Cell | str]:
+    if row is None:
+        return (GAP,) * 4
+    own, free = _level(row, row.values, row.confidence), _level(row, row.others, row.rival)
+    sides = (replace(own, bold=won(row)), replace(free, bold=bool(row.rival) and not won(row)))
+    return *sides, Cell(row.text, row.mean), _outcome(row)
 
 
-CANDIDATES: tuple[Column[Of[Candidate]], ...] = (
-    METHOD,
-    KIND,
-    Column("MAP@R, %", lambda each: mean_text(each.about.row)),
-    Column("behind by, points [95 %]", lambda each: each.about.ahead.text if each.about.ahead else GAP),
-    label("leader against it", lambda each: each.about.ahead.decision if each.about.ahead else "no common seed"),
-)
-"""Columns of the methods that may also be the best."""
+def _system(part: Part, row: Comparison | None) -> Sequence[Cell | str]:
+    if row is None:
+        return (GAP,) * 6
+    plain = f"{part.labels.get(row.against, row.against.label)}: {mostly(row.rival)}" if row.against else GAP
+    p = Cell(f"{row.p_holm:.3f}".replace("nan", GAP), row.p_holm)
+    return plain, _level(row, row.others), _level(row, row.values), Cell(row.text, row.mean), p, _outcome(row)
 
 
-def candidates_table(facts: DatasetFacts, leader: Contender, candidates: Sequence[Candidate]) -> Table:
-    """Table of the methods that may also be the best."""
-    title = f"{facts.title}: methods that may also be the best, and how far they are behind {facts.labels[leader]}"
-    rows = [Of(facts, each.row.contender, each) for each in candidates]
-    return table_of(CANDIDATES, rows, title, place="page", small="small")
+def _level(row: Comparison, values: Mapping[int, float], name: str = "") -> Cell:
+    """Mean of one side of a comparison, with the name of its confidence and in a note those of other splits."""
+    mean = SeedStatistics.of(values).mean
+    return Cell(f"{mostly(name)} {row.column.text(mean, brief=True)}".strip(), mean, note=name)
 
 
-def cases_table(cases: Sequence[Cases], data_sets: int, matters: str) -> Table:
-    """Table of how often a learned confidence is better than the free one that validation chose."""
-    columns: tuple[Column[Cases], ...] = (
-        label("use of the learned confidence", lambda each: each.use),
-        label("images", lambda each: each.images),
-        Column("better", lambda each: each.text),
-        Column("by Holm, by Benjamini-Hochberg", lambda each: f"{each.adjusted}, {each.false_discovery}"),
-        Column(f"equivalent (within {matters})", lambda each: str(each.equivalent)),
-        Column("worse", lambda each: str(each.worse)),
-        Column("undecided", lambda each: str(each.undecided)),
-        Column("not counted: a free one", lambda each: str(each.same)),
-    )
-    counted = f"methods and {data_sets} data set{'s' * (data_sets != 1)}"
-    title = f"Learned confidences against the free one that validation chose, counted over {counted}"
-    return table_of(columns, cases, title, place="page", anchor="cases", small="small fit")
+def _outcome(row: Comparison) -> Cell:
+    """Outcome in words, with the reason for having another one than the interval says, or none."""
+    outcome = f"{row.outcome}{', adjusted' * (row.holds and row.outcome in HOLDS)}" * (row.outcome != "no verdict")
+    return Cell(": ".join(filter(None, (outcome, row.why))), mark=row.outcome if row.counts else "")
