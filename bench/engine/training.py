@@ -255,7 +255,7 @@ class Trainer:
         self.model.eval()
         labels = self.data.train.labels
         if self.model.method.on_base:  # one view, whose draws depend on the seed
-            gen = generator("augment", self.spec.dataset, self.spec.draw_of("augmentation"))
+            gen = generator("augment", self.spec.dataset, self.spec.replicate)
             features = self.inputs.batch(torch.arange(len(labels)), gen)
         else:
             rows = fitted_rows(len(labels))

@@ -49,6 +49,7 @@ class Reason(Enum):
 
     NO_PAIRS = "no common {unit}"
     ONE_UNIT = "one {unit}"
+    NO_RATIO = "the numbers of classes are not known"
     NO_PLAIN = "no result of the plain method at this budget"
     NO_OWN = "no own confidence"
     NO_VALUE = "no AUROC on test"
@@ -261,12 +262,12 @@ def compare(
     count = len(values)
     found = Paired(*(np.full(count, NAN) for _ in Paired._fields))
     found.n[:] = 0
-    regions, ratios = (np.broadcast_to(each, count) for each in (regions, test_over_train))
+    region_of, ratio_of = (np.broadcast_to(np.asarray(each), count) for each in (regions, test_over_train))
     units = [
         tuple(sorted(at for at, value in own.items() if value == value and other.get(at, NAN) == other.get(at, NAN)))
         for own, other in zip(values, others)
     ]
-    for (at, region, ratio), places in grouped(range(count), lambda i: (units[i], regions[i], ratios[i])).items():
+    for (at, region, ratio), places in grouped(range(count), lambda i: (units[i], region_of[i], ratio_of[i])).items():
         found.n[places] = len(at)
         if not at:
             continue
@@ -293,16 +294,14 @@ def decided(rows: Iterable[Comparison], question: Question) -> list[Comparison]:
     """
     found = list(rows)
     regions = [row.column.declared.equivalence if question.regions else 0.0 for row in found]
-    sides = [[{at: row.column.sign * v for at, v in side.items()} for row in found for side in [getattr(row, of)]]
-             for of in ("values", "others")]  # fmt: skip
-    ratios = [row.test_over_train for row in found]
-    tested = compare(*sides, regions, ratios)
+    values, others = ([_signed(row, getattr(row, side)) for row in found] for side in ("values", "others"))
+    tested = compare(values, others, regions, [row.test_over_train for row in found])
     chance = _p_of_chance(found)
     for row, numbers in zip(found, zip(*tested)):
         row.mean, row.sd, row.low, row.high, _, row.p, row.p_equivalence = map(float, numbers)
         row.n = int(numbers[4])
-        if row.reason is None and row.n < 2:
-            row.reason = Reason.ONE_UNIT if row.n else Reason.NO_PAIRS
+        if row.reason is None and row.p != row.p:
+            row.reason = Reason.NO_RATIO if row.n > 1 else Reason.ONE_UNIT if row.n else Reason.NO_PAIRS
     for row, p in zip(found, chance):
         if row.aurocs is not None and row.mean > 0:
             row.p = float(np.fmax(row.p, p)) if row.p == row.p else NAN
@@ -319,6 +318,11 @@ def decided(rows: Iterable[Comparison], question: Question) -> list[Comparison]:
                 row.reason, row.detail = Reason.SAME_ORDER, row.same_order_as
     _mark_survivors(found)
     return found
+
+
+def _signed(row: Comparison, values: Mapping[int, float]) -> dict[int, float]:
+    """Values of which the higher is better."""
+    return {at: row.column.sign * value for at, value in values.items()}
 
 
 def _p_of_chance(rows: Sequence[Comparison]) -> np.ndarray:
@@ -348,9 +352,8 @@ def _mark_survivors(rows: Sequence[Comparison]) -> None:
         for other in row.free.values()
         if {at for at, value in row.values.items() if value == value} <= {at for at, v in other.items() if v == v}
     ]
-    sides = [[{at: row.column.sign * value for at, value in side.items()} for row, side in own]
-             for own in ([(row, row.values) for row, _ in pairs], pairs)]  # fmt: skip
-    found = compare(*sides, 0.0, [row.test_over_train for row, _ in pairs])
+    values, others = [_signed(row, row.values) for row, _ in pairs], [_signed(*pair) for pair in pairs]
+    found = compare(values, others, 0.0, [row.test_over_train for row, _ in pairs])
     lost = {id(row) for (row, _), low in zip(pairs, found.low) if not low > ROUNDING}
     for row in {id(row): row for row, _ in pairs}.values():
         row.survives = id(row) not in lost

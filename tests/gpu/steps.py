@@ -65,7 +65,7 @@ def small_trainer(method: Any, device: str, optim: Optim | None = None) -> Any:
         optim=optim or Optim(epochs=1, lr=1e-3, lr_objective=1e-2),
         batches=SimpleNamespace(classes_per_batch=CLASSES, images_per_class=PER_CLASS, epoch_repeats=1.0),
         dataset="none",
-        draw_of=lambda axis: 0,
+        replicate=0,
     )
     trainer.inputs = AugmentedImages(data, Augmentation(), device, running)
     if model.backbone_frozen:
