@@ -130,17 +130,21 @@ def _tidy(tests: Iterable[TestRecord], rescorings: Iterable[RescoreRecord]) -> p
     test = np.repeat(np.arange(len(measured)), [len(values) for _, values in measured])
     table = {name: _column(getattr(columns, name) for columns, _ in measured).iloc[test] for name in KEYS}
     table = {name: column.reset_index(drop=True) for name, column in table.items()}
+    rows = [row for _, values in measured for row, _ in values]
     for name in (*ROW_KEYS, "value", "n_queries", "n_lone"):
-        table[name] = _column(row.get(name) for _, values in measured for row, _ in values)
+        table[name] = _column([row.get(name) for row in rows])
     table["unit"] = pd.Series([unit for _, values in measured for _, unit in values]).astype("category")
     frame = pd.DataFrame(table, columns=list(COLUMNS)).astype({"value": float, "fraction": float})
     return frame.sort_values([*KEYS, *ROW_KEYS], kind="stable", ignore_index=True)
 
 
 def _column(values: Iterable[object]) -> pd.Series[Any]:
-    """A column of the tidy table: texts are categories, in sorted order."""
-    column = pd.Series(list(values))
-    return column.astype("category") if _is_text(column.dtype) else column
+    """A column of the tidy table: texts and fixed settings are categories, in sorted order."""
+    every = list(values)
+    if not every or not isinstance(every[0], str | Pinned):
+        return pd.Series(every)
+    kinds = {kind: place for place, kind in enumerate(sorted(set(every)))}  # type: ignore[type-var]
+    return pd.Series(pd.Categorical.from_codes([kinds[each] for each in every], pd.Index(list(kinds))))
 
 
 def _is_text(kind: object) -> bool:
@@ -149,8 +153,8 @@ def _is_text(kind: object) -> bool:
 
 def as_texts(frame: pd.DataFrame) -> pd.DataFrame:
     """A copy of some rows of the tidy table with texts in place of categories, as users have it."""
-    held = [name for name, kind in frame.dtypes.items() if isinstance(kind, pd.CategoricalDtype)]
-    return frame.astype(dict.fromkeys(held, "str"))
+    held = {name: kind.categories for name, kind in frame.dtypes.items() if isinstance(kind, pd.CategoricalDtype)}
+    return frame.astype({name: "str" if _is_text(kinds.dtype) else object for name, kinds in held.items()})
 
 
 def _roles(tests: Iterable[TestRecord], rescorings: Iterable[RescoreRecord]) -> pd.DataFrame:

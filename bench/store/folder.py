@@ -270,7 +270,10 @@ class Store:
     def _paths(self, cells: str, name: str) -> list[Path]:
         """Paths of the records of some cells, sorted; that of an archived one is where its own file would be."""
         pattern = f"{cells}/{name}"
-        archived = {self.root / place for place in self._archived() if fnmatchcase(place, pattern)}
+        start = pattern.partition("*")[0]  # a study asks for the trials of one cell among those of hundreds
+        archived = {
+            self.root / place for place in self._archived() if place.startswith(start) and fnmatchcase(place, pattern)
+        }
         return sorted(archived | set(self.root.glob(pattern)))
 
     def units(self, kind: Kind, cells: str = "*/*/*") -> list[Path]:
