@@ -23,7 +23,7 @@ from ..protocols._base import PROTOCOLS
 from ..protocols.metrics import METRICS, Metric, declared_metric, find_metric
 from ..protocols.rows import COMBINED, CONTROLS, FITTED, FREE_IMAGE_CONFIDENCES, OWN, RETRIEVAL_CONFIDENCES
 from ..site import Site
-from .items import FOLDER, Entry, Named, Published, every_item, published_value
+from .items import FOLDER, Entry, Named, Published, Reads, every_item, published_value
 from .run import BASE, method_of
 
 SHIPPED = "claims.toml"
@@ -133,6 +133,17 @@ class Claim(Entry):
     def sides(self) -> tuple[Side, ...]:
         """A, followed by every B."""
         return (self.a, *self.b)
+
+    def reads(self, side: Side) -> Reads:
+        """What is measured of a side."""
+        return Reads(
+            metric=self.metric,
+            split=self.split,
+            variant=self.variant,
+            scorer=side.scorer,
+            confidence=side.confidence if self.declared.of == "confidence" else "",
+            fraction=self.fraction,
+        )
 
     @property
     def declared(self) -> Metric:

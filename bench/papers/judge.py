@@ -1,30 +1,32 @@
-"""Claims of papers judged by records: paired differences over seeds or splits; verdicts by data set and setting."""
+"""Claims of papers judged by records: a claim is a question, whose comparisons are of method A with each method B."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from functools import cache
+from itertools import chain
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from ..errors import UserError
 from ..planning.experiment import settings_of
-from ..protocols.statistics import Summary, holm, p_equivalent, p_greater, seeds_needed, summarise, summarise_splits
+from ..protocols.statistics import holm, p_greater, seeds_needed
+from ..report.compare import ALPHA, NAN, Comparison, Question, Reason, ask, common
 from ..report.contender import Contender
 from ..report.frame import Results
-from ..report.seeds import SeedGroup, SeedStatistics, defined_values, seed_groups, seeds_text
+from ..report.seeds import ComparedColumn, SeedGroup, SeedStatistics, defined_values, seed_groups, seeds_text
 from ..report.splits import BySplit, groups_by_split, test_over_train
+from ..report.table import grouped
 from ..site import Site
 from ..store.folder import Store
+from ..store.specs import Pinned
 from .claims import DEFAULT, Claim, Ledger, Side, has_released_form, region
 from .items import Reads
 from .run import BASE, method_of
 from .tables import BySeed, read
-
-ALPHA = 0.05
-"""Largest chance of any wrong "holds" on a data set and setting, and of any wrong "reversed"."""
 
 FORMS = ("corrected", "released")
 """Forms of the methods in which claims are judged."""
@@ -34,93 +36,76 @@ MOST = 10_000
 
 Outcome = Literal["holds", "negligible", "reversed", "undecided", "no records"]
 
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+
 Setting = Contender
 """What the sides of a claim share: a contender without its method, base, form and the settings that distinguish it."""
 
-
-@dataclass(frozen=True)
-class Comparison:
-    """Difference of the two methods of a claim, A minus one B, over paired seeds or class splits."""
-
-    rival: str  # name of B
-    difference: Summary | None  # None without a common seed
-    test_over_train: float = 0.0  # classes, of differences over class splits; 0 of those over seeds
-    left_out: str = ""  # seeds or splits that only one of the two has
-    missing: tuple[str, ...] = ()  # what there is none of, such as records of a method
-    p_holds: float = float("nan")  # of the claim for this B; nan with fewer than two seeds
-    p_reversed: float = float("nan")  # of the opposite
-
-    @property
-    def unit(self) -> str:
-        """What the values are paired over."""
-        return "split" if self.test_over_train else "seed"
+NOWHERE = Setting("", "", "", "", "", "", "", 0, Pinned(), "", 0, "")
+"""Setting of a claim of which nothing has records."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What the records of one data set and setting say about a claim, in one form of the methods."""
+    """What the records of one data set and setting say about a claim, in one form of the methods.
+
+    ``rows`` compare A with each B. P-values, of the claim and of its opposite, are adjusted by Holm's method; they are
+    nan with fewer than two seeds. ``more_seeds`` are still needed if it is undecided; 0 if that is not known.
+    ``released`` is the finding on public codes beside that on the corrected form, if one of them differs.
+    """
 
     claim: Claim
-    setting: Setting | None  # None if nothing of the claim has records
-    fidelity: str  # the form that was asked for: corrected or released
-    contenders: tuple[Contender, ...]  # those that have records, A and every B
-    comparisons: tuple[Comparison, ...]  # A with each B
-    p_holds: float = float("nan")  # adjusted by Holm's method, like the next
-    p_reversed: float = float("nan")
+    setting: Setting
+    fidelity: str
+    rows: tuple[Comparison, ...]
+    p_holds: float = NAN
+    p_reversed: float = NAN
     outcome: Outcome = "no records"
-    more_seeds: int = 0  # still needed if it is undecided; 0 if not known
-    released: Finding | None = None  # of a corrected one: that of public codes, if one of them differs
+    more_seeds: int = 0
+    released: Finding | None = None
 
     @property
     def decisive(self) -> Comparison:
         """The comparison that decides: a negligible one, the strongest against the claim, or the weakest for it."""
-        known = [each for each in self.comparisons if each.p_holds == each.p_holds] or self.comparisons
+        known = [row for row in self.rows if row.p == row.p] or self.rows
         if self.outcome == "negligible":
-            known = [each for each in known if self._is_negligible(each)]
+            known = [row for row in known if self.is_negligible(row)]
         if self.outcome == "reversed":
-            return min(known, key=lambda each: each.p_reversed)
-        return max(known, key=lambda each: each.p_holds)
+            return min(known, key=lambda row: p_values(row)[1])
+        return max(known, key=lambda row: p_values(row)[0])
 
     @property
     def region(self) -> float:
         """Size up to which a difference is negligible."""
-        return region(self.claim, self.setting.dataset if self.setting else "")
+        return region(self.claim, self.setting.dataset)
 
-    def _is_negligible(self, each: Comparison) -> bool:
+    def is_negligible(self, row: Comparison) -> bool:
         """True if the whole interval of a lead is inside the region, which says nothing against a claim of equality."""
-        if each.difference is None or self.claim.direction == "equal":
-            return False
-        return -self.region < each.difference.ci_low and each.difference.ci_high < self.region
-
-    @property
-    def lacks_size(self) -> bool:
-        """True if the lead over some B is negligible."""
-        return any(map(self._is_negligible, self.comparisons))
+        return self.claim.direction != "equal" and -self.region < row.low and row.high < self.region
 
     @property
     def reason(self) -> str:
         """Remark on the outcome: what is missing, seeds still needed, what is shown nevertheless; may be empty."""
-        difference = self.decisive.difference
+        row = self.decisive
         if self.outcome == "no records":
-            missing = dict.fromkeys(what for each in self.comparisons for what in each.missing)
+            missing = dict.fromkeys(text for each in self.rows for text in each.about["missing"])
             return f"no {'; no '.join(missing)}" if missing else "no common seed"
         if self.outcome == "undecided":
-            if self.decisive.test_over_train:
-                return ""
-            return _seeds_still(self.more_seeds) if difference and difference.n > 1 else "one seed"
+            over_seeds = _seeds_still(self.more_seeds) if row.n > 1 else "one seed"
+            return over_seeds if row.unit == "seed" else ""
         if self.outcome == "negligible":
             return "direction shown" if self.p_holds <= ALPHA else ""
-        return "negligible" if self.outcome == "reversed" and self._is_negligible(self.decisive) else ""
+        return "negligible" if self.outcome == "reversed" and self.is_negligible(row) else ""
 
     @property
-    def test(self) -> tuple[str, tuple[Contender, ...]]:
+    def test(self) -> tuple[str, tuple[Contender | None, ...]]:
         """What is tested: a claim is one test in both forms of its methods if their records are the same."""
-        return self.claim.id, self.contenders
+        return self.claim.id, (self.rows[0].contender, *(row.against for row in self.rows))
 
     @property
     def is_testable(self) -> bool:
         """True if every comparison has a p-value."""
-        return all(each.p_holds == each.p_holds for each in self.comparisons)
+        return all(row.p == row.p for row in self.rows)
 
     @property
     def decides(self) -> bool:
@@ -128,23 +113,21 @@ class Finding:
         return self.outcome != "no records"
 
     @property
-    def text(self) -> str:
-        """The outcome with the remark on it."""
-        if not self.decides:
-            return self.reason
-        return f"{self.outcome} ({self.reason})" if self.reason else self.outcome
-
-    @property
     def flips(self) -> bool:
         """True if the verdict is the opposite with the form of the public codes."""
         return self.released is not None and {self.outcome, self.released.outcome} == {"holds", "reversed"}
 
-    @property
-    def papers_data(self) -> str:
-        """``yes`` if the data set is one of the paper's, ``part`` if it is a part of one, else ``no``."""
-        if self.setting is None or self.setting.dataset not in self.claim.datasets:
-            return "no"
-        return "part" if self.setting.pinned.partial else "yes"
+
+def p_values(row: Comparison) -> tuple[float, float]:
+    """One-sided p-values of a claim about A and this B, and of its opposite; nan with fewer than two units."""
+    claim, ahead = row.about["claim"], row.raw["difference_mean"]
+    assert isinstance(claim, Claim)
+    if row.p == row.p and claim.direction == "equal":
+        larger = np.copysign(1.0, ahead) * np.array([row.values[at] - row.others[at] for at in common(row)])
+        outside = p_greater(larger, claim.declared.equivalence, row.test_over_train)
+        return row.p_equivalence, min(1.0, 2 * float(outside))
+    sides = row.p / 2, 1 - row.p / 2
+    return sides if claim.sign * ahead > 0 else sides[::-1]
 
 
 def _seeds_still(number: int) -> str:
@@ -157,33 +140,41 @@ def _seeds_still(number: int) -> str:
 
 def judge(ledger: Ledger, results: Results, site: Site, stores: Sequence[Store] = ()) -> list[Finding]:
     """Judge every claim by records, on each data set and setting, with the released form next to the corrected one."""
-    every = findings(ledger, results, site, stores)
-    public = {(each.claim.id, each.setting): each for each in every if each.fidelity != "corrected"}
-    # Without records of the same setting, what is missing on the data set, or everywhere.
-    on_data = {(name, setting.dataset if setting else None): each for (name, setting), each in public.items()}
-    own = {(each.claim.id, each.setting) for each in every if each.fidelity == "corrected"}
-    alone = {key: each for key, each in public.items() if each.decides and key not in own}
-    found = [replace(_elsewhere(each, "corrected"), released=each) for each in alone.values()]
+    every = grouped(findings(ledger, results, site, stores), lambda each: (each.claim, each.fidelity))
+    return [each for claim in ledger.claim for each in _beside(*(every[claim, form] for form in FORMS), site)]
+
+
+def _beside(corrected: Sequence[Finding], public: Sequence[Finding], site: Site) -> Iterator[Finding]:
+    """Findings on a claim in the corrected form, with those of public codes; what only these have records of first."""
+    settings = {each.setting for each in corrected}
+    alone = [each for each in public if each.decides and each.setting not in settings]
+    yield from (replace(_elsewhere(each, FORMS[0]), released=each) for each in alone)
     # That there are no records is then said of a setting.
-    covered = {(name, place) for name, setting in alone if setting for place in (setting.dataset, None)}
-    for each in every:
-        name, dataset = each.claim.id, each.setting.dataset if each.setting else None
-        if each.fidelity != "corrected" or (not each.decides and (name, dataset) in covered):
+    covered = {place for each in alone for place in (each.setting.dataset, "")}
+    for each in corrected:
+        if not each.decides and each.setting.dataset in covered:
             continue
         if has_released_form(each.claim, site):
-            released = public.get((name, each.setting)) or on_data.get((name, dataset)) or on_data.get((name, None))
+            at = {place: other for other in public for place in (other.setting.dataset, other.setting)}
+            # Without records of the same setting, what is missing on the data set, or everywhere.
+            places = (each.setting, each.setting.dataset, "")
+            released = next((at[place] for place in places if place in at), None)
             if released is None or (released.setting != each.setting and released.decides):
                 released = _elsewhere(each, FORMS[1])
             each = replace(each, released=released)
-        found.append(each)
-    order = {claim.id: number for number, claim in enumerate(ledger.claim)}
-    return sorted(found, key=lambda each: order[each.claim.id])
+        yield each
 
 
 def _elsewhere(finding: Finding, form: str) -> Finding:
     """Finding without records, of the other form of the methods at the same setting."""
-    lacking = tuple(Comparison(one.rival, None, missing=("records at this setting",)) for one in finding.comparisons)
-    return Finding(finding.claim, finding.setting, form, (), lacking)
+    missing = {"missing": ("records at this setting",), "left_out": ""}
+    rows = (
+        Comparison(
+            question="claim", contender=NOWHERE, column=row.column, values={}, others={}, about={**row.about, **missing}
+        )
+        for row in finding.rows
+    )
+    return Finding(finding.claim, finding.setting, form, tuple(rows))
 
 
 def findings(ledger: Ledger, results: Results, site: Site, stores: Sequence[Store] = ()) -> list[Finding]:
@@ -213,47 +204,53 @@ def findings(ledger: Ledger, results: Results, site: Site, stores: Sequence[Stor
     by_split = groups_by_split(results)
     ratios = {each: test_over_train(splits, results, *stores) for each, splits in by_split.items()}
     over = {each: (by_split[each], ratio) for each, ratio in ratios.items() if ratio == ratio}
-    every = (_Evidence(groups, over, site, fidelity) for fidelity in FORMS)
-    return _judged([finding for evidence in every for claim in ledger.claim for finding in evidence.of(claim)])
+
+    def pairs(groups: Sequence[SeedGroup]) -> Iterator[Comparison]:
+        records = _Records({group.contender: group for group in groups}, over, site)
+        return (row for form in FORMS for claim in ledger.claim for row in records.pairs(claim, form))
+
+    rows = ask(Question("claim", pairs, _finding_of), groups)
+    return _judged([Finding(*key, tuple(own)) for key, own in grouped(rows, _finding_of).items()])
 
 
-class _Evidence:
-    """Records of contenders in a form of the methods, as the sides of claims find them."""
+def _finding_of(row: Comparison) -> tuple[Any, ...]:
+    return row.about["claim"], row.about["setting"], row.about["fidelity"]
+
+
+class _Records:
+    """Records of contenders, as the sides of claims find them."""
 
     def __init__(
-        self,
-        groups: Sequence[SeedGroup],
-        over: Mapping[Contender, tuple[BySplit, float]],
-        site: Site,
-        fidelity: str,
+        self, groups: Mapping[Contender, SeedGroup], over: Mapping[Contender, tuple[BySplit, float]], site: Site
     ) -> None:
-        self.groups, self.over, self.site, self.fidelity = groups, over, site, fidelity
-        self.read: dict[tuple[Contender, Reads, bool], BySeed] = {}
-        self.bases = {name: _recipes_base(site, name) for name in {group.contender.dataset for group in groups}}
+        self.groups, self.over, self.site = groups, over, site
+        self.bases = {name: _recipes_base(site, name) for name in {contender.dataset for contender in groups}}
+        self.values = cache(self._values)
 
-    def of(self, claim: Claim) -> Iterator[Finding]:
-        """Findings on each data set, of a claim that has records of all sides there, or that lacks least."""
-        by_setting: dict[Setting, dict[Side, SeedGroup]] = {}
+    def pairs(self, claim: Claim, form: str) -> Iterator[Comparison]:
+        """Comparisons on each data set, of a claim that has records of all sides there, or that lacks least."""
+        by_setting: dict[Setting, dict[Side, Contender]] = {}
         for side in claim.sides:
-            for group in self.groups:
-                setting = self._setting(group.contender, side)
+            for contender in self.groups:
+                setting = self._setting(contender, side, form)
                 if setting is not None:
-                    by_setting.setdefault(setting, {})[side] = group
-        for dataset in sorted({setting.dataset for setting in by_setting}):
-            here = sorted(setting for setting in by_setting if setting.dataset == dataset)
-            judged = [self._finding(claim, setting, by_setting[setting]) for setting in here]
-            whole = [each for each in judged if not any(one.missing for one in each.comparisons)]
-            yield from whole or [min(judged, key=lambda each: sum(bool(one.missing) for one in each.comparisons))]
+                    by_setting.setdefault(setting, {})[side] = contender
+        every = sorted(by_setting, key=lambda setting: (setting.dataset, setting))
+        for here in grouped(every, lambda setting: setting.dataset).values():
+            found = [[*self._rows(claim, form, setting, by_setting[setting])] for setting in here]
+            lacks = [sum(row.reason is not None for row in rows) for rows in found]
+            chosen = [rows for rows, lacking in zip(found, lacks) if not lacking]
+            yield from chain(*(chosen or [found[lacks.index(min(lacks))]]))
         if not by_setting:
-            yield self._finding(claim, None, {})
+            yield from self._rows(claim, form, NOWHERE, {})
 
-    def _setting(self, contender: Contender, side: Side) -> Setting | None:
+    def _setting(self, contender: Contender, side: Side, form: str) -> Setting | None:
         """Setting that a contender shares with the other sides, if it is the one that a side means; else None."""
         base = self.bases[contender.dataset]
         method = base if side.method == BASE else side.method
         if contender.method != method or contender.base not in ("", side.base or base):
             return None
-        if contender.fidelity != side.form(method, self.fidelity, contender.protocol, self.site):
+        if contender.fidelity != side.form(method, form, contender.protocol, self.site):
             return None
         pinned, wanted = contender.pinned, settings_of(side.set)
         own = {key for key, value in pinned.values.items() if key in wanted and _is_same(str(value), wanted[key])}
@@ -261,44 +258,52 @@ class _Evidence:
             return None
         return contender._replace(method="", base="", fidelity="", pinned=pinned.without(own))
 
-    def _finding(self, claim: Claim, setting: Setting | None, groups: dict[Side, SeedGroup]) -> Finding:
-        values = {side: self._values(claim, side, groups.get(side)) for side in claim.sides}
-        on_splits = {side: self._values(claim, side, groups.get(side), over_splits=True) for side in claim.sides}
-        ratio = 0.0
-        if all(len(on_splits[claim.a].keys() & on_splits[side].keys()) > 1 for side in claim.b):
-            values, ratio = on_splits, self.over[groups[claim.a].contender][1]
-        lacks = {side: (self._lack(claim, side, side in groups),) for side in claim.sides if not values[side]}
-        comparisons = (
-            _compared(claim, side, values[claim.a], values[side], ratio, lacks.get(claim.a, ()) + lacks.get(side, ()))
-            for side in claim.b
-        )
-        contenders = tuple(groups[side].contender for side in claim.sides if side in groups)
-        return Finding(claim, setting, self.fidelity, contenders, tuple(comparisons))
+    def _rows(self, claim: Claim, form: str, setting: Setting, sides: Mapping[Side, Contender]) -> Iterator[Comparison]:
+        found = {side: self.values(sides.get(side), claim.reads(side)) for side in claim.sides}
+        over_splits = all(len(found[claim.a][1].keys() & found[side][1].keys()) > 1 for side in claim.b)
+        values = {side: own[over_splits] for side, own in found.items()}
+        ratio = self.over[sides[claim.a]][1] if over_splits else 0.0
+        unit = "split" if over_splits else "seed"
+        for side in claim.b:
+            pair = {each: (each.label(claim.declared), values[each]) for each in (claim.a, side)}
+            missing = [self._lack(claim, each, form, each in sides) for each, (_, own) in pair.items() if not own]
+            (_, own), (label, others) = pair[claim.a], pair[side]
+            alone = {name: at.keys() - (own.keys() & others.keys()) for name, at in pair.values()}
+            left_out = "; ".join(f"{name} alone: {seeds_text(at, unit)}" for name, at in alone.items() if at)
+            yield Comparison(
+                question="claim",
+                contender=sides.get(claim.a, NOWHERE),
+                against=sides.get(side),
+                column=ComparedColumn(claim.metric, split=claim.split),
+                values=own,
+                others=others,
+                unit=unit,
+                test_over_train=ratio,
+                reason=Reason.NO_RECORDS if missing else None,
+                detail="; no ".join(missing),
+                about={
+                    "claim": claim,
+                    "setting": setting,
+                    "fidelity": form,
+                    "b": label,
+                    "missing": missing,
+                    "left_out": left_out if own.keys() & others.keys() else "",
+                },
+            )
 
-    def _values(self, claim: Claim, side: Side, group: SeedGroup | None, *, over_splits: bool = False) -> BySeed:
-        """Values of a side by seed, or means over seeds by class split; empty if nothing was measured."""
-        if group is None:
-            return {}
-        reads = Reads(
-            metric=claim.metric,
-            split=claim.split,
-            variant=claim.variant,
-            scorer=side.scorer,
-            confidence=side.confidence if claim.declared.of == "confidence" else "",
-            fraction=claim.fraction,
-        )
-        key = group.contender, reads, over_splits
-        if key not in self.read:
-            splits, _ = self.over.get(group.contender, ({}, 0)) if over_splits else ({}, 0)
-            means = {number: SeedStatistics.of(read(own, reads)).mean for number, own in splits.items()}
-            self.read[key] = defined_values(means if over_splits else read(group, reads))
-        return self.read[key]
+    def _values(self, contender: Contender | None, reads: Reads) -> tuple[BySeed, BySeed]:
+        """Values of a side by seed, and means over seeds by class split; empty if nothing was measured."""
+        if contender is None:
+            return {}, {}
+        splits, _ = self.over.get(contender, ({}, 0.0))
+        means = {number: SeedStatistics.of(read(own, reads)).mean for number, own in splits.items()}
+        return defined_values(read(self.groups[contender], reads)), defined_values(means)
 
-    def _lack(self, claim: Claim, side: Side, tested: bool) -> str:
+    def _lack(self, claim: Claim, side: Side, asked: str, tested: bool) -> str:
         """Text for what a side without values lacks, to follow the word "no"."""
         named = side
-        if not side.fidelity and side.method != BASE and self.fidelity != "corrected":
-            form = side.form(side.method, self.fidelity, claim.protocol, self.site)
+        if not side.fidelity and side.method != BASE and asked != "corrected":
+            form = side.form(side.method, asked, claim.protocol, self.site)
             named = side.model_copy(update={"fidelity": "" if form == "corrected" else form})
         if tested:
             return f"{claim.metric} of {named.label(claim.declared)}"
@@ -321,71 +326,42 @@ def _is_same(value: str, wanted: str) -> bool:
         return value.strip().lower() == wanted.lower()
 
 
-def _compared(
-    claim: Claim, side: Side, first: BySeed, other: BySeed, test_over_train: float, missing: tuple[str, ...]
-) -> Comparison:
-    label, common = side.label(claim.declared), sorted(set(first) & set(other))
-    found = Comparison(label, None, test_over_train, missing=missing)
-    if missing or not common:
-        return found
-    alone = {claim.a.label(claim.declared): set(first) - set(other), label: set(other) - set(first)}
-    left_out = "; ".join(f"{name} alone: {seeds_text(seeds, found.unit)}" for name, seeds in alone.items() if seeds)
-    differences = [first[seed] - other[seed] for seed in common]
-    difference = summarise_splits(differences, test_over_train) if test_over_train else summarise(differences)
-    found = replace(found, difference=difference, left_out=left_out)
-    if len(common) < 2:
-        return found
-    lead, inside = claim.sign * np.array(differences), claim.declared.equivalence
-    if claim.direction == "equal":
-        holds = p_equivalent(lead, inside, test_over_train)
-        outside = (p_greater(each, inside, test_over_train) for each in (lead, -lead))
-        opposite = np.minimum(1.0, 2 * np.minimum(*outside))
-    else:
-        holds, opposite = (p_greater(each, 0.0, test_over_train) for each in (lead, -lead))
-    return replace(found, p_holds=float(holds), p_reversed=float(opposite))
-
-
 def _judged(found: Sequence[Finding]) -> list[Finding]:
     """Findings with adjusted p-values, outcomes and the seeds that they still need."""
-    judged = {}
-    for setting in dict.fromkeys(finding.setting for finding in found):
-        tests = {each.test: each.comparisons for each in found if each.setting == setting and each.is_testable}
-        holds = holm(np.array([max(each.p_holds for each in test) for test in tests.values()]))
+    adjusted: dict[object, tuple[float, float]] = {}
+    for setting, own in grouped(found, lambda each: each.setting).items():
+        tests = {each.test: [p_values(row) for row in each.rows] for each in own if each.is_testable}
+        holds = holm(np.array([max(p for p, _ in pairs) for pairs in tests.values()]))
         # It is reversed by the smallest of its p-values (Bonferroni).
-        least = (len(test) * min(each.p_reversed for each in test) for test in tests.values())
-        opposite = holm(np.minimum(1.0, np.array([*least])))
-        judged[setting] = {key: (float(a), float(b)) for key, a, b in zip(tests, holds, opposite)}
-    decided = [_decided(each, judged[each.setting].get(each.test)) for each in found]
+        opposite = holm(np.array([min(1.0, len(pairs) * min(p for _, p in pairs)) for pairs in tests.values()]))
+        adjusted |= {(setting, key): (float(a), float(b)) for key, a, b in zip(tests, holds, opposite)}
+    decided = [_decided(each, *adjusted.get((each.setting, each.test), (NAN, NAN))) for each in found]
     waiting = {(each.setting, each.test) for each in decided if each.outcome == "undecided" and each.is_testable}
     among = Counter(setting for setting, _ in waiting)
     return [replace(each, more_seeds=_more_seeds(each, among[each.setting])) for each in decided]
 
 
-def _decided(finding: Finding, adjusted: tuple[float, float] | None) -> Finding:
+def _decided(finding: Finding, holds: float, opposite: float) -> Finding:
     """The finding with its adjusted p-values, which one with too few seeds has not, and its outcome."""
-    if any(each.difference is None for each in finding.comparisons):
+    if not all(row.n for row in finding.rows):
         return finding
-    if adjusted is None:
-        return replace(finding, outcome="undecided")
-    holds, opposite = adjusted
     outcome: Outcome = "holds" if holds <= ALPHA else "undecided"
     if opposite <= ALPHA:
         outcome = "reversed"
-    elif finding.lacks_size:
+    elif any(map(finding.is_negligible, finding.rows)) and finding.is_testable:
         outcome = "negligible"
     return replace(finding, p_holds=holds, p_reversed=opposite, outcome=outcome)
 
 
 def _more_seeds(finding: Finding, undecided: int) -> int:
     """Seeds still needed, at the level that Holm's method leaves for each of the undecided claims; 0 if not known."""
-    difference, inside = finding.decisive.difference, finding.region
-    if finding.outcome != "undecided" or not finding.is_testable or finding.decisive.test_over_train:
+    row, inside = finding.decisive, finding.region
+    if finding.outcome != "undecided" or not finding.is_testable or row.unit == "split":
         return 0  # the variance over class splits has a part that more of them do not lessen
-    assert difference is not None
-    size = abs(difference.mean)
+    size = abs(row.mean)
     effect = abs(size - inside) if finding.claim.direction == "equal" else max(size, inside)
     if not effect:
         return 0
     # The level of a two-sided interval that leaves ALPHA / undecided on one side.
-    needed = seeds_needed(difference.sd, effect, alpha=2 * ALPHA / undecided, most=MOST)
-    return needed if needed >= MOST else max(1, needed - difference.n)
+    needed = seeds_needed(row.sd, effect, alpha=2 * ALPHA / undecided, most=MOST)
+    return needed if needed >= MOST else max(1, needed - row.n)

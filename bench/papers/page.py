@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -10,13 +10,27 @@ from rich.console import Console
 
 from ..errors import printable
 from ..protocols.metrics import title_of
+from ..report.compare import Comparison
 from ..report.render import files_of, markdown_text
-from ..report.table import GAP, Cell, Document, Table, cells_table, headings, interval, number, percent
+from ..report.table import (
+    GAP,
+    Cell,
+    Column,
+    Document,
+    cells_table,
+    grouped,
+    headings,
+    interval,
+    label,
+    number,
+    percent,
+    table_of,
+)
 from ..site import Site
 from ..store.files import write_atomic
-from .claims import Claim, Ledger, Source, commands, every_command, published_differences
+from .claims import Claim, Ledger, commands, every_command, published_differences
 from .items import UNPUBLISHED
-from .judge import Comparison, Finding, Setting
+from .judge import OUTCOMES, Finding, Setting, p_values
 
 ABOUT = (
     "A claim holds, is negligible, reversed or undecided on a data set. A claim that A is better is reversed if A's"
@@ -38,7 +52,11 @@ ABOUT = (
 )
 """Legend of the tables."""
 
-KINDS = ("holds", "negligible", "reversed", "undecided", "no records")
+NOTES = {
+    read: f"These claims were written from {where} of the paper; its text was not at hand."
+    for read, where in (("abstract", "the abstract"), ("memory", "memory"))
+}
+"""Note on a paper by what its claims were written from."""
 
 
 def write_verdicts(ledger: Ledger, found: Sequence[Finding], site: Site, out: Path) -> list[Path]:
@@ -52,15 +70,43 @@ def write_verdicts(ledger: Ledger, found: Sequence[Finding], site: Site, out: Pa
 def texts_of(ledger: Ledger, found: Sequence[Finding], site: Site) -> dict[str, str]:
     """The files of verdicts by name: a page with a count, a table per paper and the commands of every claim; CSV."""
     names = labels(found)
-    tables = [_counts(found, names)]
+    rows = []
+    for setting, name in names.items():
+        own = [each for each in found if each.setting == setting]
+        counts = [sum(each.outcome == kind for each in own) for kind in OUTCOMES]
+        rows.append([name, setting_text(setting), *map(str, (*counts, sum(each.flips for each in own)))])
+    titles = headings("data", "setting", *OUTCOMES, "flipped by a public code", labels=2)
+    tables = [cells_table("Verdicts by data set and setting", titles, rows)]
+    firsts = [own[0] for own in grouped(found, lambda each: each.claim).values()]
     for key, paper in ledger.paper.items():
         own = [each for each in found if each.claim.paper == key]
-        tables += [_table(paper, own, names)] if own else []
+        notes = (NOTES[paper.read],) if paper.read in NOTES else ()
+        title = f"{paper.title} ({paper.venue})"
+        tables += [table_of(_columns(names, firsts), own, title, notes=notes)] if own else []
     introduction = f"`bench paper claims` writes this page from records.\n\n{ABOUT}"
     page = Document("claims", "Claims of the papers", introduction, tuple(tables), to_frame(found, site))
     texts = files_of(page)
-    commanded = _commands([each.claim for each in found], site)
+    commanded = _commands([each.claim for each in firsts], site)
     return {"claims.csv": texts["claims.csv"], "claims.md": f"{texts['claims.md']}{commanded}"}
+
+
+def _columns(names: Mapping[Setting, str], firsts: Sequence[Finding]) -> tuple[Column[Finding], ...]:
+    """Columns of a paper's claims; what is said of a claim stands in its first row alone."""
+
+    def once(text: Callable[[Claim], str]) -> Callable[[Finding], str]:
+        return lambda each: text(each.claim) if any(each is first for first in firsts) else ""
+
+    return (
+        label("claim", once(lambda claim: f"{claim.id}: {claim.says}")),
+        label("data", lambda each: names.get(each.setting, GAP)),
+        label("paper's data", papers_data),
+        label("A - B", difference_text),
+        label("region", lambda each: f"±{_size_text(each.claim, each.region)}" if each.region else GAP),
+        label("seeds", seeds_of),
+        label("verdict", lambda each: Cell(verdict_text(each), bold=each.outcome in ("holds", "reversed"))),
+        label("as released", released_text),
+        label("published A - B", once(published_text)),
+    )
 
 
 def to_frame(found: Sequence[Finding], site: Site) -> pd.DataFrame:
@@ -69,44 +115,30 @@ def to_frame(found: Sequence[Finding], site: Site) -> pd.DataFrame:
     Differences are A minus B over paired seeds or class splits (``unit``); p-values named ``holm`` are of the claim,
     adjusted; ``flips`` is True if the released form turns the verdict around.
     """
-    return pd.DataFrame(
-        [
-            _numbers(each, finding, comparison, site)
-            for each in found
-            for finding in (each, each.released)
-            if finding is not None
-            for comparison in finding.comparisons
-        ]
-    )
+    pairs = [(each, finding) for each in found for finding in (each, each.released) if finding is not None]
+    return pd.DataFrame([_numbers(*pair, row, site) for pair in pairs for row in pair[1].rows])
 
 
-def _numbers(corrected: Finding, finding: Finding, each: Comparison, site: Site) -> dict[str, object]:
-    claim, setting, difference = finding.claim, finding.setting, each.difference
+def _numbers(corrected: Finding, finding: Finding, row: Comparison, site: Site) -> dict[str, object]:
+    claim, setting, p = finding.claim, finding.setting, p_values(row)
     return {
         "claim": claim.id,
-        "paper": claim.paper,
-        "place": claim.place,
-        "says": claim.says,
-        "dataset": setting.dataset if setting else "",
-        "papers_data": corrected.papers_data,
-        "partial": setting.pinned.partial if setting else "",
-        "setting": setting_text(setting) if setting else "",
+        **claim.model_dump(include={"paper", "place", "says"}),
+        "dataset": setting.dataset,
+        "papers_data": papers_data(corrected),
+        "partial": setting.pinned.partial,
+        "setting": setting_text(setting),
         "fidelity": finding.fidelity,
-        "metric": claim.metric,
-        "split": claim.split,
-        "direction": claim.direction,
+        **claim.model_dump(include={"metric", "split", "direction"}),
         "a": claim.a.label(claim.declared),
-        "b": each.rival,
-        "difference_mean": difference.mean if difference else None,
-        "difference_sd": difference.sd if difference else None,
-        "ci95_low": difference.ci_low if difference else None,
-        "ci95_high": difference.ci_high if difference else None,
-        "unit": each.unit,
-        "seeds": difference.n if difference else 0,
-        "left_out": each.left_out,
-        "p_holds": each.p_holds,
+        "b": row.about["b"],
+        **_difference(row),
+        "unit": row.unit,
+        "seeds": row.n,
+        "left_out": row.about["left_out"],
+        "p_holds": p[0],
         "region": finding.region,
-        "p_reversed": each.p_reversed,
+        "p_reversed": p[1],
         "p_holds_holm": finding.p_holds,
         "p_reversed_holm": finding.p_reversed,
         "verdict": finding.outcome,
@@ -117,8 +149,21 @@ def _numbers(corrected: Finding, finding: Finding, each: Comparison, site: Site)
     }
 
 
+def _difference(row: Comparison) -> dict[str, float]:
+    return {name: value + 0.0 for name, value in row.raw.items()}  # no minus before a zero
+
+
+def papers_data(each: Finding) -> str:
+    """``yes`` if the data set is one of the paper's, ``part`` if it is a part of one, else ``no``."""
+    if each.setting.dataset not in each.claim.datasets:
+        return "no"
+    return "part" if each.setting.pinned.partial else "yes"
+
+
 def setting_text(setting: Setting) -> str:
-    """Protocol, source of the hyper-parameters, network and fixed settings."""
+    """Protocol, source of the hyper-parameters, network and fixed settings; empty without records."""
+    if not setting.dataset:
+        return ""
     source = f"tuned, {setting.trials} trials" if setting.hparams == "tuned" else setting.hparams
     protocol = setting.protocol if setting.preset == "strict" else f"{setting.protocol}, {setting.preset}"
     network = f"{setting.backbone}/{setting.dim}"
@@ -132,62 +177,23 @@ def labels(found: Sequence[Finding]) -> dict[Setting, str]:
         >>> labels([])
         {}
     """
-    names: dict[Setting, str] = {}
-    settings = {each.setting for each in found if each.setting}
-    for setting in sorted(settings, key=lambda setting: (setting.dataset, setting)):
-        place = 1 + sum(other.dataset == setting.dataset for other in names)
-        names[setting] = setting.dataset if place == 1 else f"{setting.dataset} #{place}"
-    return names
-
-
-def _counts(found: Sequence[Finding], names: Mapping[Setting, str]) -> Table:
-    """Number of verdicts of each kind, by data set and setting."""
-    rows = []
-    for setting, name in names.items():
-        own = [each for each in found if each.setting == setting]
-        counts = [sum(each.outcome == kind for each in own) for kind in KINDS]
-        rows.append([name, setting_text(setting), *map(str, (*counts, sum(each.flips for each in own)))])
-    columns = headings("data", "setting", *KINDS, "flipped by a public code", labels=2)
-    return cells_table("Verdicts by data set and setting", columns, rows)
-
-
-def _table(paper: Source, found: Sequence[Finding], names: Mapping[Setting, str]) -> Table:
-    """Verdicts on the claims of a paper."""
-    rows: list[list[Cell | str]] = []
-    before = ""
-    for each in found:
-        claim = each.claim
-        first = claim.id != before
-        says, published = (f"{claim.id}: {claim.says}", published_text(claim)) if first else ("", "")
-        difference, seeds, released = difference_text(each), seeds_of(each), released_text(each)
-        outcome = Cell(each.text, bold=each.outcome in ("holds", "reversed"))
-        data = (_label(each, names), each.papers_data)
-        rows.append([says, *data, difference, region_text(each), seeds, outcome, released, published])
-        before = claim.id
-    where = {"abstract": "the abstract of the paper", "memory": "memory of the paper"}.get(paper.read)
-    note = f"These claims were written from {where}; its text was not at hand."
-    titles = ("claim", "data", "paper's data", "A - B", "region", "seeds", "verdict", "as released", "published A - B")
-    title = f"{paper.title} ({paper.venue})"
-    return cells_table(title, headings(*titles, labels=len(titles)), rows, notes=(note,) if where else ())
-
-
-def _label(each: Finding, names: Mapping[Setting, str]) -> str:
-    return names[each.setting] if each.setting else GAP
+    settings = sorted({each.setting for each in found if each.setting.dataset})
+    of_dataset = grouped(settings, lambda setting: setting.dataset)
+    return {
+        setting: dataset if place == 1 else f"{dataset} #{place}"
+        for dataset, own in sorted(of_dataset.items())
+        for place, setting in enumerate(own, 1)
+    }
 
 
 def difference_text(each: Finding) -> str:
     """Mean difference from the B that decides with its 95 % t-interval, in points of percent if it is a share."""
-    found = each.decisive
-    if found.difference is None:
+    row = each.decisive
+    if not row.n:
         return GAP
-    ends = (found.difference.mean, found.difference.ci_low, found.difference.ci_high)
-    texts = (_size_text(each.claim, end, "+") for end in ends)
-    return interval(*texts) + (f" ({found.rival})" if len(each.claim.b) > 1 else "")
-
-
-def region_text(each: Finding) -> str:
-    """Size up to which a difference is negligible, in the unit of the difference."""
-    return f"±{_size_text(each.claim, each.region)}" if each.region else GAP
+    mean, _, low, high = _difference(row).values()
+    text = interval(*(_size_text(each.claim, end, "+") for end in (mean, low, high)))
+    return f"{text} ({row.about['b']})" if len(each.claim.b) > 1 else text
 
 
 def _size_text(claim: Claim, value: float, sign: str = "") -> str:
@@ -196,20 +202,24 @@ def _size_text(claim: Claim, value: float, sign: str = "") -> str:
 
 def seeds_of(each: Finding) -> str:
     """Number of paired seeds or splits, with those that were left out."""
-    found = each.decisive
-    seeds = str(found.difference.n) if found.difference else "0"
-    if found.test_over_train:
-        seeds += " splits"
-    return f"{seeds} ({found.left_out})" if found.left_out else seeds
+    row = each.decisive
+    text = f"{row.n} splits" if row.unit == "split" else str(row.n)
+    return f"{text} ({row.about['left_out']})" if row.about["left_out"] else text
+
+
+def verdict_text(each: Finding) -> str:
+    """The outcome with the remark on it."""
+    if not each.decides:
+        return each.reason
+    return f"{each.outcome} ({each.reason})" if each.reason else each.outcome
 
 
 def released_text(each: Finding) -> str:
     """Verdict on the released form of the methods."""
     if each.released is None:
         return GAP
-    if not each.released.decides:
-        return each.released.outcome
-    return f"{each.released.text}: flipped" if each.flips else each.released.text
+    text = verdict_text(each.released) if each.released.decides else each.released.outcome
+    return f"{text}: flipped" if each.flips else text
 
 
 def published_text(claim: Claim) -> str:
@@ -222,9 +232,9 @@ def _commands(claims: Sequence[Claim], site: Site) -> str:
     """Section of the page with the commands that make the records of every claim."""
     out = ["## Commands", "", "The first lines of a claim make the records of its table, also as released if"]
     out += ["there is such a form; the line of `DIR` is for the paper's own data."]
-    for claim in dict.fromkeys(claims):
-        lines = every_command(claim, site)
-        out += ["", f"### {claim.id}", "", markdown_text(_about(claim)), "", "```sh", *lines, "```"]
+    for claim in claims:
+        out += ["", f"### {claim.id}", "", markdown_text(_about(claim)), ""]
+        out += ["```sh", *every_command(claim, site), "```"]
     return "\n".join([*out, ""])
 
 
@@ -250,27 +260,22 @@ def print_verdicts(found: Sequence[Finding], site: Site, console: Console) -> No
 
 
 def _lines(found: Sequence[Finding], site: Site) -> Iterator[str]:
-    judged = [each for each in found if each.decisive.difference is not None]
-    names = labels(found)
-    data = max((len(_label(each, names)) for each in judged), default=0)
-    differences = [difference_text(each) for each in judged]
-    width = max(map(len, differences), default=0)
-    before = ""
-    for each, difference in zip(judged, differences):
-        if each.claim.id != before:
-            yield each.claim.id
-        before = each.claim.id
-        remark = f"; as released: {released_text(each)}" if each.released and each.released.decides else ""
-        yield f"  {_label(each, names):<{data}}  {difference:<{width}}  {each.text}{remark}"
-    shown = {each.setting for each in judged}
+    names, every = labels(found), grouped(found, lambda each: each.claim)
+    judged = [(names[each.setting], difference_text(each), each) for each in found if each.decisive.n]
+    widths = [max((len(line[place]) for line in judged), default=0) for place in (0, 1)]
+    for claim, lines in grouped(judged, lambda line: line[2].claim).items():
+        yield claim.id
+        for name, difference, each in lines:
+            remark = f"; as released: {released_text(each)}" if each.released and each.released.decides else ""
+            yield f"  {name:<{widths[0]}}  {difference:<{widths[1]}}  {verdict_text(each)}{remark}"
+        every.pop(claim)
+    shown = {each.setting for *_, each in judged}
     yield from (f"{name}: {setting_text(setting)}" for setting, name in names.items() if setting in shown)
-    silent = [*dict.fromkeys(each.claim for each in found)]
-    silent = [claim for claim in silent if claim not in {each.claim for each in judged}]
-    if silent:
+    if every:
         # Begun with: some of its methods have records.
-        those = [each for each in found if each.claim in silent]
-        begun = next((each for each in those if each.setting), those[0])
-        count = f"{len(silent)} claim{'' if len(silent) == 1 else 's'}"
+        those = [each for own in every.values() for each in own]
+        begun = next((each for each in those if each.setting.dataset), those[0])
+        count = f"{len(every)} claim{'' if len(every) == 1 else 's'}"
         yield f"{count} cannot be judged by these records; claims.md has the commands of each"
         yield f"{begun.claim.id}: {begun.reason}"
         yield from (f"    {line}" for line in commands(begun.claim, site))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from bench.papers.claims import read_ledger, region
 from bench.papers.judge import ALPHA, findings, judge
-from bench.papers.page import labels, released_text, seeds_of, texts_of
+from bench.papers.page import labels, released_text, seeds_of, texts_of, verdict_text
 from bench.protocols.statistics import power_of_seeds
 from bench.store.specs import Pinned
 from scipy import stats
@@ -61,8 +61,8 @@ def test_p_values_and_the_interval_are_scipys(lead, ledger, results, site):
     above = stats.ttest_1samp(difference, 0, alternative="greater").pvalue
     assert (found.p_holds, found.p_reversed) == pytest.approx((above, 1 - above))
     interval = stats.ttest_1samp(difference, 0).confidence_interval(0.95)
-    shown = found.decisive.difference
-    assert (shown.ci_low, shown.ci_high) == pytest.approx(tuple(interval))
+    shown = found.decisive.raw
+    assert (shown["ci95_low"], shown["ci95_high"]) == pytest.approx(tuple(interval))
     equal = _one(ledger(BY_HALF_A_POINT), records, site)
     within = max(
         stats.ttest_1samp(difference, -inside, alternative="greater").pvalue,
@@ -92,14 +92,14 @@ def test_a_lead_far_below_the_published_one_is_negligible(results, site):
     # +0.07 [+0.03, +0.11] points; the paper has +0.83 and +0.9.
     found = _shipped("per-dul-reg-verification", 0.0007, 0.0004, results, site)
     assert found.region == pytest.approx(0.00415)
-    assert found.text == "negligible (direction shown)"
+    assert verdict_text(found) == "negligible (direction shown)"
 
 
 def test_a_replication_of_a_small_published_lead_holds(results, site):
     # The paper has +0.3 as well, which is inside the metric's region of half a point.
     found = _shipped("per-scf-verification", 0.0030, 0.0010, results, site)
     assert found.region == pytest.approx(0.0015)
-    assert found.text == "holds"
+    assert verdict_text(found) == "holds"
 
 
 def test_the_region_is_that_of_the_data_set_and_never_wider_than_the_metrics(site):
@@ -151,9 +151,9 @@ def test_a_claim_about_several_rivals_needs_all_and_is_reversed_by_one(ledger, r
     won = _one(both, results(best, runs("cosface", BASE), runs("hib", BASE + NOISE)), site)
     assert won.outcome == "holds"
     lost = _one(both, results(best, runs("cosface", BASE), runs("hib", BASE + 0.06)), site)
-    assert (lost.outcome, lost.decisive.rival) == ("reversed", "hib")
+    assert (lost.outcome, lost.decisive.about["b"]) == ("reversed", "hib")
     same = _one(both, results(best, runs("cosface", BASE), runs("hib", BASE + 0.03)), site)
-    assert (same.outcome, same.decisive.rival) == ("negligible", "hib")
+    assert (same.outcome, same.decisive.about["b"]) == ("negligible", "hib")
     gap = _one(both, results(best, runs("cosface", BASE)), site)
     assert (gap.outcome, gap.reason) == ("no records", "no records of hib")
 
@@ -202,8 +202,8 @@ def test_two_settings_of_a_data_set_have_a_row_and_a_name_each(ledger, results, 
 def test_undefined_values_are_no_values(ledger, results, site):
     records = results(runs("dul_cls", [0.53, None, 0.54]), runs("cosface", [0.50, 0.50, 0.52]))
     found = _one(ledger(claim()), records, site)
-    assert found.decisive.difference.n == 2
-    assert found.decisive.left_out == "cosface alone: seed 1"
+    assert found.decisive.n == 2
+    assert found.decisive.about["left_out"] == "cosface alone: seed 1"
 
 
 def test_a_setting_of_one_side_is_found_in_what_was_pinned(ledger, results, site):
@@ -242,7 +242,7 @@ def test_a_confidence_is_read_by_its_name(ledger, results, site):
     both = results([_with_both(seed, noise, own, random) for seed, noise in enumerate(NOISE)])
     found = _one(ledger(text), both, site)
     assert found.outcome == "holds"
-    assert found.decisive.difference.mean == pytest.approx(0.5 + NOISE.mean())
+    assert found.decisive.raw["difference_mean"] == pytest.approx(0.5 + NOISE.mean())
 
 
 def _with_both(seed, noise, own, random):
@@ -333,8 +333,8 @@ def test_on_class_splits_p_values_and_the_interval_are_those_of_nadeau_and_bengi
     else:
         wanted = (above(0), 1 - above(0))[:: 1 if direction == "higher" else -1]
     assert (found.p_holds, found.p_reversed) == pytest.approx(wanted)
-    shown = found.decisive.difference
-    assert (shown.ci_low, shown.ci_high) == pytest.approx(stats.t.interval(0.95, count - 1, lead.mean(), error))
+    shown = found.decisive.raw
+    assert (shown["ci95_low"], shown["ci95_high"]) == pytest.approx(stats.t.interval(0.95, count - 1, lead.mean(), error))
     assert (seeds_of(found), found.decisive.unit) == ("4 splits", "split")
     assert found.outcome == {"higher": "holds", "lower": "reversed", "equal": "undecided"}[direction]
     assert (found.more_seeds, found.reason) == (0, "")
