@@ -121,7 +121,7 @@ def table(
         return
     from ..engine.launch import Launch
     from ..papers.items import find_item
-    from ..papers.run import Options, plan_item
+    from ..papers.run import plan_item
 
     named = find_item(name)
     launch = Launch(**launched).resolved()
@@ -134,9 +134,10 @@ def table(
         device=launch.device_here,
     )
     if named.item.kind == "drawing":
-        _draw(named, results, dry_run)
+        _draw(named, site, results, dry_run)
         return
-    options = Options(seeds=seeds, hparams=hparams, trials=trials, backbone=backbone, dim=dim, pins=tuple(set_ or ()))
+    given = {"seeds": seeds, "hparams": hparams, "trials": trials, "backbone": backbone, "dim": dim, "set": set_}
+    options = {key: value for key, value in given.items() if value is not None}
 
     def plan(site: Site) -> list[PlannedItem]:
         return [plan_item(named, each, options, site) for each in names(dataset, named.item.datasets)]
@@ -177,10 +178,11 @@ def _reproduce(planned: list[PlannedItem], site: Site, results: Path, launch: La
     """Run, print and write; returns the exit code."""
     from rich.console import Console
 
-    from ..papers.draw import draw_results, draw_table
+    from ..papers.draw import draw_figure, draw_table
     from ..papers.run import what_differs
-    from ..papers.tables import print_table, to_frame, write_table
+    from ..papers.tables import document, print_table
     from ..report.frame import plain_rows
+    from ..report.render import write_documents
 
     named, console = planned[0].named, Console(stderr=True)
     for each in planned:
@@ -192,10 +194,12 @@ def _reproduce(planned: list[PlannedItem], site: Site, results: Path, launch: La
     place = Path(FOLDER) / named.paper.key / named.item.key
     out = site.store.root / place
     out.mkdir(parents=True, exist_ok=True)
-    written, shown = draw_results(planned, site, out, partial(console.print, markup=False)), []
+    rows = [row for each in planned for row in each.rows]
+    written, shown = draw_figure(named.item.figure, rows, site, out, partial(console.print, markup=False)), []
     for made in tables:
-        written += [*write_table(made, out), *draw_table(made, out)]
-        shown += plain_rows(to_frame(made))
+        made_of = document(made)
+        written += [*write_documents([made_of], out), *draw_table(made, out)]
+        shown += plain_rows(made_of.numbers)
         if not as_json:
             print_table(made, Console())
     if as_json:
@@ -231,9 +235,9 @@ def _tables(
     return outcome, [build_table(each, measured(each, collected) | norms(each, collected, site)) for each in planned]
 
 
-def _draw(named: Named, results: Path, dry_run: bool) -> None:
+def _draw(named: Named, site: Site, results: Path, dry_run: bool) -> None:
     """Draw a figure that needs no data."""
-    from ..papers.draw import draw_theory
+    from ..papers.draw import draw_figure
 
     out = results / FOLDER / named.paper.key / named.item.key
     print(f"{named.name}: {named.item.title}")
@@ -241,7 +245,7 @@ def _draw(named: Named, results: Path, dry_run: bool) -> None:
         print(f"nothing is trained; figures go to {out}")
         return
     out.mkdir(parents=True, exist_ok=True)
-    for path in draw_theory(named, out):
+    for path in draw_figure(named.item.figure, (), site, out, lambda line: None):
         print(path)
     for text in named.differences:
         print(f"* {text}")

@@ -22,6 +22,7 @@ from ..planning.setting import known_keys, resolve_fidelity
 from ..protocols._base import PROTOCOLS
 from ..protocols.metrics import METRICS, Metric, declared_metric, find_metric
 from ..protocols.rows import COMBINED, CONTROLS, FITTED, FREE_IMAGE_CONFIDENCES, OWN, RETRIEVAL_CONFIDENCES
+from ..report.table import grouped
 from ..site import Site
 from .items import FOLDER, Entry, Named, Published, Reads, every_item, published_value
 from .run import BASE, method_of
@@ -301,11 +302,11 @@ def has_released_form(claim: Claim, site: Site) -> bool:
 
 
 def _runs(claim: Claim, site: Site, fidelity: str, dataset: str, ending: str) -> Iterator[str]:
-    grouped: dict[tuple[str, str, tuple[str, ...]], list[Side]] = {}
-    for side in claim.sides:
+    def run(side: Side) -> tuple[str, str, tuple[str, ...]]:
         form = side.form(method_of(side.method, dataset, site), fidelity, claim.protocol, site)
-        grouped.setdefault((form, side.base, side.set), []).append(side)
-    for (form, base, pins), sides in grouped.items():
+        return form, side.base, side.set
+
+    for (form, base, pins), sides in grouped(claim.sides, run).items():
         methods = dict.fromkeys(method_of(side.method, dataset, site) for side in sides)
         scorers = dict.fromkeys(side.scorer for side in sides if side.scorer not in (DEFAULT, "cosine"))
         parts = [f"bench run --method {','.join(methods)} --dataset {dataset} --seeds {SEEDS} {ending}"]

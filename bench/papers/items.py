@@ -157,11 +157,8 @@ class Named(Entry):
     @property
     def differences(self) -> tuple[str, ...]:
         """Reasons not to compare our values directly with the paper's: of the whole paper, this table, single rows."""
-        of_rows: dict[str, list[str]] = {}
-        for row in self.rows:
-            if row.differs:
-                of_rows.setdefault(row.differs, []).append(row.title)
-        told = (f"{', '.join(titles)}: {text}" for text, titles in of_rows.items())
+        texts = dict.fromkeys(row.differs for row in self.rows if row.differs)
+        told = (f"{', '.join(row.title for row in self.rows if row.differs == text)}: {text}" for text in texts)
         return (*self.paper.differences, *self.item.differences, *told)
 
 
@@ -181,7 +178,7 @@ class Published(Entry):
 
     def fits(self, where: Where) -> bool:
         """Whether its line of the CSV file has the wanted entries."""
-        return all(self.line[key] == value for key, value in where.items())
+        return where.items() <= self.line.items()
 
 
 @cache

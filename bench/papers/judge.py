@@ -11,7 +11,6 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from ..errors import UserError
 from ..planning.experiment import settings_of
 from ..protocols.statistics import holm, p_greater, seeds_needed
 from ..report.compare import ALPHA, NAN, Comparison, Question, Reason, ask, common
@@ -224,7 +223,9 @@ class _Records:
         self, groups: Mapping[Contender, SeedGroup], over: Mapping[Contender, tuple[BySplit, float]], site: Site
     ) -> None:
         self.groups, self.over, self.site = groups, over, site
-        self.bases = {name: _recipes_base(site, name) for name in {contender.dataset for contender in groups}}
+        # That of a data set which is not known here is empty.
+        known = {contender.dataset for contender in groups} & set(site.datasets.names)
+        self.bases = {name: method_of(BASE, name, site) for name in known}
         self.values = cache(self._values)
 
     def pairs(self, claim: Claim, form: str) -> Iterator[Comparison]:
@@ -246,7 +247,7 @@ class _Records:
 
     def _setting(self, contender: Contender, side: Side, form: str) -> Setting | None:
         """Setting that a contender shares with the other sides, if it is the one that a side means; else None."""
-        base = self.bases[contender.dataset]
+        base = self.bases.get(contender.dataset, "")
         method = base if side.method == BASE else side.method
         if contender.method != method or contender.base not in ("", side.base or base):
             return None
@@ -308,14 +309,6 @@ class _Records:
         if tested:
             return f"{claim.metric} of {named.label(claim.declared)}"
         return f"records of {named.model_copy(update={'scorer': DEFAULT, 'confidence': DEFAULT}).label(claim.declared)}"
-
-
-def _recipes_base(site: Site, dataset: str) -> str:
-    """Base of two-stage methods by the recipe of a data set; empty for a data set that is not known here."""
-    try:
-        return method_of(BASE, dataset, site)
-    except UserError:
-        return ""
 
 
 def _is_same(value: str, wanted: str) -> bool:

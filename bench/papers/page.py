@@ -33,22 +33,19 @@ from .items import UNPUBLISHED
 from .judge import OUTCOMES, Finding, Setting, p_values
 
 ABOUT = (
-    "A claim holds, is negligible, reversed or undecided on a data set. A claim that A is better is reversed if A's"
-    " mean lead over some B is shown to be below 0, by paired one-sided t-tests over seeds. Else it is negligible,"
-    " whether or not its direction is shown, if the whole interval of its lead over some B is inside the region. Else"
-    " it holds if the lead over every B is shown to be above 0. The region is the metric's region of equivalence (half"
-    " a point for most metrics; some have none), or half of the published effect if that is smaller: the effect on the"
-    " same data set, or else the smallest one of the paper in the direction of the claim. That A and B are equal holds"
-    " if every difference is shown to be inside the metric's region, and is reversed if one is shown to be outside."
-    " P-values are adjusted by Holm's method over all claims on a data set and setting, in both forms of the methods:"
-    ' on each, the chance of any wrong "holds" is at most 5 %, and so is that of any wrong "reversed". An undecided'
-    " claim has the number of seeds, in addition to those it has, with which a true difference as large as the one"
-    " seen, but at least of the region, is found in 80 % of cases. The intervals are 95 % t-intervals, not adjusted,"
-    " in points of percent for shares; of several B, the one that decides is shown. Published differences are in the"
-    " unit of the paper. Verdicts over seeds are about new trainings on these test images, not about other images or"
-    " classes. If all sides were tested on several class splits, the unit is the split, the mean over its seeds, with"
-    " the tests and intervals of Nadeau and Bengio: these verdicts are about new classes, too, and no number of seeds"
-    " is given."
+    "A claim that A is better is reversed if A's mean lead over some B is shown to be below 0, by paired one-sided"
+    " t-tests over seeds. Else it is negligible if the whole interval of its lead over some B is inside the region."
+    " Else it holds if the lead over every B is shown to be above 0. The region is the metric's region of equivalence,"
+    " or half of the published effect if that is smaller: that on the same data set, or else the smallest one of the"
+    " paper in the direction of the claim. That A and B are equal holds if every difference is shown to be inside the"
+    " metric's region, and is reversed if one is shown to be outside. Holm's method adjusts p-values over all claims on"
+    ' a data set and setting, in both forms of the methods: on each, the chance of any wrong "holds" is at most 5 %,'
+    ' and so is that of any wrong "reversed". An undecided claim has the number of further seeds with which a true'
+    " difference as large as the one seen, but at least of the region, is found in 80 % of cases. Intervals are 95 %"
+    " t-intervals, not adjusted, in points of percent for shares, of the B that decides. Published differences are in"
+    " the unit of the paper. If all sides were tested on several class splits, the unit is the split, with the tests"
+    " and intervals of Nadeau and Bengio: such verdicts are about new classes, those over seeds about new trainings"
+    " alone."
 )
 """Legend of the tables."""
 

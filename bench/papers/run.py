@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import UserError, require_known
 from ..planning.experiment import Experiment, settings_of
-from ..planning.plan import Plan, build_plans
+from ..planning.plan import Plan, PlanKey, build_plans
 from ..planning.published import NothingPublished
 from ..planning.setting import known_keys
 from ..report.contender import Contender
 from ..site import Site
 from ..store.records import TestRecord
-from ..store.specs import Cell
 from .items import Named, Row
 
 BASE = "$base"
@@ -26,16 +25,8 @@ def method_of(name: str, dataset: str, site: Site) -> str:
     return site.recipe(dataset).base if name == BASE else name
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """Choices of the user that replace those of the paper; None keeps the paper's."""
-
-    seeds: int | None = None
-    hparams: str | None = None  # None is ``published`` on the paper's data sets and ``default`` on others
-    trials: int | None = None
-    backbone: str | None = None
-    dim: int | None = None
-    pins: tuple[str, ...] = ()  # KEY=VALUE, for every row whose method or data set has them
+Options = Mapping[str, Any]
+"""Entries of a request that replace those of the paper: ``set`` is for every row whose method or data set has it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +65,7 @@ class PlannedRow:
 
     def tested(self, record: TestRecord) -> bool:
         """Check whether a test record belongs to one of the seeds of this row."""
-        columns = dict(record.columns)
-        same = all(columns[key] == value for key, value in self.contender._asdict().items())
-        return same and record.columns.seed < self.plan.seeds
+        return Contender.of_columns(record.columns) == self.contender and record.columns.seed < self.plan.seeds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +88,9 @@ def plan_item(named: Named, dataset: str, options: Options, site: Site) -> Plann
         UserError: If no row can be planned: that of the first.
     """
     require_known("data set", [dataset], site.datasets.names)
-    _check_pins(named, dataset, options, site)
+    methods = sorted({method_of(row.method, dataset, site) for row in named.rows if row.method})
+    known = known_keys([site.methods.method(name) for name in methods], [site.recipe(dataset)])
+    require_known("--set key", settings_of(options.get("set", ())), known)
     planned: list[PlannedRow] = []
     left_out: dict[str, str] = {}
     refused: UserError | None = None
@@ -122,28 +113,22 @@ def plan_item(named: Named, dataset: str, options: Options, site: Site) -> Plann
 def batches_of(planned: Sequence[PlannedItem]) -> list[tuple[Plan, ...]]:
     """Distribute the plans of all rows over batches, which are to be carried out one after the other.
 
-    A batch has at most one plan per (protocol, data set, method), as a single call of ``bench run`` has: a row goes to
-    the first batch without a conflicting plan, and a base that several rows need is planned once.
+    A row goes to the first batch that tests its models in no other way, such as by other scorers; a base that several
+    rows need is planned once.
     """
-    batches: list[dict[Cell, Plan]] = []
+    batches: list[dict[PlanKey, Plan]] = []
     for row in (row for item in planned for row in item.rows):
-        for batch in batches:
-            if all(_same(batch.get(plan.cell, plan), plan) for plan in row.plans):
-                break
-        else:
-            batch = {}
-            batches.append(batch)
-        for plan in row.plans:
-            if plan.requested or plan.cell not in batch:
-                batch[plan.cell] = plan
+        batch = next((each for each in batches if all(_fits(plan, each) for plan in row.plans)), None)
+        if batch is None:
+            batches.append(batch := {})
+        batch |= {plan.key: plan for plan in row.plans if plan.requested or plan.key not in batch}
     return [tuple(batch.values()) for batch in batches]
 
 
-def _same(first: Plan, second: Plan) -> bool:
-    """Check if two plans of a cell train the same units, and are tested alike unless one only serves as a base."""
-    trained = (first.template.id, first.pinned, first.hparams) == (second.template.id, second.pinned, second.hparams)
-    tested = first.testing == second.testing or not (first.requested and second.requested)
-    return trained and tested
+def _fits(plan: Plan, batch: Mapping[PlanKey, Plan]) -> bool:
+    other = batch.get(plan.key, plan)
+    same = (other.testing, other.hparams) == (plan.testing, plan.hparams)
+    return same or not (plan.requested and other.requested)
 
 
 def request_of(named: Named, row: Row, dataset: str, options: Options, site: Site) -> Experiment:
@@ -151,28 +136,29 @@ def request_of(named: Named, row: Row, dataset: str, options: Options, site: Sit
     paper, item, recipe = named.paper, named.item, site.recipe(dataset)
     method = method_of(row.method, dataset, site)
     cls = site.methods.method(method)
-    pins = [*row.set, *row.set_on.get(dataset, ())]
-    asked: dict[str, Any] = {}
+    pins, asked = [*row.set, *row.set_on.get(dataset, ())], dict[str, Any]()
     if recipe.view:
         pins += [*item.set_photographs, *row.set_photographs]
         asked["backbone"], asked["dim"] = named.network(row)
-    asked |= {key: value for key in ("backbone", "dim") if (value := getattr(options, key)) is not None}
     if row.select_by:
         asked["tuning"] = {"select_by": row.select_by}
+    asked["hparams"] = "published" if dataset in item.datasets else "default"
     scorers = (row.reads["scorer"],) if "scorer" in row.reads else item.scorers
     known = known_keys([cls], [recipe])
-    return Experiment(
-        methods=(method,),
-        datasets=(dataset,),
-        protocol=paper.protocol,
-        preset=paper.preset,
-        fidelity=paper.fidelity if len(cls.forms()) > 1 else "corrected",
-        seeds=options.seeds or paper.seeds,
-        trials=options.trials,
-        hparams=options.hparams or ("published" if dataset in item.datasets else "default"),
-        scorers=tuple(name for name in scorers if name != "cosine"),
-        set=(*pins, *(f"{key}={value}" for key, value in settings_of(options.pins).items() if key in known)),
-        **asked,
+    given = settings_of(options.get("set", ()))
+    return Experiment.model_validate(
+        {
+            "methods": (method,),
+            "datasets": (dataset,),
+            "protocol": paper.protocol,
+            "preset": paper.preset,
+            "fidelity": paper.fidelity if len(cls.forms()) > 1 else "corrected",
+            "seeds": paper.seeds,
+            "scorers": tuple(name for name in scorers if name != "cosine"),
+            **asked,
+            **options,
+            "set": (*pins, *(f"{key}={value}" for key, value in given.items() if key in known)),
+        }
     )
 
 
@@ -182,13 +168,6 @@ def _planned(row: Row, request: Experiment, site: Site) -> PlannedRow:
     except NothingPublished as error:
         instead = request.model_copy(update={"hparams": "default"})
         return PlannedRow(row=row, request=instead, plans=build_plans(instead, site).plans, fallback=str(error))
-
-
-def _check_pins(named: Named, dataset: str, options: Options, site: Site) -> None:
-    """Refuse settings that no row has."""
-    methods = sorted({method_of(row.method, dataset, site) for row in named.rows if row.method})
-    known = known_keys([site.methods.method(name) for name in methods], [site.recipe(dataset)])
-    require_known("--set key", settings_of(options.pins), known)
 
 
 def what_differs(planned: PlannedItem) -> str:
@@ -214,8 +193,8 @@ def _differences(planned: PlannedItem) -> Iterator[str]:
     seeds = planned.rows[0].plan.seeds
     if seeds != named.paper.seeds and named.item.kind == "runs":
         yield f"{seeds} seed{'s' if seeds > 1 else ''}, not {named.paper.seeds}"
-    if options.pins:
-        yield f"set by hand: {', '.join(options.pins)}"
+    if pins := options.get("set"):
+        yield f"set by hand: {', '.join(pins)}"
 
 
 def _of_run(named: Named, each: PlannedRow) -> Iterator[str]:

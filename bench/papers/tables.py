@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
@@ -16,12 +15,12 @@ from rich.console import Console
 from ..errors import printable
 from ..report import render
 from ..report.compare import OUTCOMES, Comparison, ask
-from ..report.contender import CONTENDER_KEYS, Contender, distinct_labels
+from ..report.contender import Contender, distinct_labels
 from ..report.frame import Results
 from ..report.questions import CONFIDENCE, USES
 from ..report.render import markdown_text
 from ..report.seeds import SeedGroup, SeedStatistics, divided, seed_groups
-from ..report.table import GAP, Document, cells_table, headings
+from ..report.table import GAP, Document, Table, cells_table, headings
 from ..report.views import WORTH, outcome_text
 from .items import UNPUBLISHED, Column, How, Named, Published, Reads, Row, published_value, quoted_rows
 from .run import PlannedItem, PlannedRow, what_differs
@@ -44,16 +43,13 @@ FORM_LEGEND = (
 
 def measured(planned: PlannedItem, results: Results) -> Cells:
     """Values that our runs measured for the cells of a paper's table; rows that were not tested are absent."""
-    merged = results.merged
+    groups = {group.contender: group for group in seed_groups(results.merged)} if results.tests else {}
     cells: Cells = {}
     for each in planned.rows:
-        contender = each.contender
-        same = merged["seed"] < each.plan.seeds
-        for key in CONTENDER_KEYS:
-            same &= merged[key] == getattr(contender, key)
-        if same.any():
-            columns = [column for column in planned.named.columns(planned.dataset) if each.row.has(column)]
-            cells |= read_row(each.row.title, SeedGroup.of(merged[same]), columns, each.row.reads)
+        group = groups.get(each.contender)
+        columns = [column for column in planned.named.columns(planned.dataset) if each.row.has(column)]
+        for place, values in read_row(each.row.title, group, columns, each.row.reads).items() if group else ():
+            cells[place] = {seed: value for seed, value in values.items() if seed < each.plan.seeds}
     return cells
 
 
@@ -80,10 +76,8 @@ def read(group: SeedGroup, reads: Reads) -> BySeed:
         & (rows["confidence"] == confidence)
         & (rows["fraction"].isna() if reads.fraction is None else (rows["fraction"] - reads.fraction).abs() < 1e-9)
     ]
-    if reads.scorer != "own":
-        chosen = chosen[chosen["scorer"] == reads.scorer]
-    elif (chosen["scorer"] != "").any():
-        chosen = chosen[chosen["scorer"] == group.scorer]
+    if reads.scorer != "own" or (chosen["scorer"] != "").any():
+        chosen = chosen[chosen["scorer"] == (group.scorer if reads.scorer == "own" else reads.scorer)]
     for variant in reads.variant:
         found = chosen[chosen["variant"] == variant]
         if not found.empty:
@@ -94,14 +88,11 @@ def read(group: SeedGroup, reads: Reads) -> BySeed:
 def derived(cells: Cells, rows: tuple[Row, ...], columns: tuple[Column, ...]) -> Cells:
     """The cells of a table with those that are computed from other columns, then those computed from other rows."""
     known = dict(cells)
-    first = rows[0].title if rows else ""
     for column in columns:
         for row in rows if column.of else ():
-            if column.how == "ratio to the first row":
-                parts = [known.get((name, column.of[0]), {}) for name in (row.title, first)]
-            else:
-                parts = [known.get((row.title, name), {}) for name in column.of]
-            known[row.title, column.title] = _combined(column.how, parts)
+            places = [(row.title, name) for name in column.of]
+            places += [(rows[0].title, column.of[0])] if column.how == "ratio to the first row" else []
+            known[row.title, column.title] = _combined(column.how, [known.get(place, {}) for place in places])
     for row in rows:
         for column in columns if row.of else ():
             if row.has(column):
@@ -116,23 +107,20 @@ def _combined(how: How, parts: list[BySeed]) -> BySeed:
         means = [fmean(part.values()) for part in parts if part]
         return {0: min(means)} if means else {}
     first, second = parts
-    return {seed: _PAIRED[how](first[seed], second[seed]) for seed in sorted(set(first) & set(second))}
+    return {seed: _paired(how, first[seed], second[seed]) for seed in sorted(set(first) & set(second))}
 
 
-def _relative_change(new: float, old: float) -> float:
-    return 100.0 * (new - old) / abs(old) if old else math.nan
+def _paired(how: How, first: float, second: float) -> float:
+    if how == "difference":
+        return first - second
+    if not second:
+        return math.nan
+    return 100.0 * (first - second) / abs(second) if how == "relative change" else first / second
 
 
-_PAIRED: Mapping[How, Callable[[float, float], float]] = {
-    "difference": lambda first, second: first - second,
-    "relative change": _relative_change,
-    "ratio to the first row": lambda own, first: own / first if first else math.nan,
-}
-
-
-def value_text(value: SeedStatistics | None, decimals: int) -> str:
+def value_text(value: SeedStatistics, decimals: int) -> str:
     """Our value as ``mean ± SD``, with ``[defined/seeds]`` if some seeds have no value; ``-`` if there is none."""
-    if value is None or not value.defined:
+    if not value.defined:
         return GAP
     missing = f" [{value.defined}/{value.seeds}]" if value.defined < value.seeds else ""
     sd = f" ± {value.sd:.{decimals}f}" if value.sd == value.sd else ""
@@ -142,7 +130,7 @@ def value_text(value: SeedStatistics | None, decimals: int) -> str:
 class Pair(NamedTuple):
     """Our mean and SD over seeds, in the paper's unit, next to the number that the paper published."""
 
-    ours: SeedStatistics | None
+    ours: SeedStatistics
     published: Published | None
     decimals: int
 
@@ -159,33 +147,14 @@ class Line(NamedTuple):
     run: PlannedRow | None  # None if it is computed from other rows, only quoted from the paper, or was left out
     cells: tuple[Pair, ...]
 
-    @property
-    def ours(self) -> str:
-        """Name of our method and source of its hyper-parameters; empty for a line without a run."""
-        return f"{self.run.contender.label}, {self.run.contender.hparams}" if self.run else ""
-
 
 @dataclass(frozen=True)
 class Reproduction:
     """A table or figure of a paper on one data set: our values next to the published numbers."""
 
     planned: PlannedItem
+    columns: tuple[Column, ...]
     lines: tuple[Line, ...]
-
-    @property
-    def named(self) -> Named:
-        """The table as the paper has it."""
-        return self.planned.named
-
-    @property
-    def dataset(self) -> str:
-        """Name of the data set."""
-        return self.planned.dataset
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """Columns of the table on this data set."""
-        return self.named.columns(self.dataset)
 
     @cached_property
     def differs(self) -> str:
@@ -195,7 +164,7 @@ class Reproduction:
     @property
     def name(self) -> str:
         """Name of the table and data set."""
-        return f"{self.named.name} on {self.dataset}"
+        return f"{self.planned.named.name} on {self.planned.dataset}"
 
     @property
     def compared(self) -> int:
@@ -212,7 +181,7 @@ class Reproduction:
             if line.run is not None and cell.published is not None and cell.published.note
         )
         left_out = (f"left out: {title}: {reason}" for title, reason in self.planned.left_out.items())
-        return [self.differs, *self.named.differences, *notes, *left_out]
+        return [self.differs, *self.planned.named.differences, *notes, *left_out]
 
     @property
     def legend(self) -> str:
@@ -221,12 +190,21 @@ class Reproduction:
             return "Mean ± SD over seeds. No value was published to put next to ours."
         return f"Ours | published, mean ± SD over seeds; {GAP} is no value of ours, or {UNPUBLISHED}."
 
-    def text(self, cell: Pair) -> str:
-        """``ours | published``; ours alone where nothing was published for the whole table."""
-        ours, published = cell.texts
-        if not self.compared:
-            return ours
-        return GAP if ours == published == GAP else f"{ours} | {published}"
+    def shown(self, title: str, terminal: bool = False) -> Table:
+        """The table for readers, ``ours | published`` in a cell; ours alone where nothing was published at all."""
+
+        def text(cell: Pair) -> str:
+            both = cell.texts if self.compared else cell.texts[:1]
+            return GAP if set(both) == {GAP} else " | ".join(both)
+
+        rows = []
+        for line in self.lines:
+            ours = f"{line.run.contender.label}, {line.run.contender.hparams}" if line.run else ""
+            rows.append([line.title, *[ours] * terminal, *map(text, line.cells)])
+        # Terminals are narrow: a word of a heading per line.
+        titles = [column.title.replace(" ", "\n") if terminal else column.title for column in self.columns]
+        columns = headings("", *["ours"] * terminal, *titles, labels=1 + terminal)
+        return cells_table(title, columns, rows, notes=() if terminal else tuple(self.remarks), caption=self.legend)
 
 
 def build_table(planned: PlannedItem, cells: Cells) -> Reproduction:
@@ -235,24 +213,20 @@ def build_table(planned: PlannedItem, cells: Cells) -> Reproduction:
     columns = named.columns(dataset)
     runs = {each.row.title: each for each in planned.rows}
     every = derived(cells, named.rows, columns)
-    lines = [
-        Line(row.title, runs.get(row.title), tuple(_pair(planned, row, column, every) for column in columns))
-        for row in named.rows
-    ]
+
+    def pair(row: Row, column: Column) -> Pair:
+        published, quoted = published_value(named, row, column, dataset), row.quoted.get(dataset, {})
+        if published is None and column.title in quoted:
+            published = Published(mean=quoted[column.title], text=str(quoted[column.title]))
+        ours = SeedStatistics.of(every.get((row.title, column.title), {}))
+        return Pair(ours, published, 2 if row.how else column.decimals)
+
+    lines = [Line(row.title, runs.get(row.title), tuple(pair(row, each) for each in columns)) for row in named.rows]
     for title, quoted in quoted_rows(named, dataset).items():
-        pairs = tuple(Pair(None, quoted.get(column.title), column.decimals) for column in columns)
-        lines.append(Line(title, None, pairs))
-    shown = tuple(line for line in lines if line.run or any(cell.ours or cell.published for cell in line.cells))
-    return Reproduction(planned, shown)
-
-
-def _pair(planned: PlannedItem, row: Row, column: Column, cells: Cells) -> Pair:
-    values = cells.get((row.title, column.title))
-    published = published_value(planned.named, row, column, planned.dataset)
-    quoted = row.quoted.get(planned.dataset, {}).get(column.title)
-    if published is None and quoted is not None:
-        published = Published(mean=quoted, text=str(quoted))
-    return Pair(SeedStatistics.of(values) if values else None, published, 2 if row.how else column.decimals)
+        cells_of = (Pair(SeedStatistics.of({}), quoted.get(column.title), column.decimals) for column in columns)
+        lines.append(Line(title, None, tuple(cells_of)))
+    held = (line for line in lines if line.run or any(cell.ours.seeds or cell.published for cell in line.cells))
+    return Reproduction(planned, columns, tuple(held))
 
 
 def to_frame(table: Reproduction) -> pd.DataFrame:
@@ -264,48 +238,38 @@ def to_frame(table: Reproduction) -> pd.DataFrame:
     lines = []
     for line in table.lines:
         contender = line.run.contender._asdict() if line.run else {}
-        contender = {key: value for key, value in contender.items() if key not in ("dataset", "ensemble")}
-        for column, cell in zip(table.columns, line.cells):
-            ours, published = cell.ours, cell.published
-            if ours is None and published is None:
+        own = {key: value for key, value in contender.items() if key not in ("dataset", "ensemble")}
+        for column, (ours, published, _) in zip(table.columns, line.cells):
+            if not ours.seeds and published is None:
                 continue
-            place = {"name": table.named.name, "dataset": table.dataset, "row": line.title, "column": column.title}
             number = {
-                "ours_mean": ours.mean if ours else None,
-                "ours_sd": ours.sd if ours else None,
-                "ours_seeds": ours.defined if ours else None,
+                "name": table.planned.named.name,
+                "dataset": table.planned.dataset,
+                "row": line.title,
+                "column": column.title,
+                "ours_mean": ours.mean,
+                "ours_sd": ours.sd,
+                "ours_seeds": ours.defined if ours.seeds else None,
                 "published_mean": published.mean if published else None,
                 "published_sd": published.sd if published else None,
             }
             about = {"differs": table.differs, "published_note": published.note if published else UNPUBLISHED}
-            lines.append({**place, **number, **contender, **about})
+            lines.append(number | own | about)
     return pd.DataFrame(lines)
 
 
 def document(table: Reproduction) -> Document:
     """A reproduced table for the files ``DATASET.csv``, ``.md`` and ``.tex``."""
-    named = table.named
-    rows = [[line.title, *map(table.text, line.cells)] for line in table.lines]
-    columns = headings("", *(column.title for column in table.columns))
-    shown = cells_table(
-        f"{named.item.title} ({table.dataset})", columns, rows, notes=tuple(table.remarks), caption=table.legend
-    )
+    named, dataset = table.planned.named, table.planned.dataset
     introduction = f"{markdown_text(f'{named.paper.title}. {named.item.asks}')}\n\n{table.legend}"
-    return Document(table.dataset, markdown_text(table.name), introduction, (shown,), to_frame(table))
-
-
-def write_table(table: Reproduction, out: Path) -> list[Path]:
-    """Write a reproduced table as CSV, Markdown and LaTeX; the same table gives the same files."""
-    return render.write_documents([document(table)], out)
+    shown = table.shown(f"{named.item.title} ({dataset})")
+    return Document(dataset, markdown_text(table.name), introduction, (shown,), to_frame(table))
 
 
 def print_table(table: Reproduction, console: Console) -> None:
     """Print a reproduced table, and remarks below it."""
-    rows = [[line.title, line.ours, *map(table.text, line.cells)] for line in table.lines]
-    # Terminals are narrow: a word of a heading per line.
-    columns = headings("", "ours", *(column.title.replace(" ", "\n") for column in table.columns), labels=2)
-    title = f"{table.name}: {table.named.item.asks}\n{table.legend}"
-    render.print_table(cells_table(title, columns, rows), console)
+    title = f"{table.name}: {table.planned.named.item.asks}\n{table.legend}"
+    render.print_table(table.shown(title, terminal=True), console)
     for text in table.remarks:
         console.print(f"* {printable(text)}", highlight=False, markup=False, soft_wrap=True)
 
@@ -325,14 +289,11 @@ def fill_form(named: Named, results: Results) -> Document:
         cells = derived(measured, tuple(Row(title=name) for name in names.values()), columns)
         rows = []
         for contender, name in names.items():
-            found = [cells.get((name, column.title)) for column in columns]
-            values = [SeedStatistics.of(by_seed) if by_seed else None for by_seed in found]
+            values = [SeedStatistics.of(cells.get((name, column.title), {})) for column in columns]
             said = answers_of(contender, answers)
-            texts = (value_text(value, column.decimals) for column, value in zip(columns, values))
-            rows.append([name, *texts, *said])
+            rows.append([name, *(value_text(value, each.decimals) for each, value in zip(columns, values)), *said])
             for column, value in zip(columns, values):
-                shown = value or SeedStatistics(float("nan"), float("nan"))
-                number = {"mean": shown.mean, "sd": shown.sd, "seeds": shown.defined}
+                number = {"mean": value.mean, "sd": value.sd, "seeds": value.defined}
                 place = {"name": named.name, "column": column.title}
                 numbers.append({**contender._asdict(), **place, **number, **dict(zip(VERDICTS, said))})
         titles = headings("method", *(column.title for column in columns), *VERDICTS)

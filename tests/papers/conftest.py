@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from bench.cli import main
 from bench.papers.claims import read_ledger
-from bench.protocols.rows import SplitRow
 from bench.report.frame import collect
 from bench.site import Site
 from bench.store.records import Columns, Environment, Role, TestRecord
@@ -42,39 +41,28 @@ def claim(id="one", direction="higher", a='method = "dul_cls"', b='{ method = "c
 
 def record(method, seed, values, **columns):
     """A test record: values of rows by (metric, other columns of the row)."""
-    columns = {
-        "protocol": "reality_check", "preset": "strict", "dataset": "ndigit", "base": "", "fidelity": "corrected",
-        "hparams": "default", "trials": 0, "pinned": Pinned(), "backbone": "convnet", "dim": 64, "ensemble": "",
-    } | columns | {"method": method, "seed": seed}  # fmt: skip
-    names = ("protocol", "preset", "ensemble", "hparams", "trials", "pinned")
+    shared = {"preset": "strict", "hparams": "default", "trials": 0, "pinned": Pinned(), "ensemble": ""}
+    shared |= {name: value for name, value in columns.items() if name in shared}
+    place = {"dataset": "ndigit", "base": "", "fidelity": "corrected"} | columns | {"method": method, "seed": seed}
+    columns = Columns(protocol="reality_check", backbone="convnet", dim=64, **(shared | place))
+    versions = {"engine": str(columns)}  # tests of different columns have different ids
     spec = TestSpec(
-        versions={"engine": " ".join(map(str, columns.values()))}, train=(), tuning_trainings=0, tests=Tests(),
-        scorers=(), soft_labels="", **{name: columns[name] for name in names},
+        versions=versions, train=(), tuning_trainings=0, tests=Tests(), scorers=(), soft_labels="", protocol="",
+        **shared,
     )  # fmt: skip
     plain = {"split": "test", "scorer": "cosine", "confidence": "", "variant": "", "fraction": None}
-    rows: tuple[SplitRow, ...] = tuple(
-        {**plain, **dict(place), "metric": metric, "value": value, "n_queries": 9, "n_lone": 0}
-        for (metric, *place), value in values.items()
+    plain |= {"n_queries": 9, "n_lone": 0}
+    rows = tuple(plain | dict(place) | {"metric": name, "value": value} for (name, *place), value in values.items())
+    role = Role(
+        primary_scorer="cosine", default_confidence="method", probabilistic=False, trainings=0, train="", base_train=""
+    )
+    environment = Environment(
+        bench="", torch="", python="", machine="", device="cpu", threads=1, seconds=0.0, peak_memory_mib=0
     )
     return TestRecord(
-        unit=spec.id,
-        cell=Cell(columns["protocol"], columns["dataset"], method),
-        spec=spec,
-        files={},
-        columns=Columns(**columns),
-        role=Role(
-            primary_scorer="cosine", default_confidence="method", probabilistic=False, trainings=0, train="",
-            base_train="",
-        ),
-        setting={},
-        manifests={},
-        corruptions={},
-        rows=rows,
-        curves={},
-        environment=Environment(
-            bench="", torch="", python="", machine="", device="cpu", threads=1, seconds=0.0, peak_memory_mib=0
-        ),
-        finished=0.0,
+        unit=spec.id, cell=Cell(columns.protocol, columns.dataset, method), spec=spec, files={}, columns=columns,
+        role=role, rows=rows, environment=environment,
+        setting={}, manifests={}, corruptions={}, curves={}, finished=0.0,
     )  # fmt: skip
 
 

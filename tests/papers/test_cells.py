@@ -5,10 +5,10 @@ import math
 import pandas as pd
 import pytest
 from bench.papers.items import Column, Published, Reads, Row, find_item
-from bench.papers.run import Options, plan_item
+from bench.papers.run import plan_item
 from bench.papers.tables import Pair, build_table, derived, document, read
 from bench.report.contender import Contender
-from bench.report.render import files_of, latex_text
+from bench.report.render import files_of
 from bench.report.seeds import SeedGroup, SeedStatistics
 from bench.site import Site
 from bench.store.specs import Pinned
@@ -85,12 +85,12 @@ def test_a_relative_change_from_a_negative_value_keeps_its_sign():
 def test_a_cell_shows_ours_and_theirs_with_missing_seeds():
     ours = SeedStatistics.of({0: 1.0, 1: 3.0, 2: math.nan})
     assert Pair(ours, Published(mean=2.5, text="2.5 ± 0.3"), 2).texts == ("2.00 ± 1.41 [2/3]", "2.5 ± 0.3")
-    assert Pair(None, Published(mean=7.0, text="7.0"), 1).texts == ("-", "7.0")
+    assert Pair(SeedStatistics.of({}), Published(mean=7.0, text="7.0"), 1).texts == ("-", "7.0")
 
 
 def test_ours_stands_beside_the_published_number(layouts, tmp_path):
     site = Site(results=str(tmp_path), data_root=str(layouts["cub200"]), weights="none")
-    options = Options(pins=("data.classes_per_batch=2",))
+    options = {"set": ("data.classes_per_batch=2",)}
     planned = plan_item(find_item("per/table5"), "cub200", options, site)
     table = build_table(planned, {("SCF", "Spearman's rho"): {0: 0.5, 1: 0.6}})
     made = document(table)
@@ -106,7 +106,7 @@ def test_ours_stands_beside_the_published_number(layouts, tmp_path):
 
 def test_quoted_rows_have_published_numbers_only(layouts, tmp_path):
     site = Site(results=str(tmp_path), data_root=str(layouts["cub200"]), weights="none")
-    options = Options(pins=("data.classes_per_batch=2",))
+    options = {"set": ("data.classes_per_batch=2",)}
     planned = plan_item(find_item("el/table2"), "cub200", options, site)
     table = build_table(planned, {})
     lines = {line.title: line for line in table.lines}
@@ -115,7 +115,3 @@ def test_quoted_rows_have_published_numbers_only(layouts, tmp_path):
     assert [cell.texts[1] for cell in margin.cells] == ["63.6", "74.4", "69.0"]
     assert [column.title for column in table.columns] == ["R@1", "R@2", "NMI"]  # R@10 is of SOP
     assert "PANC + EL-nivMF, R50/512" in lines
-
-
-def test_latex_text_is_no_command():
-    assert latex_text("a_b 5% x>y | z ± 1 {&}") == "a\\_b 5\\% x$>$y $\\mid$ z $\\pm$ 1 \\{\\&\\}"

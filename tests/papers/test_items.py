@@ -17,7 +17,7 @@ from bench.papers.items import (
     published_value,
     quoted_rows,
 )
-from bench.papers.run import Options, PlannedItem
+from bench.papers.run import PlannedItem
 from bench.papers.tables import build_table, document, to_frame
 from bench.report.render import files_of
 
@@ -69,7 +69,7 @@ def test_all_published_numbers_are_in_the_files_of_the_tables_before_anything_is
     written, quoted_in_text, cells = 0, 0, 0
     for named in every_item().values():
         for dataset in named.item.datasets:
-            planned = PlannedItem(named=named, dataset=dataset, options=Options(), rows=(), left_out={})
+            planned = PlannedItem(named=named, dataset=dataset, options={}, rows=(), left_out={})
             frame = to_frame(build_table(planned, {}))
             written += 0 if frame.empty else int(frame["published_mean"].notna().sum())
             quoted_in_text += sum(len(row.quoted.get(dataset, {})) for row in named.rows)
@@ -81,7 +81,7 @@ def test_all_published_numbers_are_in_the_files_of_the_tables_before_anything_is
 def test_a_value_of_ours_without_a_published_one_says_so(monkeypatch):
     monkeypatch.setattr("bench.papers.tables.what_differs", lambda planned: "")
     named = find_item("per/table4")
-    planned = PlannedItem(named=named, dataset="cars196", options=Options(), rows=(), left_out={})
+    planned = PlannedItem(named=named, dataset="cars196", options={}, rows=(), left_out={})
     values = {0: 17.0, 1: 18.0}
     table = build_table(planned, {("HIB, L2", "MAP@R"): values, ("PFE, MLS", "MAP@R"): values})
     frame = to_frame(table).set_index("row")

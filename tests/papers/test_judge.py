@@ -158,31 +158,34 @@ def test_a_claim_about_several_rivals_needs_all_and_is_reversed_by_one(ledger, r
     assert (gap.outcome, gap.reason) == ("no records", "no records of hib")
 
 
-def test_a_missing_half_is_named_and_gives_no_verdict(ledger, results, site):
-    claims = ledger(claim())
-    assert _one(claims, results(), site).reason == "no records of dul_cls; no records of cosface"
-    half = _one(claims, results(runs("dul_cls", BASE)), site)
-    assert (half.outcome, half.reason, half.setting.dataset) == ("no records", "no records of cosface", "ndigit")
-    other_metric = results(runs("dul_cls", BASE), runs("cosface", BASE, metric="recall_at_1"))
-    assert _one(claims, other_metric, site).reason == "no map_at_r of cosface"
-    apart = results(runs("dul_cls", {0: 0.5, 1: 0.6}), runs("cosface", {2: 0.5, 3: 0.6}))
-    assert _one(claims, apart, site).reason == "no common seed"
+@pytest.mark.parametrize(
+    ("records", "outcome", "reason"),
+    [
+        ((), "no records", "no records of dul_cls; no records of cosface"),
+        ((runs("dul_cls", BASE),), "no records", "no records of cosface"),
+        ((runs("dul_cls", BASE), runs("cosface", BASE, metric="aurc")), "no records", "no map_at_r of cosface"),
+        ((runs("dul_cls", {0: 0.5, 1: 0.6}), runs("cosface", {2: 0.5, 3: 0.6})), "no records", "no common seed"),
+        ((runs("dul_cls", [0.9]), runs("cosface", [0.1])), "undecided", "one seed"),
+        # Settings are never mixed.
+        ((runs("dul_cls", BASE), runs("cosface", BASE, hparams="tuned", trials=4)), "no records", None),
+    ],
+)
+def test_what_is_missing_is_named_and_gives_no_verdict(records, outcome, reason, ledger, results, site):
+    found = _one(ledger(claim()), results(*records), site)
+    assert (found.outcome, found.reason) == (outcome, reason or found.reason)
+    assert found.setting.dataset == ("ndigit" if records else "")
 
 
-def test_settings_are_never_mixed(ledger, results, site):
-    records = results(runs("dul_cls", BASE + 0.03 + NOISE), runs("cosface", BASE, hparams="tuned", trials=4))
-    assert _one(ledger(claim()), records, site).outcome == "no records"
-
-
-def test_one_seed_decides_nothing(ledger, results, site):
-    found = _one(ledger(claim()), results(runs("dul_cls", [0.9]), runs("cosface", [0.1])), site)
-    assert (found.outcome, found.reason) == ("undecided", "one seed")
-
-
-def test_seeds_of_one_side_alone_are_named(ledger, results, site):
-    records = results(runs("dul_cls", BASE + 0.03 + NOISE), runs("cosface", BASE[:3]))
-    (each,) = judge(ledger(claim()), records, site)
-    assert seeds_of(each) == "3 (dul_cls alone: seeds 3, 4)"
+@pytest.mark.parametrize(
+    ("own", "other", "said"),
+    [
+        (BASE + 0.03 + NOISE, BASE[:3], "3 (dul_cls alone: seeds 3, 4)"),
+        ([0.53, None, 0.54], [0.50, 0.50, 0.52], "2 (cosface alone: seed 1)"),  # undefined values are no values
+    ],
+)
+def test_seeds_of_one_side_alone_are_named(own, other, said, ledger, results, site):
+    (each,) = judge(ledger(claim()), results(runs("dul_cls", own), runs("cosface", other)), site)
+    assert seeds_of(each) == said
 
 
 def test_two_settings_of_a_data_set_have_a_row_and_a_name_each(ledger, results, site):
@@ -197,13 +200,6 @@ def test_two_settings_of_a_data_set_have_a_row_and_a_name_each(ledger, results, 
     assert list(labels(verdicts).values()) == ["ndigit", "ndigit #2"]
     page = texts_of(found, verdicts, site)["claims.md"]
     assert "| ndigit #2 | reality_check; tuned, 4 trials; convnet/64 | 1 |" in page
-
-
-def test_undefined_values_are_no_values(ledger, results, site):
-    records = results(runs("dul_cls", [0.53, None, 0.54]), runs("cosface", [0.50, 0.50, 0.52]))
-    found = _one(ledger(claim()), records, site)
-    assert found.decisive.n == 2
-    assert found.decisive.about["left_out"] == "cosface alone: seed 1"
 
 
 def test_a_setting_of_one_side_is_found_in_what_was_pinned(ledger, results, site):
@@ -230,26 +226,13 @@ def test_the_base_is_that_of_the_recipe(ledger, results, site):
 
 def test_a_confidence_is_read_by_its_name(ledger, results, site):
     text = claim(a='method = "hib"', b='{ method = "hib", confidence = "random" }').replace("map_at_r", "spearman_crop")
-    own, random = ({"scorer": "", "confidence": name} for name in ("method", "random"))
-    records = results(
-        [
-            run
-            for seed, noise in enumerate(NOISE)
-            for run in runs("hib", {seed: 0.5 + noise}, "spearman_crop", own.items(), pinned=Pinned())
-        ]
-    )
-    assert _one(ledger(text), records, site).reason == "no spearman_crop of hib: random"
-    both = results([_with_both(seed, noise, own, random) for seed, noise in enumerate(NOISE)])
-    found = _one(ledger(text), both, site)
+    own, random = ((("scorer", ""), ("confidence", name)) for name in ("method", "random"))
+    alone = results(runs("hib", 0.5 + NOISE, "spearman_crop", own))
+    assert _one(ledger(text), alone, site).reason == "no spearman_crop of hib: random"
+    values = ({("spearman_crop", *own): 0.5 + noise, ("spearman_crop", *random): 0.0} for noise in NOISE)
+    found = _one(ledger(text), results([record("hib", seed, each) for seed, each in enumerate(values)]), site)
     assert found.outcome == "holds"
     assert found.decisive.raw["difference_mean"] == pytest.approx(0.5 + NOISE.mean())
-
-
-def _with_both(seed, noise, own, random):
-    from tests.papers.conftest import record
-
-    values = {("spearman_crop", *own.items()): 0.5 + noise, ("spearman_crop", *random.items()): 0.0}
-    return record("hib", seed, values)
 
 
 def test_a_public_code_can_flip_a_verdict(ledger, results, site):
@@ -334,28 +317,28 @@ def test_on_class_splits_p_values_and_the_interval_are_those_of_nadeau_and_bengi
         wanted = (above(0), 1 - above(0))[:: 1 if direction == "higher" else -1]
     assert (found.p_holds, found.p_reversed) == pytest.approx(wanted)
     shown = found.decisive.raw
-    assert (shown["ci95_low"], shown["ci95_high"]) == pytest.approx(stats.t.interval(0.95, count - 1, lead.mean(), error))
+    assert (shown["ci95_low"], shown["ci95_high"]) == pytest.approx(
+        stats.t.interval(0.95, count - 1, lead.mean(), error)
+    )
     assert (seeds_of(found), found.decisive.unit) == ("4 splits", "split")
     assert found.outcome == {"higher": "holds", "lower": "reversed", "equal": "undecided"}[direction]
     assert (found.more_seeds, found.reason) == (0, "")
 
 
-def test_splits_that_only_one_side_has_are_named(ledger, results, site):
+@pytest.mark.parametrize(
+    ("splits", "stores", "said"),
+    [
+        (1, TRAINED_ON_20, "5"),
+        (3, [], "5"),  # an unknown number of training classes
+        (3, TRAINED_ON_20, "3 splits (dul_cls alone: split 4)"),
+    ],
+)
+def test_the_unit_is_the_split_from_two_common_ones_on(splits, stores, said, ledger, results, site):
+    sides = (("dul_cls", 0.03, splits + 1), ("cosface", 0, splits))
     records = results(
-        *(runs(name, BASE) for name in ("dul_cls", "cosface")),
-        _on_splits("dul_cls", BASE[:4]),
-        _on_splits("cosface", BASE[:3]),
-    )
-    found = next(iter(findings(ledger(claim()), records, site, TRAINED_ON_20)))
-    assert seeds_of(found).startswith("3 splits (dul_cls")
-    assert seeds_of(found).endswith("alone: split 4)")
-
-
-@pytest.mark.parametrize(("splits", "stores"), [(1, TRAINED_ON_20), (3, [])])
-def test_one_split_or_an_unknown_number_of_training_classes_leaves_the_seeds(splits, stores, ledger, results, site):
-    records = results(
-        *(runs(name, BASE + lead) for name, lead in (("dul_cls", 0.03), ("cosface", 0))),
-        *(_on_splits(name, BASE[:splits]) for name in ("dul_cls", "cosface")),
+        *(runs(name, BASE + lead) for name, lead, _ in sides),
+        *(_on_splits(name, BASE[:count]) for name, _, count in sides),
     )
     found = next(iter(findings(ledger(claim()), records, site, stores)))
-    assert (seeds_of(found), found.outcome) == ("5", "holds")
+    assert (seeds_of(found), found.decisive.unit) == (said, "split" if "split" in said else "seed")
+    assert found.outcome == ("holds" if said == "5" else "negligible")

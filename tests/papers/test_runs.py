@@ -49,6 +49,7 @@ def test_a_table_is_run_and_written(shared, name):
     assert frame["ours_mean"].notna().all()
     assert all("no value was published for ndigit_smoke" in text for text in frame["differs"])
     assert "no value was published for ndigit_smoke" in done.stdout
+    assert f"{name} on ndigit_smoke: differs from the paper: " in done.stderr
     folder = shared.cwd / "runs" / "reproduce" / name
     for suffix in (".md", ".tex"):
         assert "differs from the paper" in (folder / f"ndigit_smoke{suffix}").read_text()
