@@ -16,7 +16,6 @@ from .paired import holm as holm
 from .paired import p_different as p_different
 from .paired import p_equivalent as p_equivalent
 from .paired import p_greater as p_greater
-from .paired import p_over_splits as p_over_splits
 from .paired import paired_difference as paired_difference
 from .paired import power_of_seeds as power_of_seeds
 from .paired import probability_of_superiority as probability_of_superiority

@@ -63,20 +63,6 @@ def summarise_splits(values: Sequence[float], test_over_train: float) -> Summary
     return Summary(plain.mean, plain.sd, plain.mean - half, plain.mean + half, plain.n)
 
 
-def p_over_splits(values: Sequence[float], test_over_train: float) -> float:
-    """P-value of the t-test that a difference over J class splits is 0, with the variance of :func:`summarise_splits`.
-
-    nan with fewer than two values; 1 if all are 0.
-
-    Example:
-        >>> round(p_over_splits([1.0, 2.0, 3.0], 4 / 3), 3)
-        0.261
-    """
-    if len(values) < 2 or test_over_train != test_over_train:
-        return float("nan")
-    return float(p_different(np.array(values), test_over_train))
-
-
 def paired_difference(a: Mapping[int, float], b: Mapping[int, float]) -> Summary:
     """Mean, standard deviation and 95 % t-interval of ``a - b``, values by seed, over the seeds that both methods have.
 
