@@ -7,7 +7,7 @@ docs/reproduce.md explains the format.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,6 +33,9 @@ SHIPPED = "claims.toml"
 LARGEST = 1_000_000
 """Largest file of claims, bytes."""
 
+FORMS = ("corrected", "released")
+"""Forms of the methods in which claims are judged."""
+
 SEEDS = 5
 """Number of seeds of the commands that make records."""
 
@@ -48,6 +51,10 @@ CONFIDENCES = (
     *CONTROLS,
 )
 """Names of confidences that a claim may be about."""
+
+
+MEASURED = {"metric", "split", "variant", "fraction"}
+"""What a claim and a column of a table say of the values that they are about."""
 
 
 class Source(Entry):
@@ -125,7 +132,7 @@ class Claim(Entry):
         made, rivals = dict(given), given.get("b")
         column = next((each for each in named.columns("") if each.title == given.get("column")), None)
         if "metric" not in given and column and column.reads:
-            made |= column.reads.model_dump(include={"metric", "split", "variant", "fraction"})
+            made |= column.reads.model_dump(include=MEASURED)
         made["a"] = _of_row(given.get("a"), named)
         made["b"] = [_of_row(each, named) for each in rivals] if isinstance(rivals, list) else rivals
         return {key: value for key, value in made.items() if value is not None}
@@ -137,14 +144,8 @@ class Claim(Entry):
 
     def reads(self, side: Side) -> Reads:
         """What is measured of a side."""
-        return Reads(
-            metric=self.metric,
-            split=self.split,
-            variant=self.variant,
-            scorer=side.scorer,
-            confidence=side.confidence if self.declared.of == "confidence" else "",
-            fraction=self.fraction,
-        )
+        own = {"scorer": side.scorer, "confidence": side.confidence if self.declared.of == "confidence" else ""}
+        return Reads(**self.model_dump(include=MEASURED), **own)
 
     @property
     def declared(self) -> Metric:
@@ -213,9 +214,7 @@ def _table(path: Path | None, where: str) -> dict[str, object]:
 def _complaint(where: str, table: Mapping[str, object], error: ValidationError) -> str:
     """One line about the first error: the file, the claim, the key and what is wrong."""
     first = error.errors()[0]
-    place = list(first["loc"])
-    parts = [where]
-    claims = table.get("claim")
+    place, parts, claims = list(first["loc"]), [where], table.get("claim")
     if place[:1] == ["claim"] and len(place) > 1 and isinstance(claims, list):
         number = int(place[1])
         entry = claims[number]
@@ -271,50 +270,48 @@ def _check_table(claim: Claim) -> None:
             require_known("column", [claim.column], [column.title for column in named.columns("")])
 
 
-def commands(claim: Claim, site: Site, fidelity: str = "corrected") -> list[str]:
-    """Commands that make records of all sides of a claim, in a form of the methods, on the data sets of ``tested_on``.
+def commands(
+    claim: Claim,
+    site: Site,
+    fidelity: str = "corrected",
+    datasets: Sequence[str] = (),
+    ending: str = "--hparams default",
+) -> list[str]:
+    """Commands that make records of all sides of a claim, in a form of the methods, on data sets or its ``tested_on``.
 
     There is one for each data set and combination of settings that the sides have.
     """
-    return [line for dataset in claim.tested_on for line in _runs(claim, site, fidelity, dataset, "--hparams default")]
+    found = []
+    for dataset in datasets or claim.tested_on:
+        names = {side: method_of(side.method, dataset, site) for side in claim.sides}
+        forms = {side: side.form(name, fidelity, claim.protocol, site) for side, name in names.items()}
+        runs = {side: (form, side.base, side.set) for side, form in forms.items()}
+        for (form, base, pins), sides in grouped(runs, runs.__getitem__).items():
+            methods = dict.fromkeys(names[side] for side in sides)
+            scorers = dict.fromkeys(side.scorer for side in sides if side.scorer not in (DEFAULT, "cosine"))
+            parts = [f"bench run --method {','.join(methods)} --dataset {dataset} --seeds {SEEDS} {ending}"]
+            parts += [f"--protocol {claim.protocol}"] if claim.protocol != "reality_check" else []
+            parts += [f"--base {base}"] if base else []
+            parts += [f"--fidelity {form}"] if form != "corrected" else []
+            parts += [f"--scorers {','.join(scorers)}"] if scorers else []
+            found.append(" ".join([*parts, *(f"--set {pin}" for pin in pins)]))
+    return found
 
 
 def every_command(claim: Claim, site: Site) -> list[str]:
     """Commands that make records of a claim, also as released if there is such a form, and for the paper's data."""
-    released = commands(claim, site, "released") if has_released_form(claim, site) else []
-    return [*dict.fromkeys([*commands(claim, site), *released, *papers_commands(claim, site)])]
-
-
-def papers_commands(claim: Claim, site: Site) -> list[str]:
-    """Commands for the data of a claim's paper; none if this program has none of these data sets."""
-    if claim.tables and claim.datasets:
-        return [f"bench paper table {name} --data-root DIR" for name in claim.tables]
-    return [line for dataset in claim.datasets for line in _runs(claim, site, "corrected", dataset, "--data-root DIR")]
+    found = [*commands(claim, site), *(commands(claim, site, "released") if has_released_form(claim, site) else [])]
+    if claim.datasets and claim.tables:
+        found += [f"bench paper table {name} --data-root DIR" for name in claim.tables]
+    elif claim.datasets:
+        found += commands(claim, site, datasets=claim.datasets, ending="--data-root DIR")
+    return [*dict.fromkeys(found)]
 
 
 def has_released_form(claim: Claim, site: Site) -> bool:
     """Check if a public code of any method of a claim computes something else than the corrected form."""
-    methods = ((side, method_of(side.method, name, site)) for side in claim.sides for name in claim.tested_on)
-    return any(
-        side.form(method, "released", claim.protocol, site) != side.form(method, "corrected", claim.protocol, site)
-        for side, method in methods
-    )
-
-
-def _runs(claim: Claim, site: Site, fidelity: str, dataset: str, ending: str) -> Iterator[str]:
-    def run(side: Side) -> tuple[str, str, tuple[str, ...]]:
-        form = side.form(method_of(side.method, dataset, site), fidelity, claim.protocol, site)
-        return form, side.base, side.set
-
-    for (form, base, pins), sides in grouped(claim.sides, run).items():
-        methods = dict.fromkeys(method_of(side.method, dataset, site) for side in sides)
-        scorers = dict.fromkeys(side.scorer for side in sides if side.scorer not in (DEFAULT, "cosine"))
-        parts = [f"bench run --method {','.join(methods)} --dataset {dataset} --seeds {SEEDS} {ending}"]
-        parts += [f"--protocol {claim.protocol}"] if claim.protocol != "reality_check" else []
-        parts += [f"--base {base}"] if base else []
-        parts += [f"--fidelity {form}"] if form != "corrected" else []
-        parts += [f"--scorers {','.join(scorers)}"] if scorers else []
-        yield " ".join([*parts, *(f"--set {pin}" for pin in pins)])
+    methods = [(side, method_of(side.method, name, site)) for side in claim.sides for name in claim.tested_on]
+    return any(len({side.form(name, form, claim.protocol, site) for form in FORMS}) > 1 for side, name in methods)
 
 
 def published_differences(claim: Claim) -> dict[str, float]:

@@ -30,13 +30,14 @@ def draw_table(table: Reproduction, out: Path) -> list[Path]:
     if kind not in ("curves", "sweep", "points"):
         return []
     lines = [line for line in table.lines if line.run]
-    places = [line.run.row.x if kind == "sweep" else number for number, line in enumerate(lines) if line.run]
-    swept = [(x, line.cells[0]) for x, line in zip(places, lines) if x is not None]
-    series = {"": swept}
-    series |= {line.title: [(x, line.cells[0]) for x, _ in swept] for x, line in zip(places, lines) if x is None}
+    firsts = [(line.run.row.x if line.run else None, line.title, line.cells[0]) for line in lines]
+    if kind == "points":
+        firsts = [(float(number), title, cell) for number, (_, title, cell) in enumerate(firsts)]
+    series = {"": [(x, cell) for x, _, cell in firsts if x is not None]}
+    series |= {title: [(x, cell) for x, _ in series[""]] for x, title, cell in firsts if x is None}
     if kind == "curves":
         at = [column.x for column in table.columns]
-        series = {each.title: [pair for pair in zip(at, each.cells) if pair[0] is not None] for each in table.lines}
+        series = {each.title: [(x, cell) for x, cell in zip(at, each.cells) if x is not None] for each in table.lines}
     with figure_style():
         figure = Figure(figsize=(6.4, 4.4), layout="constrained")
         axis = figure.subplots()
@@ -45,7 +46,7 @@ def draw_table(table: Reproduction, out: Path) -> list[Path]:
             axis.errorbar(x, y, np.nan_to_num(sd), fmt="o" if kind == "points" else "-", capsize=2, label=title)
         axis.set(title=table.name, ylabel=table.columns[0].title, **{"curves": REMOVED, "sweep": SWEPT}.get(kind, {}))
         if kind == "points":
-            axis.set_xticks(places, [line.title for line in lines], rotation=30, ha="right")
+            axis.set_xticks(range(len(lines)), [line.title for line in lines], rotation=30, ha="right")
         elif len(series) > 1:
             axis.legend(fontsize=7)
         return save_figure(figure, out / table.planned.dataset)

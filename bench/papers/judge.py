@@ -22,13 +22,10 @@ from ..report.table import grouped
 from ..site import Site
 from ..store.folder import Store
 from ..store.specs import Pinned
-from .claims import DEFAULT, Claim, Ledger, Side, has_released_form, region
+from .claims import DEFAULT, FORMS, Claim, Ledger, Side, has_released_form, region
 from .items import Reads
 from .run import BASE, method_of
 from .tables import BySeed, read
-
-FORMS = ("corrected", "released")
-"""Forms of the methods in which claims are judged."""
 
 MOST = 10_000
 """Largest number of seeds that is said to be needed."""
@@ -40,7 +37,7 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 Setting = Contender
 """What the sides of a claim share: a contender without its method, base, form and the settings that distinguish it."""
 
-NOWHERE = Setting("", "", "", "", "", "", "", 0, Pinned(), "", 0, "")
+NOWHERE = Setting("", "", "", "", "", "", "", 0, Pinned(pooling=""), "", 0, "")
 """Setting of a claim of which nothing has records."""
 
 
@@ -87,7 +84,8 @@ class Finding:
         """Remark on the outcome: what is missing, seeds still needed, what is shown nevertheless; may be empty."""
         row = self.decisive
         if self.outcome == "no records":
-            missing = dict.fromkeys(text for each in self.rows for text in each.about["missing"])
+            about: list[Mapping[str, Any]] = [each.about for each in self.rows]
+            missing = dict.fromkeys(text for each in about for text in each["missing"])
             return f"no {'; no '.join(missing)}" if missing else "no common seed"
         if self.outcome == "undecided":
             over_seeds = _seeds_still(self.more_seeds) if row.n > 1 else "one seed"
@@ -140,7 +138,8 @@ def _seeds_still(number: int) -> str:
 def judge(ledger: Ledger, results: Results, site: Site, stores: Sequence[Store] = ()) -> list[Finding]:
     """Judge every claim by records, on each data set and setting, with the released form next to the corrected one."""
     every = grouped(findings(ledger, results, site, stores), lambda each: (each.claim, each.fidelity))
-    return [each for claim in ledger.claim for each in _beside(*(every[claim, form] for form in FORMS), site)]
+    both = ((every[claim, FORMS[0]], every[claim, FORMS[1]]) for claim in ledger.claim)
+    return [each for corrected, public in both for each in _beside(corrected, public, site)]
 
 
 def _beside(corrected: Sequence[Finding], public: Sequence[Finding], site: Site) -> Iterator[Finding]:
@@ -209,7 +208,8 @@ def findings(ledger: Ledger, results: Results, site: Site, stores: Sequence[Stor
         return (row for form in FORMS for claim in ledger.claim for row in records.pairs(claim, form))
 
     rows = ask(Question("claim", pairs, _finding_of), groups)
-    return _judged([Finding(*key, tuple(own)) for key, own in grouped(rows, _finding_of).items()])
+    every = grouped(rows, _finding_of).items()
+    return _judged([Finding(claim, setting, form, tuple(own)) for (claim, setting, form), own in every])
 
 
 def _finding_of(row: Comparison) -> tuple[Any, ...]:

@@ -259,7 +259,8 @@ def print_verdicts(found: Sequence[Finding], site: Site, console: Console) -> No
 def _lines(found: Sequence[Finding], site: Site) -> Iterator[str]:
     names, every = labels(found), grouped(found, lambda each: each.claim)
     judged = [(names[each.setting], difference_text(each), each) for each in found if each.decisive.n]
-    widths = [max((len(line[place]) for line in judged), default=0) for place in (0, 1)]
+    texts = ([name for name, _, _ in judged], [difference for _, difference, _ in judged])
+    widths = [max(map(len, each), default=0) for each in texts]
     for claim, lines in grouped(judged, lambda line: line[2].claim).items():
         yield claim.id
         for name, difference, each in lines:
