@@ -136,8 +136,7 @@ def table(
     if named.item.kind == "drawing":
         _draw(named, site, results, dry_run)
         return
-    given = {"seeds": seeds, "hparams": hparams, "trials": trials, "backbone": backbone, "dim": dim, "set": set_}
-    options = {key: value for key, value in given.items() if value is not None}
+    options = {"seeds": seeds, "hparams": hparams, "trials": trials, "backbone": backbone, "dim": dim, "set": set_}
 
     def plan(site: Site) -> list[PlannedItem]:
         return [plan_item(named, each, options, site) for each in names(dataset, named.item.datasets)]
@@ -194,16 +193,15 @@ def _reproduce(planned: list[PlannedItem], site: Site, results: Path, launch: La
     place = Path(FOLDER) / named.paper.key / named.item.key
     out = site.store.root / place
     out.mkdir(parents=True, exist_ok=True)
-    rows = [row for each in planned for row in each.rows]
-    written, shown = draw_figure(named.item.figure, rows, site, out, partial(console.print, markup=False)), []
+    documents = [document(made) for made in tables]
+    written = write_documents(documents, out)
+    written += draw_figure(named, planned, site, out, partial(console.print, markup=False))
     for made in tables:
-        made_of = document(made)
-        written += [*write_documents([made_of], out), *draw_table(made, out)]
-        shown += plain_rows(made_of.numbers)
+        written += draw_table(made, out)
         if not as_json:
             print_table(made, Console())
     if as_json:
-        print_json(shown)
+        print_json([line for each in documents for line in plain_rows(each.numbers)])
     done = f"{outcome.trained} trainings done, {outcome.reused} already done; {len(written)} files in {results / place}"
     console.print(done, highlight=False, markup=False)
     for failure in outcome.failures:
@@ -245,7 +243,7 @@ def _draw(named: Named, site: Site, results: Path, dry_run: bool) -> None:
         print(f"nothing is trained; figures go to {out}")
         return
     out.mkdir(parents=True, exist_ok=True)
-    for path in draw_figure(named.item.figure, (), site, out, lambda line: None):
+    for path in draw_figure(named, (), site, out, lambda line: None):
         print(path)
     for text in named.differences:
         print(f"* {text}")

@@ -13,11 +13,16 @@ from ..report.figures.source import Note, Source
 from ..report.figures.style import figure_style, save_figure
 from ..report.frame import Results, collect
 from ..site import Site
-from .run import PlannedRow
+from .items import Named
+from .run import PlannedItem
 from .tables import Reproduction
 
-SWEPT = {"xscale": "log", "xlabel": "omega"}
-REMOVED = {"xlabel": "least confident images removed, %", "ylabel": "MAP@R"}
+AXES = {
+    "curves": {"xlabel": "least confident images removed, %", "ylabel": "MAP@R"},
+    "sweep": {"xscale": "log", "xlabel": "omega"},
+    "points": {},
+}
+"""What the axes of each kind of figure say, besides the name of the table and of its first column."""
 
 
 def draw_table(table: Reproduction, out: Path) -> list[Path]:
@@ -27,7 +32,7 @@ def draw_table(table: Reproduction, out: Path) -> list[Path]:
     rows with such a place, beside that of the others; ``points`` are the first column of every run.
     """
     kind = table.planned.named.item.figure
-    if kind not in ("curves", "sweep", "points"):
+    if kind not in AXES:
         return []
     lines = [line for line in table.lines if line.run]
     firsts = [(line.run.row.x if line.run else None, line.title, line.cells[0]) for line in lines]
@@ -44,7 +49,7 @@ def draw_table(table: Reproduction, out: Path) -> list[Path]:
         for title, values in series.items():
             x, y, sd = zip(*((x, cell.ours.mean, cell.ours.sd) for x, cell in values))
             axis.errorbar(x, y, np.nan_to_num(sd), fmt="o" if kind == "points" else "-", capsize=2, label=title)
-        axis.set(title=table.name, ylabel=table.columns[0].title, **{"curves": REMOVED, "sweep": SWEPT}.get(kind, {}))
+        axis.set(**{"title": table.name, "ylabel": table.columns[0].title, **AXES[kind]})
         if kind == "points":
             axis.set_xticks(range(len(lines)), [line.title for line in lines], rotation=30, ha="right")
         elif len(series) > 1:
@@ -52,8 +57,9 @@ def draw_table(table: Reproduction, out: Path) -> list[Path]:
         return save_figure(figure, out / table.planned.dataset)
 
 
-def draw_figure(kind: str, rows: Sequence[PlannedRow], site: Site, out: Path, note: Note) -> list[Path]:
-    """Write a figure of a paper that a report has, too, of the tests of some rows; densities and the like need none."""
+def draw_figure(named: Named, planned: Sequence[PlannedItem], site: Site, out: Path, note: Note) -> list[Path]:
+    """Write a figure of a paper that a report has, too, of the tests that are planned; one of densities needs none."""
+    kind, rows = named.item.figure, [row for each in planned for row in each.rows]
     if kind not in FIGURES:
         return []
     every = collect(site.store).tests if rows else ()

@@ -26,7 +26,10 @@ def method_of(name: str, dataset: str, site: Site) -> str:
 
 
 Options = Mapping[str, Any]
-"""Entries of a request that replace those of the paper: ``set`` is for every row whose method or data set has it."""
+"""Entries of a request that replace those of the paper, unless they are None.
+
+Those of ``set`` are for every row whose method or data set has them.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +93,7 @@ def plan_item(named: Named, dataset: str, options: Options, site: Site) -> Plann
     require_known("data set", [dataset], site.datasets.names)
     methods = sorted({method_of(row.method, dataset, site) for row in named.rows if row.method})
     known = known_keys([site.methods.method(name) for name in methods], [site.recipe(dataset)])
-    require_known("--set key", settings_of(options.get("set", ())), known)
+    require_known("--set key", settings_of(options.get("set") or ()), known)
     planned: list[PlannedRow] = []
     left_out: dict[str, str] = {}
     refused: UserError | None = None
@@ -145,7 +148,7 @@ def request_of(named: Named, row: Row, dataset: str, options: Options, site: Sit
     asked["hparams"] = "published" if dataset in item.datasets else "default"
     scorers = (row.reads["scorer"],) if "scorer" in row.reads else item.scorers
     known = known_keys([cls], [recipe])
-    given = settings_of(options.get("set", ()))
+    given = settings_of(options.get("set") or ())
     return Experiment.model_validate(
         {
             "methods": (method,),
@@ -156,7 +159,7 @@ def request_of(named: Named, row: Row, dataset: str, options: Options, site: Sit
             "seeds": paper.seeds,
             "scorers": tuple(name for name in scorers if name != "cosine"),
             **asked,
-            **options,
+            **{key: value for key, value in options.items() if value is not None},
             "set": (*pins, *(f"{key}={value}" for key, value in given.items() if key in known)),
         }
     )
