@@ -19,7 +19,6 @@ AUTOMATIC = {
     "confidence": "corruption.draw",
     "tuning": "tuning.draw",
     "sweeps": "sweeps.draw",
-    "convergence": "training.draw_convergence",
     "pictures": "images.draw_best",
 }
 """Figures of every report: ``MODULE.NAME`` of ``(source, dataset, note) -> drawings``.
@@ -28,6 +27,7 @@ They need records alone, but for the pictures, which need images and kept embedd
 """
 
 ON_REQUEST = {
+    "convergence": "training.draw_convergence",
     "spectra": "embeddings.draw_spectra",
     "norms": "embeddings.draw_norms",
     "images": "images.draw",
