@@ -160,7 +160,7 @@ def report(
         list[str] | None,
         typer.Option(
             help="Draw these figures only, comma separated, or `all`: filter_out, risk_coverage, confidence, tuning,"
-            " sweeps, convergence, pictures (which every report has), spectra, norms, images, and, without any results,"
+            " sweeps, pictures (which every report has), convergence, spectra, norms, images, and, without any results,"
             " densities, distances, normalisers.",
             metavar="NAME[,NAME]",
         ),

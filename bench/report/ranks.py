@@ -14,7 +14,6 @@ from ..protocols.statistics import (
     RankInterval,
     critical_difference,
     friedman,
-    may_be_best,
     mean_ranks,
     rank_intervals,
     tie_groups,
@@ -26,16 +25,11 @@ from .table import GAP, Document, Table, cells_table, grouped, headings, named_b
 
 @dataclass(frozen=True)
 class Rank:
-    """Rank of a contender among those that it is compared with, over some seeds, or the reason for having none.
-
-    ``may_be_best`` is by paired tests against each other one, which leave out more than the interval of the rank does:
-    that is about all pairs at once (:func:`~bench.protocols.statistics.may_be_best`).
-    """
+    """Rank of a contender among those that it is compared with, over some seeds, or the reason for having none."""
 
     interval: RankInterval | None = None
     seeds: str = ""
     reason: str = ""
-    may_be_best: bool = False
 
     @property
     def text(self) -> str:
@@ -91,8 +85,8 @@ def _ranks(groups: list[SeedGroup], column: ComparedColumn) -> list[Rank]:
     if len(found.able) < 2:
         return [Rank(reason=reason or f"no other method with {seeds}") for reason in found.reasons]
     ranked = [Rank(reason=reason) for reason in found.reasons]
-    for index, interval, best in zip(found.able, rank_intervals(found.values), may_be_best(found.values)):
-        ranked[index] = Rank(interval, seeds, may_be_best=bool(best))
+    for index, interval in zip(found.able, rank_intervals(found.values)):
+        ranked[index] = Rank(interval, seeds)
     return ranked
 
 

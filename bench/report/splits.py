@@ -9,7 +9,7 @@ from ..store.folder import Store
 from .compare import NAN, Comparison, decided, over_splits
 from .contender import Contender, by_budget
 from .frame import Results
-from .questions import CONFIDENCE, PLAIN, RETRIEVAL, SYSTEM
+from .questions import CONFIDENCE, PLAIN, RETRIEVAL, SYSTEM, plain_of
 from .seeds import SeedGroup, SeedStatistics, defined_values, seed_groups
 from .table import grouped
 
@@ -53,6 +53,7 @@ def split_comparisons(store: Store, results: Results) -> list[Comparison]:
             asked = {question: _folded(question.pairs, here, ratios) for question in (CONFIDENCE, PLAIN, SYSTEM)}
             chosen = (row for row in asked[CONFIDENCE] if row.about["chosen"])
             gains = grouped(decided(chosen, CONFIDENCE), lambda row: row.contender)
+            asked[PLAIN] += _without_plain(here, asked[PLAIN])
             versus = grouped(decided(asked[PLAIN], PLAIN), lambda row: row.contender)
             for contender in contenders:
                 found += _means(contender, every[contender], ratios[contender])
@@ -63,6 +64,17 @@ def split_comparisons(store: Store, results: Results) -> list[Comparison]:
             for row in found[start:]:
                 row.leads = not place
     return found
+
+
+def _without_plain(every: Mapping[Contender, BySplit], asked: Sequence[Comparison]) -> Iterator[Comparison]:
+    """Rows without values for contenders that have no class split in common with the plain method."""
+    single = {each: next(iter(splits.values())) for each, splits in every.items() if not each.ensemble}
+    chosen = plain_of([*single.values()]) if single else None
+    plain = next((each for each, group in single.items() if group is chosen), None)
+    about = {"seeds": 0, "variant": "", "left_out": ""}
+    for contender in every.keys() - {plain, *(row.contender for row in asked)} if plain else ():
+        yield Comparison(question=PLAIN.name, contender=contender, against=plain, column=RETRIEVAL[0], values={},
+                         others={}, unit="split", about=about)  # fmt: skip
 
 
 def _folded(

@@ -27,7 +27,6 @@ from .ranks import RANKED as RANKED
 from .ranks import RankInterval as RankInterval
 from .ranks import critical_difference as critical_difference
 from .ranks import friedman as friedman
-from .ranks import may_be_best as may_be_best
 from .ranks import mean_ranks as mean_ranks
 from .ranks import rank_intervals as rank_intervals
 from .ranks import significantly_better as significantly_better

@@ -178,35 +178,3 @@ def critical_difference(methods: int, datasets: int, alpha: float = 0.05) -> flo
 
     quantile = float(stats.studentized_range.ppf(1 - alpha, methods, np.inf))
     return quantile / math.sqrt(2) * math.sqrt(methods * (methods + 1) / (6 * datasets))
-
-
-def may_be_best(values: np.ndarray, alpha: float = 0.05) -> np.ndarray:
-    """Methods that may have the highest mean, ``[K]`` booleans, by paired t-tests: no variances are pooled.
-
-    A method is left out if one of the other K - 1 is better by a one-sided paired t-test at the level
-    ``alpha / (K - 1)``: the largest of its t statistics with Bonferroni's bound. The best method is in the set with a
-    chance of at least ``1 - alpha``, whatever the variances and correlations of normal differences; no adjustment over
-    methods is needed for that, since only tests against the best one can leave it out (Stefansson, Kim and Hsu 1988).
-
-    Args:
-        values: Values of K methods at S common seeds, ``[S, K]``, higher is better; both at least 2.
-        alpha: Largest chance that the best method is left out.
-
-    Raises:
-        ValueError: If there are fewer seeds or methods, or a value is not finite.
-
-    Example:
-        >>> seeds = np.array([[0.80, 0.79, 0.20], [0.81, 0.83, 0.21], [0.79, 0.79, 0.20]])
-        >>> may_be_best(seeds).tolist()
-        [True, True, False]
-    """
-    _check(values)
-    p = p_greater(values[:, :, None] - values[:, None, :])
-    np.fill_diagonal(p, 1.0)
-    stays: np.ndarray = p.min(0) > alpha / (values.shape[1] - 1)
-    return stays
-
-
-def _check(values: np.ndarray) -> None:
-    if values.ndim != 2 or min(values.shape) < 2 or not np.isfinite(values).all():
-        raise ValueError(f"expected finite values of two seeds and two methods or more, [S, K], got {values.shape}")

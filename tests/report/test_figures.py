@@ -477,7 +477,7 @@ def test_a_report_has_the_figures_that_need_records_and_pictures_of_images_at_ha
     written = {path.stem for path in write_automatic(source, tmp_path / "out", _raise)}
     assert written == {
         *(f"{name}_tiny_{images}" for name in ("filter_out", "risk_coverage") for images in ("clean", "crop")),
-        *(f"{name}_tiny" for name in ("confidence_crop", "convergence")),
+        "confidence_crop_tiny",
         "images_tiny",
         "images_tiny_mistakes_01_plain_default",
     }
@@ -490,11 +490,10 @@ def test_a_report_says_in_one_line_a_kind_why_a_figure_is_missing(tmp_path):
         rows = tuple(row for row in test.rows if row["metric"] == "map_at_r")
         tests.append(test.model_copy(update={"rows": rows, "curves": {}}))
     assert write_automatic(_source(store, tests, None), tmp_path / "out", notes.append) == []
-    assert "convergence: tiny, only, default, seed 0: its training has no record (and 2 more)" in notes
     assert "filter_out: tiny, clean: no filter-out curves" in notes
     assert "confidence: tiny: no test on crops, and no corruption at several severities" in notes
     kinds = [note.split(":")[0] for note in notes]
-    assert sorted(kinds) == [*("confidence", "convergence", "filter_out", "pictures", "risk_coverage")]
+    assert sorted(kinds) == ["confidence", "filter_out", "pictures", "risk_coverage"]
 
 
 @pytest.mark.slow

@@ -146,8 +146,8 @@ def legend_below(figure: Figure, axes: Sequence[Axes], grey: int = 0, said: Coll
     if shown:
         width = max(len(line) for label in shown for line in label.split("\n"))
         columns = max(1, min(len(shown), 4, int(figure.get_figwidth() * 13) // (width + 8)))  # letters of 8 points
-        look: dict[str, Any] = {"loc": "outside lower center", "fontsize": 8, "handlelength": 3.0}
-        figure.legend(list(shown.values()), list(shown), ncols=columns, **look)
+        handles, names = list(shown.values()), list(shown)
+        figure.legend(handles, names, ncols=columns, loc="outside lower center", fontsize=8, handlelength=3.0)
 
 
 def contender_figure(curves: Sequence[Curve], *, x: str, y: str, title: str, **axes: Any) -> Figure:
