@@ -7,23 +7,6 @@ A new method is one file in this folder (or a file given to ``--plugin``) that d
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-__all__ = [
-    "PER",
-    "ArcFaceLoss",
-    "CosFaceLoss",
-    "CosineClassifier",
-    "Embedding",
-    "EmbeddingModel",
-    "Method",
-    "MethodParams",
-    "NivmfScripts",
-    "Paper",
-    "SpreadHead",
-    "register",
-    "register_method",
-    "tuned",
-]
-
 if TYPE_CHECKING:
     from ._base import Method as Method
     from ._base import MethodParams as MethodParams
@@ -48,6 +31,7 @@ else:
         ".published": ("PER", "NivmfScripts"),
     }
     _MODULES = {name: module for module, names in _NAMES.items() for name in names}
+    __all__ = sorted(_MODULES)
 
     def __getattr__(name: str) -> object:
         if name in _MODULES:

@@ -305,10 +305,7 @@ class EnsembleModel(nn.Module):
         """Embeddings of images from features ``[B, M, F]`` of each member, or ``[B, F]`` of the backbone of all."""
         members: list[EmbeddingModel] = list(self.members)  # type: ignore[arg-type]
         each = features.unbind(1) if features.dim() == 3 else [features] * len(members)
-        return self._side_by_side([member.embed_features(own.contiguous()) for member, own in zip(members, each)])
-
-    @staticmethod
-    def _side_by_side(embeddings: Sequence[Embedding]) -> EnsembleEmbedding:
+        embeddings = [member.embed_features(own.contiguous()) for member, own in zip(members, each)]
         directions = [F.normalize(embedding.distribution.mean, dim=-1) for embedding in embeddings]
         side_by_side = torch.cat(directions, dim=-1) / len(directions) ** 0.5
         raw = torch.cat([embedding.raw for embedding in embeddings], dim=-1)

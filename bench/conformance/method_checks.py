@@ -52,27 +52,22 @@ def build(cls: type, form: str = "corrected", **params: Any) -> Any:
     return model
 
 
-def _uninitialised(method: Any) -> Any:
+def _uninitialised(method: Any, seed: int = 0) -> Any:
     from ..methods._model import EmbeddingModel
     from ..methods.backbones.registry import build_backbone
     from ..methods.cosface import CosFace
 
-    seed_generators(0)
+    seed_generators(seed)
     backbone = build_backbone("convnet", 1, None)
     base = CosFace().objective(CLASSES, DIM) if method.on_base else None
     return EmbeddingModel(method, backbone, CLASSES, DIM, base).train()
 
 
 def _ensemble(method: Any) -> Any:
-    from ..methods._model import EmbeddingModel, EnsembleModel
-    from ..methods.backbones.registry import build_backbone
+    from ..methods._model import EnsembleModel
     from ..methods.cosface import CosFace
 
-    members = []
-    for seed in range(MEMBERS):
-        torch.manual_seed(seed)
-        members.append(EmbeddingModel(CosFace(), build_backbone("convnet", 1, None), CLASSES, DIM))
-    return EnsembleModel(method, members)
+    return EnsembleModel(method, [_uninitialised(CosFace(), seed) for seed in range(MEMBERS)])
 
 
 @torch.no_grad()

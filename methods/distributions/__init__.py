@@ -6,26 +6,6 @@ Names are resolved on first use; code in this project imports them from the modu
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-__all__ = [
-    "DiagonalNormal",
-    "IsotropicNormal",
-    "NonIsotropicVonMisesFisher",
-    "PointMass",
-    "RatedPoint",
-    "VonMisesFisher",
-    "array_form",
-    "from_arrays",
-    "in_float64",
-    "nivmf_log_prob",
-    "on_device",
-    "rows_of",
-    "to_arrays",
-    "vmf_log_normalizer",
-    "vmf_log_normalizer_ratio",
-    "vmf_log_uniform",
-    "vmf_mean_resultant_length",
-]
-
 if TYPE_CHECKING:
     from .arrays import array_form as array_form
     from .arrays import from_arrays as from_arrays
@@ -53,6 +33,7 @@ else:
         ".von_mises_fisher": ("VonMisesFisher",),
     }
     _MODULES = {name: module for module, names in _NAMES.items() for name in names}
+    __all__ = sorted(_MODULES)
 
     def __getattr__(name: str) -> object:
         if name in _MODULES:
