@@ -8,21 +8,20 @@ tree does not say whether a class is a method or a data set.
 from __future__ import annotations
 
 import ast
-import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .closure import file_of, import_statements, plugin_name
+from .closure import import_statements, plugin_name
 from .errors import LINE, PLUGINS, UnknownName, UserError, first_line, no_such, place_of
 from .names import check_name, why_not_a_name
 from .resources import data_home
@@ -219,53 +218,31 @@ DECORATORS = {"register": "", "register_dataset": "datasets", "register_method":
 
 @cache
 def _registered_classes(source: str, path: str) -> tuple[tuple[str, str, str, str], ...]:
-    """Kind, class, name and summary of what a file's text registers; the kind is empty if the tree does not tell."""
+    """Kind, class, name and summary of what a file's text registers; the kind is empty if its imports do not tell."""
     tree = ast.parse(source, filename=path)
-    imported = _imported_names(tree)
+    kinds = dict(DECORATORS)  # by what the file calls them
+    for node in import_statements(tree):
+        if isinstance(node, ast.ImportFrom):
+            of = next((kind for kind, package in PACKAGES.items() if f"{node.module}.".startswith(f"{package}.")), "")
+            kinds |= {
+                alias.asname or alias.name: DECORATORS[alias.name] or of
+                for alias in node.names
+                if alias.name in DECORATORS
+            }
     found = []
-    kinds: dict[str, str] = {}
     for node in tree.body:
-        if not isinstance(node, ast.ClassDef):
-            continue
-        bases = (kinds.get(ast.unparse(base)) or _kind_of_module(_origin(base, imported)) for base in node.bases)
-        kinds[node.name] = next((kind for kind in bases if kind), "")
-        decorators = [_origin(decorator, imported) for decorator in node.decorator_list]
-        registering = [name for name in decorators if name.rpartition(".")[2] in DECORATORS]
-        if not registering:
+        decorators = node.decorator_list if isinstance(node, ast.ClassDef) else []
+        names = [ast.unparse(each.func if isinstance(each, ast.Call) else each) for each in decorators]
+        registering = [kinds[last] for name in names if (last := name.rpartition(".")[2]) in kinds]
+        if not isinstance(node, ast.ClassDef) or not registering:
             continue
         literals = dict(_string_fields(node))
         if "name" not in literals:
             raise ValueError(f"class {node.name} is registered but has no plain string `name` in its body")
         if reason := why_not_a_name(literals["name"]):
             raise ValueError(f"class {node.name}: {reason}")
-        decorator = registering[0]
-        kind = DECORATORS[decorator.rpartition(".")[2]] or kinds[node.name] or _kind_of_module(decorator)
-        kinds[node.name] = kind
-        found.append((kind, node.name, literals["name"], literals.get("summary", "")))
+        found.append((registering[0], node.name, literals["name"], literals.get("summary", "")))
     return tuple(found)
-
-
-def _imported_names(tree: ast.Module) -> dict[str, str]:
-    """Dotted origin of every name that a file imports absolutely."""
-    names: dict[str, str] = {}
-    for node in import_statements(tree, type_checking=True):
-        if isinstance(node, ast.Import):
-            names |= {alias.asname: alias.name for alias in node.names if alias.asname}
-        elif not node.level:
-            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
-    return names
-
-
-def _origin(node: ast.expr, imported: Mapping[str, str]) -> str:
-    """Dotted origin of a name, ``x.name`` or a call of one; the name itself if the file does not import it."""
-    text = ast.unparse(node.func if isinstance(node, ast.Call) else node)
-    first, dot, rest = text.partition(".")
-    return f"{imported.get(first, first)}{dot}{rest}"
-
-
-def _kind_of_module(origin: str) -> str:
-    """Kind of what comes from a folder of ours; empty for anything else."""
-    return next((kind for kind, package in PACKAGES.items() if origin.startswith(f"{package}.")), "")
 
 
 PLUGIN_MODULES = "bench.plugins"
@@ -316,29 +293,6 @@ def _plugin_files(paths: Iterable[Path]) -> list[Path]:
 def _reason(error: BaseException) -> str:
     """Reason why a file does not import, cut so that its path, which may be long, fits on the same line."""
     return f"{type(error).__name__}: {first_line(error, LINE // 3)} ({place_of(error)})"
-
-
-def described(module: str, call: str) -> dict[str, str]:
-    """Descriptions, by name, of what a module makes by calls ``call(name, description, ..)``; it is not imported.
-
-    Example:
-        >>> described("bench.datasets.corruptions.noise", "Corruption")["noise"].split()[0]
-        'additive'
-    """
-    tree = ast.parse(file_of(module).read_text(encoding="utf-8"))
-    constants: dict[str, object] = {}
-    for statement in tree.body:
-        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-            with contextlib.suppress(ValueError):
-                constants[statement.targets[0].id] = ast.literal_eval(statement.value)
-    texts = {}
-    for node in ast.walk(tree):
-        match node:
-            case ast.Call(func=function, args=[name, text, *_]) if ast.unparse(function).rpartition(".")[2] == call:
-                # A description may be an f-string of the module's constants.
-                literal = [eval(compile(ast.Expression(part), module, "eval"), {}, constants) for part in (name, text)]
-                texts[literal[0]] = literal[1]
-    return texts
 
 
 def _string_fields(node: ast.ClassDef) -> Iterator[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..closure import file_of
 from ..errors import UnknownName, UserError, printable
-from ..registry import Registry, described, load_plugins
+from ..registry import Registry, load_plugins
 from . import completion
 from .options import Json, Plugins, Row, print_json
 
@@ -170,7 +172,7 @@ def _backbone_rows() -> list[Row]:
 def _texts(kind: str, check: bool) -> dict[str, str]:
     """Descriptions of scorers, corruptions, tests of embeddings, metrics or distributions, plug-ins included, by name.
 
-    Built-in scorers and corruptions are read without importing them, unless each is to be checked.
+    Built-in scorers are read without importing them, unless each is to be checked.
     """
     if kind == "tests":
         from ..protocols.known_tests import known_groups, load_tests
@@ -184,20 +186,32 @@ def _texts(kind: str, check: bool) -> dict[str, str]:
         from ..methods.distributions.arrays import known_distributions
 
         return {name: cls.__doc__ or "" for name, cls in known_distributions().items()}
-    from ..datasets.corruptions.registry import CORRUPTIONS
+    if kind == "corruptions":
+        from ..datasets.corruptions.registry import CORRUPTIONS
+
+        return {name: corruption.summary for name, corruption in CORRUPTIONS.items()}
     from ..methods.scorers.registry import SCORERS
 
     if check:
-        list((SCORERS if kind == "scorers" else CORRUPTIONS).values())
-    built_in = SCORERS.built_in if kind == "scorers" else CORRUPTIONS.built_in
-    call = "ScorerSpec" if kind == "scorers" else "Corruption"
+        list(SCORERS.values())
     texts: dict[str, str] = {}
-    for module in dict.fromkeys(built_in.values()):
-        texts |= described(module, call)
-    found = {name: texts[name] for name in built_in}
-    if kind == "scorers":
-        return found | {name: spec.formula for name, (spec, _) in SCORERS.added.items()}
-    return found | {name: corruption.summary for name, (corruption, _) in CORRUPTIONS.added.items()}
+    for module in dict.fromkeys(SCORERS.built_in.values()):
+        texts |= _formulas(module)
+    return {name: SCORERS.added[name][0].formula if name in SCORERS.added else texts[name] for name in SCORERS}
+
+
+def _formulas(module: str) -> dict[str, str]:
+    """Formulas of a module's scorers by name, which may have its constants in them; it is not imported."""
+    tree = ast.parse(file_of(module).read_text(encoding="utf-8"))
+    assigned = [node for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)]
+    constants = {ast.unparse(node.targets[0]): str(node.value.value) for node in assigned}
+    found = {}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name("ScorerSpec"), args=[ast.Constant(name), text, *_]):
+                parts = [part.value for part in getattr(text, "values", [text])]
+                found[name] = "".join(p if isinstance(p, str) else constants[ast.unparse(p)] for p in parts)
+    return found
 
 
 def describe(name: str, plugins: tuple[Path, ...]) -> tuple[Row, str]:

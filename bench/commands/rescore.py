@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..errors import UnitFailed, UserError, printable, require_known
 from . import completion
-from .options import DEFAULT_RESULTS, DataRoot, Json, Plugins, Results, names, print_json, site_of
+from .options import DEFAULT_RESULTS, DataRoot, Json, Plugins, Results, Row, names, print_json, site_of
 
 if TYPE_CHECKING:
     from ..site import Site
     from ..store.folder import Store
-    from ..store.records import RescoreRecord, TestRecord
-
-
-class RescoredTest(TypedDict):
-    """A test and what came of its rescoring."""
-
-    test: str
-    seed: int
-    rescoring: str
-    code: str
-    values: int
-    left_out: list[str]
-    failure: str
+    from ..store.records import TestRecord
 
 
 def rescore(
@@ -70,9 +58,7 @@ def rescore(
         raise typer.Exit(1)
 
 
-def rescore_results(
-    site: Site, groups: tuple[str, ...], arrays: Path | None, quiet: bool = False
-) -> list[RescoredTest]:
+def rescore_results(site: Site, groups: tuple[str, ...], arrays: Path | None, quiet: bool = False) -> list[Row]:
     """Rescore the tests of a results folder that count, one after the other, with a line for each unless it is quiet.
 
     Groups are those of each record and of the plug-ins if empty.
@@ -94,35 +80,26 @@ def rescore_results(
     rows = []
     for number, record in enumerate(records, 1):
         wanted = groups or tuple(dict.fromkeys([*record.spec.tests.groups, *added]))
-        row = _rescored(record, site, wanted, other)
-        rows.append(row)
+        rows.append(row := _rescored(record, site, wanted, other))
         if not quiet or row["failure"]:
             typer.echo(printable(f"{number}/{len(records)} {row['test']} seed {row['seed']}: {_said(row)}"), err=True)
     return rows
 
 
-def _rescored(record: TestRecord, site: Site, groups: tuple[str, ...], arrays: Store | None) -> RescoredTest:
+def _rescored(record: TestRecord, site: Site, groups: tuple[str, ...], arrays: Store | None) -> Row:
     from ..engine.rescoring import rescore as rescore_test
     from ..store.specs import versions_text
 
-    made: RescoreRecord | None = None
-    failure = ""
+    row: Row = {"test": "/".join((*record.cell, record.unit)), "seed": record.columns.seed}
     try:
         made = rescore_test(record, site, groups, arrays)
     except UnitFailed as error:
-        failure = str(error)
-    return {
-        "test": "/".join((*record.cell, record.unit)),
-        "seed": record.columns.seed,
-        "rescoring": "" if made is None else made.unit,
-        "code": "" if made is None else versions_text(made.spec.versions),
-        "values": 0 if made is None else len(made.rows),
-        "left_out": [] if made is None else list(made.left_out),
-        "failure": failure,
-    }
+        return {**row, "rescoring": "", "code": "", "values": 0, "left_out": [], "failure": str(error)}
+    row |= {"rescoring": made.unit, "code": versions_text(made.spec.versions), "values": len(made.rows)}
+    return {**row, "left_out": list(made.left_out), "failure": ""}
 
 
-def _said(row: RescoredTest) -> str:
+def _said(row: Row) -> str:
     """The rest of the line about a test."""
     if row["failure"]:
         return row["failure"]

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ..errors import UnknownName, UserError
+from ..errors import BadInput, UnknownName, UserError
 from ..protocols.metrics import default_requests, metric_help
 from ..registry import load_plugins
 from . import completion
-from .options import DEFAULT_RESULTS, Device, Json, Plugins, Results, Strict, names, option_of, print_json
+from .options import DEFAULT_RESULTS, Device, Json, Plugins, Results, Row, Strict, names, option_of, print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from ..scoring.embedding_set import EmbeddingSet
+    from ..scoring.score import Scored
     from ..store.folder import Store
 
 
@@ -87,23 +90,114 @@ def score(
     score:    bench score mine.npz --metrics recall,map_at_r,verification --out mine
     compare:  bench score mine.npz theirs.npz --bootstrap classes
     """  # noqa: D301 (click's mark for lines that are not to be filled)
-    from .score_files import score_files
-
     load_plugins(plugin or ())
-    scored = score_files(
-        files,
-        scorers=names(scorers, ("cosine",)),
-        metrics=names(metrics, default_requests()),
-        normalize=normalize,
-        by=bootstrap,
-        out=out,
-        quiet=as_json,
-        device=device,
-        backbone=backbone,
-        strict=strict,
+    if out is not None and out.exists() and not out.is_dir():
+        raise BadInput(f"--out {out} is a file; name a folder")
+    wanted, labels = names(metrics, default_requests()), _labels(files)
+    if any(path.is_dir() for path in files):
+        from ..scoring.score import wanted_metrics
+
+        wanted_metrics(wanted)  # before a folder is embedded
+    elif backbone is not None:
+        raise BadInput("--backbone embeds a folder of photographs, and none is given")
+    sets = _read_all(files, device, backbone, out, strict)
+
+    # A bad file is refused at once: torch takes seconds to load.
+    import pandas as pd
+    from rich.console import Console
+
+    from ..report.frame import plain_rows
+    from ..report.scored import print_scored, worth, write_scored
+    from ..resources import pick_device
+    from ..scoring.score import compare as compared
+    from ..scoring.score import score_set, tidy, wanted_metrics
+
+    wanted_metrics(wanted)  # a wrong name is not the fault of a file
+    by, where, curves = names(scorers, ("cosine",)), pick_device(device), out is not None
+    scored: dict[str, Scored] = {}
+    for path, name, (images, normalized) in zip(files, labels, sets):
+        how = normalized if normalize is None else normalize
+        with _named(path):
+            scored[name] = score_set(images, scorers=by, metrics=wanted, normalize=how, device=where, curves=curves)
+    frame = pd.concat([tidy(each, name) for name, each in scored.items()], ignore_index=True)
+    first = labels[0]
+    comparison = pd.DataFrame(
+        {"first": first, "other": name, **line}
+        for name in labels[1:]
+        for line in compared(scored[first], scored[name], wanted, by=bootstrap)
     )
+    if out is not None:
+        photographs = files[0] if len(files) == 1 and files[0].is_dir() else None
+        written, page = write_scored(scored, frame, comparison, out, photographs)
     if as_json:
-        print_json(scored)
+        print_json(
+            {
+                "files": [_file_row(path, name, scored[name].given) for path, name in zip(files, labels)],
+                "rows": plain_rows(frame),
+                "confidences": plain_rows(worth(frame)),
+                "comparison": plain_rows(comparison),
+            }
+        )
+        return
+    print_scored(scored, frame, comparison, Console())
+    if out is not None:
+        print(f"{len(written)} tables and figures in {out}; all on one page: {page}")
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Name this file in errors of bad input."""
+    try:
+        yield
+    except BadInput as error:
+        raise BadInput(f"{path}: {error}") from None
+
+
+def _read_all(
+    files: Sequence[Path], device: str, backbone: str | None, out: Path | None, strict: bool
+) -> list[tuple[EmbeddingSet, bool]]:
+    """Sets of all files in the order of the first one, each with whether it wants to be normalised."""
+    from ..scoring.files import read_set, set_of
+
+    sets: list[tuple[EmbeddingSet, bool]] = []
+    for path in files:
+        if path.is_dir():
+            # Networks take seconds to load, and files of embeddings need none.
+            from ..resources import pick_device
+            from .embed import embed_untrained
+
+            arrays = embed_untrained(path, pick_device(device), backbone, out, strict)
+            images, normalized, notes = set_of(path, arrays, [])
+        else:
+            images, normalized, notes = read_set(path)
+        if sets and images.named != sets[0][0].named:
+            lacking = files[0] if images.named else path
+            notes = [*notes, f"{lacking} has no ids: the rows of the files are matched by position"]
+        for note in notes:
+            sys.stderr.write(f"bench: note: {note}\n")
+        with _named(path):
+            sets.append((images.aligned_with(sets[0][0]) if sets else images, normalized))
+    return sets
+
+
+def _labels(files: Sequence[Path]) -> list[str]:
+    stems = [path.stem or path.resolve().name for path in files]  # of the current folder, the stem is empty
+    names = stems if len(set(stems)) == len(stems) else [str(path) for path in files]
+    if len(set(names)) < len(names):
+        raise BadInput(f"{next(name for name in names if names.count(name) > 1)} is given twice")
+    return names
+
+
+def _file_row(path: Path, name: str, images: EmbeddingSet) -> Row:
+    return {
+        "file": str(path),
+        "name": name,
+        "images": len(images),
+        "classes": len(set(images.labels.tolist())),
+        "dim": images.embeddings.shape[1],
+        "queries": int(images.is_query.sum()),
+        "gallery": int(images.is_gallery.sum()),
+    }
 
 
 def compare(
