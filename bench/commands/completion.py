@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from inspect import isfunction
 from pathlib import Path
@@ -21,11 +22,7 @@ Completer = Callable[[typer.Context, str], list[str]]
 
 def _one(known: Known) -> Completer:
     """Complete a single name."""
-
-    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
-        return _matching(known, ctx, incomplete)
-
-    return complete
+    return lambda ctx, incomplete: _matching(known, ctx, incomplete)
 
 
 def _listed(known: Known) -> Completer:
@@ -52,14 +49,6 @@ def _registered(kind: str, ctx: typer.Context) -> list[str]:
     return Registry(kind, tuple(Path(path) for path in ctx.params.get("plugin") or ())).names
 
 
-def _methods(ctx: typer.Context) -> list[str]:
-    return _registered("methods", ctx)
-
-
-def _datasets(ctx: typer.Context) -> list[str]:
-    return _registered("datasets", ctx)
-
-
 def _names(module: str, attribute: str) -> Known:
     """Names that a module has as an iterable, or as a function that returns one."""
 
@@ -71,6 +60,7 @@ def _names(module: str, attribute: str) -> Known:
     return known
 
 
+_methods, _datasets = partial(_registered, "methods"), partial(_registered, "datasets")
 _protocols = _names("..protocols._base", "PROTOCOLS")
 _scorers = _names("..methods.scorers.registry", "SCORERS")
 _tests = _names("..protocols.known_tests", "known_groups")

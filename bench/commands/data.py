@@ -285,19 +285,14 @@ def _download(
                     size = each.size if mirror is None else 0
                     download(url, path, size=size, checksum=hashed, progress=progress)
                 _say_if_not_the_owners(each, path)
-            refused: UserError | None = None
             try:
                 typer.echo(take(paths))
-            except UserError as error:
-                if all(wanted):  # those that are known to be right stay
-                    raise
-                refused = error
+            except (UserError, DataError):
+                for path in () if all(wanted) else paths:  # those that are known to be right stay
+                    path.unlink(missing_ok=True)
+                raise
             for path in paths:
                 path.unlink(missing_ok=True)
-            if refused is not None:
-                raise refused
-    except DataError as error:
-        raise UserError(str(error)) from None
     except Timeout:
         raise UserError(f"another command downloads {cls.name} to {folder} at this moment; wait for it") from None
 
@@ -349,11 +344,8 @@ def import_release(
     # Hidden: what a killed import leaves behind is never found as a data set.
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=root) as staging:
         inside = Path(staging) / name
-        try:
-            for source in sources:
-                take(source, inside, limit)
-        except DataError as error:
-            raise UserError(str(error)) from None
+        for source in sources:
+            take(source, inside, limit)
         # Checked before it is in place: a wrong download must not look like a data set afterwards.
         given = ", ".join(map(str, sources))
         try:

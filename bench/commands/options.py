@@ -85,7 +85,7 @@ COMPLETED = {
 def option_of(name: str, **changes: Any) -> Any:
     """The option of a field of an experiment as Typer has it, with its help, range and names, and some changes."""
     _, info, how = FIELDS[name]
-    given: dict[str, Any] = {
+    given: Row = {
         "help": " ".join((info.description or "").split()),
         "metavar": how.metavar,
         "rich_help_panel": how.section,

@@ -129,8 +129,7 @@ def run_experiment(
         built, site, lacking = plan_without(plan, site)
     else:
         built = plan(site)
-    lines = [*(f"left out: {line}" for line in built.left_out), *built.differences, *built.notes]
-    for line in lines:
+    for line in built.lines:
         if line not in told:
             say(console, line)
     if save is not None:
@@ -148,7 +147,7 @@ def run_experiment(
         outcome = carry_out((built.plans,), site, results, launch, on_existing, console, write_tables, (experiment,))
     except ImagesLeftOut:  # the plan is of other data now
         site.opened.clear()
-        return run_experiment(experiment, site, results, launch, on_existing, dry_run=False, told=lines)
+        return run_experiment(experiment, site, results, launch, on_existing, dry_run=False, told=built.lines)
     if outcome is None:
         return 130
     return 1 if outcome.failures else 0
@@ -273,7 +272,6 @@ def _prepare_data(plans: tuple[Plan, ...], site: Site, console: Console) -> None
         ImagesLeftOut: If a few images of a folder are damaged, which are in the list of the results folder now.
     """
     from ..datasets.damage import FILE, DamagedImages, check_few, skipped_table
-    from ..datasets.files import DataError
     from ..datasets.folder import Folder
     from ..datasets.releases import PhotoDataset
     from ..progress import progress_bar
@@ -289,16 +287,11 @@ def _prepare_data(plans: tuple[Plan, ...], site: Site, console: Console) -> None
                     dataset.prepare(fold, plan.template.folds, progress)
         except DamagedImages as error:
             if site.strict or not isinstance(dataset, Folder):
-                raise UserError(str(error)) from None
-            try:
-                check_few(len(error.damaged), len(dataset.listing.ids), str(error))
-            except DataError as many:
-                raise UserError(str(many)) from None
+                raise
+            check_few(len(error.damaged), len(dataset.listing.ids), str(error))
             file = site.store.root / FILE
             write_atomic(file, skipped_table(dataset.listing.folder, error.damaged, file))
             raise ImagesLeftOut from None
-        except DataError as error:
-            raise UserError(str(error)) from None
 
 
 def _execute(batches: Sequence[tuple[Plan, ...]], pool: Pool, site: Site, console: Console, rerun: bool) -> Outcome:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..errors import UnitFailed, UnknownName, UserError, first_line, from_plugin, place_of, printable
+from ..errors import UnitFailed, UserError, first_line, from_plugin, place_of, printable, require_known
 from ..names import expand
 from ..registry import Registry, load_plugins
 from . import completion
@@ -91,10 +91,9 @@ def _check_tests(names: tuple[str, ...]) -> Iterator[Row]:
     from ..conformance.embedding_test_checks import TEST_CHECKS
     from ..protocols.known_tests import known_groups, load_tests
 
-    known = known_groups()
-    for name in expand(names, list(known)):
-        if name not in known:
-            raise UnknownName("group of tests", name, known)
+    groups = expand(names, list(known_groups()))
+    require_known("group of tests", groups, known_groups())
+    for name in groups:
         for declared in load_tests([name]):
             yield from _run("test", name, declared, TEST_CHECKS)
 
@@ -105,10 +104,9 @@ def _check_corruptions(names: tuple[str, ...]) -> Iterator[Row]:
 
     of_pixels = [name for name, kind in CORRUPTIONS.items() if kind.apply is not None and kind.of == "images"]
     for name in expand(names, of_pixels):
-        if name not in of_pixels:
-            if name in CORRUPTIONS:
-                raise UserError(f"--corruption {name}: data sets make it; `bench test --dataset ..` checks it")
-            raise UnknownName("corruption", name, of_pixels)
+        if name in CORRUPTIONS and name not in of_pixels:
+            raise UserError(f"--corruption {name}: data sets make it; `bench test --dataset ..` checks it")
+        require_known("corruption", [name], of_pixels)
         yield from _run("corruption", name, CORRUPTIONS[name], CORRUPTION_CHECKS)
 
 

@@ -7,7 +7,6 @@ import json
 import math
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -387,8 +386,7 @@ MOST_DOTS = 100
 """Most dots on a line of TOML: the time of its parser grows with the square of the parts of a key, or faster."""
 
 
-@dataclass(frozen=True)
-class SettingsFile:
+class SettingsFile(NamedTuple):
     """Settings of a JSON or TOML file that the user gave, for all methods and for single ones.
 
     The label has a hash of the content, so that edited content gets another label in results.
@@ -396,12 +394,7 @@ class SettingsFile:
 
     path: str
     label: str
-    shared: Values
     by_method: Mapping[str, Values]
-
-    def of(self, method: str) -> Values:
-        """Values for a method, by key."""
-        return {**self.shared, **self.by_method.get(method, {})}
 
 
 def read_experiment(path: Path) -> Values:
@@ -427,7 +420,8 @@ def read_settings_file(name: str, methods: list[str]) -> SettingsFile:
     shared = {key: value for key, value in table.items() if key not in by_method}
     for values in (shared, *by_method.values()):
         _check_values(values, path)
-    return SettingsFile(str(path), f"{path.name}#{hashlib.sha256(text).hexdigest()[:8]}", shared, by_method)
+    every = {method: {**shared, **by_method.get(method, {})} for method in methods}
+    return SettingsFile(str(path), f"{path.name}#{hashlib.sha256(text).hexdigest()[:8]}", every)
 
 
 def _read(path: Path, what: str, instead: str) -> bytes:

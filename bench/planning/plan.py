@@ -281,16 +281,13 @@ class Plans:
 
     Attributes:
         plans: The plans, each once, a base before the methods that are built on it.
-        left_out: A line for every method and data set that is left out, since it has no published setting while others
-            have one, or since a single seed makes no ensemble.
-        differences: A line for every run at a published setting that differs from what its paper did.
-        notes: Lines about what the user may not expect of the data sets and the networks.
+        lines: A line for every method and data set that is left out, since it has no published setting while others
+            have one, or since a single seed makes no ensemble; for every run at a published setting that differs from
+            what its paper did; and about what the user may not expect of the data sets and the networks.
     """
 
     plans: tuple[Plan, ...]
-    left_out: tuple[str, ...]
-    differences: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    lines: tuple[str, ...]
 
 
 def build_plans(experiment: Experiment, site: Site) -> Plans:
@@ -311,18 +308,13 @@ def build_plans(experiment: Experiment, site: Site) -> Plans:
             if each is not None and (each.key not in plans or each.requested):
                 plans[each.key] = each
     every = tuple(plans.values())
-    differences = (
-        f"{plan.cell.method} on {plan.cell.dataset}{f', stage 1 of {plan.stage}' if plan.stage else ''} is not what"
-        f" its paper did: {', '.join(plan.differences)}"
-        for plan in every
-        if plan.differences
-    )
-    return Plans(
-        with_splits(every, experiment.data, site),
-        left_out=tuple(dict.fromkeys(left_out)),
-        differences=tuple(dict.fromkeys(differences)),
-        notes=tuple(dict.fromkeys(note for plan in every for note in plan.notes)),
-    )
+    lines = [f"left out: {line}" for line in left_out]
+    for plan in every:
+        if plan.differences:
+            what = f"{plan.cell.method} on {plan.cell.dataset}{f', stage 1 of {plan.stage}' if plan.stage else ''}"
+            lines.append(f"{what} is not what its paper did: {', '.join(plan.differences)}")
+    notes = (note for plan in every for note in plan.notes)
+    return Plans(with_splits(every, experiment.data, site), tuple(dict.fromkeys([*lines, *notes])))
 
 
 def _plan_all(asked: Asked) -> tuple[list[Plan], list[str]]:
@@ -599,7 +591,7 @@ def _unfixed(
         published, served = _published(asked, dataset, method, {**values, **fixed}, head, base)
         values |= _layer(published)
     if asked.file is not None:
-        values |= from_file(asked.file.of(method.name), asked.file.path, method, values)
+        values |= from_file(asked.file.by_method[method.name], asked.file.path, method, values)
     return values, stage, published, served
 
 

@@ -31,7 +31,7 @@ def _fitted(folder, weights=None, seeds=(0,), **request):
         (spec,) = plan.train_specs({}, seed, None).values()
         run_job(TrainJob(spec=spec, site=site), lambda event: None)
         records.append(site.store.trained(spec.cell, spec.id))
-    return records, site, built.notes
+    return records, site, built.lines
 
 
 def _head(record, site):

@@ -98,10 +98,10 @@ def test_the_network_as_it_is_is_added_to_heads_first_at_their_budget(site):
         ["method.whitening"],
     )
     assert [plan.cell.method for plan in others] == ["cosface", "pfe"]
-    assert found.notes == ("untrained on ndigit_smoke is added: what heads on frozen features have to beat",)
+    assert found.lines == ("untrained on ndigit_smoke is added: what heads on frozen features have to beat",)
     assert not first.requested  # so that no option about what was asked for concerns it
     asked = built("cosface", "untrained", set=("method.whitening=0",))
-    assert ([plan.requested for plan in asked.plans], asked.notes) == ([True, True], ())
+    assert ([plan.requested for plan in asked.plans], asked.lines) == ([True, True], ())
     assert [plan.cell.method for plan in built("untrained").plans] == ["untrained"]
     assert [plan.cell.method for plan in built("cosface", frozen=False).plans] == ["cosface"]
     swept = built("cosface", sweep={"method.margin": "0.1,0.2"})

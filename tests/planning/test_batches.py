@@ -64,14 +64,14 @@ def test_a_size_set_by_hand_is_refused_with_the_largest_that_fits():
 def test_batches_of_a_small_folder_are_part_of_every_unit_and_said_once(tmp_path):
     root = _photos(tmp_path / "photos", 12, 3)
     built = _built(tmp_path, root, methods=("cosface", "pfe", "dul_cls"))
-    assert built.notes == (
+    assert built.lines == (
         "folder has 4 training classes of at most 3 images: batches of 4 classes x 3 images instead of 16 classes x 4"
         " images",
     )
     specs = [plan.template for plan in built.plans] + [plan.base.template for plan in built.plans if plan.base]
     assert {(spec.batches.classes_per_batch, spec.batches.images_per_class) for spec in specs} == {(4, 3)}
     one = _built(tmp_path, root, "data.classes_per_batch=3", "data.images_per_class=5")
-    assert one.notes == ()
+    assert one.lines == ()
     sizes = one.plans[0].template.batches
     assert (sizes.classes_per_batch, sizes.images_per_class) == (3, 5)
     with pytest.raises(UserError, match="batches of 5 classes need more than the 4 training classes of 'folder'"):
@@ -81,7 +81,7 @@ def test_batches_of_a_small_folder_are_part_of_every_unit_and_said_once(tmp_path
 def test_where_the_default_fits_nothing_changes(tmp_path):
     root = _photos(tmp_path / "photos", 44, 4)
     built = _built(tmp_path, root)
-    assert built.notes == ()
+    assert built.lines == ()
     assert built.plans[0].template.batches.model_dump() == dict(RECIPE.batches())
 
 
@@ -93,7 +93,7 @@ def test_a_part_of_a_release_is_trained_on_too(tmp_path, monkeypatch):
         rows = [f"{2 * c + i + 1} {c + 1} 1 bicycle_final/{c}_{i}.JPG" for c in classes for i in range(2)]
         (folder / f"Ebay_{part}.txt").write_text("\n".join(["image_id class_id super_class_id path", *rows]))
     built = _built(tmp_path, tmp_path / "data", dataset="sop", allow_partial=True)
-    assert built.notes == (
+    assert built.lines == (
         "sop has 9 training classes of at most 2 images: batches of 9 classes x 2 images instead of 32 classes x 4"
         " images",
     )

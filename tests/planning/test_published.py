@@ -194,7 +194,7 @@ def test_a_replay_that_is_not_the_papers_says_so_in_a_line_and_in_every_table(si
     built = _build(site, ["hib"], **request_)
     (plan,) = built.plans
     assert difference in plan.differences
-    (line,) = built.differences
+    (line,) = [line for line in built.lines if "is not what its paper did" in line]
     assert line.startswith("hib on cub200 is not what its paper did: ")
     assert difference in line
     note = ", ".join(plan.pinned.differences)
@@ -210,4 +210,4 @@ def test_what_is_as_published_is_not_named(site):
         assert tuple(name for name in plan.differences if name != "data.images_per_class") == expected
     (plan,) = _scripts(site, ["nir"])
     assert plan.differences == expected
-    assert not _build(site, ["hib"], hparams="default").differences
+    assert not any("its paper" in line for line in _build(site, ["hib"], hparams="default").lines)
