@@ -62,16 +62,6 @@ class NoGpu(UserError):
     """The GPU that was asked for is not there, or this process may not use it."""
 
 
-class TooFewClasses(UserError):
-    """A batch needs more classes than the data set has for training."""
-
-    def __init__(self, dataset: str, wanted: int, classes: int) -> None:
-        super().__init__(
-            f"batches of {wanted} classes need more than the {classes} training classes of {dataset!r};"
-            f" use --set data.classes_per_batch={classes} or less, or set it in the recipe"
-        )
-
-
 class MissingWeights(UserError):
     """Weights that a backbone should start from are not on this machine."""
 

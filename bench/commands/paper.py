@@ -18,6 +18,7 @@ from .options import (
     Json,
     Plugins,
     Results,
+    Row,
     names,
     option_of,
     print_json,
@@ -53,25 +54,23 @@ def list_items(as_json: Json = False) -> None:
     """List every table and figure that can be made, with its data sets."""
     from ..papers.items import every_item
 
-    items = every_item()
+    rows: list[Row] = [
+        {
+            "name": name,
+            "title": named.item.title,
+            "asks": named.item.asks,
+            "paper": named.paper.title,
+            "datasets": list(named.item.datasets),
+            "rows": [row.title for row in named.rows],
+        }
+        for name, named in every_item().items()
+    ]
     if as_json:
-        print_json(
-            [
-                {
-                    "name": name,
-                    "title": named.item.title,
-                    "asks": named.item.asks,
-                    "paper": named.paper.title,
-                    "datasets": list(named.item.datasets),
-                    "rows": [row.title for row in named.rows],
-                }
-                for name, named in items.items()
-            ]
-        )
+        print_json(rows)
         return
-    width = max(map(len, items))
-    for name, named in items.items():
-        typer.echo(f"{name:<{width}}  {named.item.title} [{', '.join(named.item.datasets) or 'no data'}]")
+    width = max(len(row["name"]) for row in rows)
+    for row in rows:
+        typer.echo(f"{row['name']:<{width}}  {row['title']} [{', '.join(row['datasets']) or 'no data'}]")
 
 
 @app.command()

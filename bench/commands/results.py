@@ -90,11 +90,10 @@ def _check(results: Path, as_json: bool) -> int:
     rows = [{"path": str(damage.path.relative_to(base)), "reason": damage.reason} for damage in found]
     if as_json:
         print_json(rows)
-    else:
-        for row in rows:
-            typer.echo(printable(f"{row['path']}: {row['reason']}"))
-        if not rows:
-            typer.echo(f"{results}: everything is whole")
+    for row in () if as_json else rows:
+        typer.echo(printable(f"{row['path']}: {row['reason']}"))
+    if not rows and not as_json:
+        typer.echo(f"{results}: everything is whole")
     return 1 if rows else 0
 
 
@@ -226,8 +225,8 @@ def report(
         raise UserError(f"{results} has no finished test yet; `bench status` shows what exists, and what failed")
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-    missing: list[str] = []
-    written = write_report(judged, folder, missing.append, site, damaged)
+    messages = Console(stderr=True)
+    written = write_report(judged, folder, lambda line: say(messages, f"not drawn: {line}"), site, damaged)
     if also:
         written += write_extras(names(also), site, judged, folder, written, reference)
     try:
@@ -236,17 +235,13 @@ def report(
         if out is None:
             raise
         write_metrics(collected, out)  # the results folder is read-only, say
-    messages = Console(stderr=True)
-    for line in missing:
-        say(messages, f"not drawn: {line}")
     say_what_was_left_out(damaged, collected.superseded, messages)
     _say_what_was_rescored(collected)
     if as_json:
         print_paths(written, as_json)
         return
     print_tables(judged, Console())
-    for line in report_places(written, folder):
-        typer.echo(line)
+    typer.echo("\n".join(report_places(written, folder)))
 
 
 def report_places(written: Sequence[Path], folder: Path) -> tuple[str, ...]:
@@ -293,10 +288,8 @@ def draw_figures(chosen: tuple[str, ...], site: Site, out: Path | None, referenc
     collected = Results.of(()) if empty else collect(open_results(Path(site.results)))
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-    notes: list[str] = []
-    written = write_kinds(kinds, Source(site, collected, reference), out or site.store.root / "report", notes.append)
-    for note in notes:
-        typer.echo(printable(note), err=True)
+    source, folder = Source(site, collected, reference), out or site.store.root / "report"
+    written = write_kinds(kinds, source, folder, lambda note: typer.echo(printable(note), err=True))
     if not written:
         raise UserError(f"no figure of {', '.join(chosen)} could be drawn from {site.results}")
     return written

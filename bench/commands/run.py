@@ -342,14 +342,11 @@ def _summarise(outcome: Outcome, site: Site, results: Path, console: Console) ->
     metrics = write_metrics(collected, store.root)
     places: tuple[str, ...] = ("no test finished, so there is no table",)
     if metrics is not None or collected.splits:
-        missing: list[str] = []
-        judged, folder = Judged(store, collected), results / "report"
-        written = write_report(judged, store.root / "report", missing.append, site, damaged)
+        judged, missing = Judged(store, collected), lambda line: say(console, f"not drawn: {line}")
+        written = write_report(judged, store.root / "report", missing, site, damaged)
         print_tables(judged, Terminal())
-        for line in missing:
-            say(console, f"not drawn: {line}")
         values = (f"{results / 'metrics.csv'}  every value",) if metrics is not None else ()
-        places = (*report_places(written, folder), *values)
+        places = (*report_places(written, results / "report"), *values)
     say_what_was_left_out(damaged, collected.superseded, console)
     for damage in set(damaged):
         store.set_aside(damage)

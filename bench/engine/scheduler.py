@@ -78,7 +78,7 @@ class Scheduler:
 
     async def execute(self) -> Outcome:
         """Run all trials, trainings and tests of the plans; failures are collected in the outcome, not raised."""
-        places = [(plan, seed) for plan in self.plans for seed in plan.replicates]
+        places = [(plan, seed) for plan in self.plans for seed in range(plan.tests)]
         try:
             results = await asyncio.gather(*(self._finish(*place) for place in places), return_exceptions=True)
         finally:

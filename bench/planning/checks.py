@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from ..datasets.features import Features
-from ..errors import LINE, MissingWeights, TooFewClasses, UserError, first_line, require_known
+from ..errors import LINE, MissingWeights, UserError, first_line, require_known
 from ..methods.backbones.registry import FILE, FREEZE_NORM, GIVEN, OWN, POOLINGS
 from ..protocols._base import Preset
 from ..protocols.recipes._base import Optimizer, Precision, Recipe, Schedule
@@ -200,7 +200,10 @@ def fitting_batches(
     fitting: dict[str, int] = {}
     if asked[CLASSES] > sizes.classes:
         if CLASSES in user:
-            raise TooFewClasses(dataset, asked[CLASSES], sizes.classes)
+            raise UserError(
+                f"batches of {asked[CLASSES]} classes need more than the {sizes.classes} training classes of"
+                f" {dataset!r}; use --set {CLASSES}={sizes.classes} or less, or set it in the recipe"
+            )
         if sizes.classes < PAIR or (selects and sizes.validation < PAIR):
             raise UserError(
                 f"data set {dataset!r} has {sizes.classes} training and {sizes.validation} validation classes, training"

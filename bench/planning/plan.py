@@ -200,11 +200,6 @@ class Plan:
         return 1 if self.ensemble else self.seeds
 
     @property
-    def replicates(self) -> range:
-        """Numbers of the replicates that are tested."""
-        return range(self.tests)
-
-    @property
     def tuning_trainings(self) -> int:
         """Number of trainings spent on tuning the setting, including those spent on tuning the base.
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from bench.datasets.sop import SOP
-from bench.errors import TooFewClasses, UserError
+from bench.errors import UserError
 from bench.planning.checks import Sizes, fitting_batches
 from bench.planning.experiment import Experiment
 from bench.planning.plan import build_plans
@@ -57,7 +57,7 @@ def test_one_class_is_too_few_to_train_or_to_select_on(sizes):
 
 
 def test_a_size_set_by_hand_is_refused_with_the_largest_that_fits():
-    with pytest.raises(TooFewClasses, match=r"use --set data\.classes_per_batch=9 or less"):
+    with pytest.raises(UserError, match=r"use --set data\.classes_per_batch=9 or less"):
         fitting_batches("d", USUAL, BOTH, Sizes(9, 4, 4))
 
 
