@@ -14,9 +14,9 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -43,28 +43,28 @@ class Entry:
     name: str
     summary: str
     origin: str
-    class_name: str = ""
-    path: Path | None = None
+    code: str | Path
+    """Dotted name of the module that defines the entry, or the file of a plug-in."""
+    make: Callable[[], Any]
     entry_point: importlib.metadata.EntryPoint | None = None
     broken: str = ""
-    plugin: bool = False
-    imported: bool = False
 
     def load(self) -> Any:
         """Import the class and return it; a UserError with the reason if its file does not import."""
+        what = f"{NOUNS[self.kind]} {self.name!r} from {self.origin}"
         if self.broken:
-            raise UserError(f"{NOUNS[self.kind]} {self.name!r} from {self.origin} cannot be used: {self.broken}")
-        if self.imported:
-            return _imported(self.path)
+            raise UserError(f"{what} cannot be used: {self.broken}")
         try:
-            if self.entry_point is not None:
-                return self.entry_point.load()
-            assert self.path is not None
-            module = import_file(self.path) if self.plugin else importlib.import_module(self.origin)
-            return getattr(module, self.class_name)
+            return self.make()
+        except UserError:
+            raise
         except BaseException as error:  # whatever a contributed file raises is its reason, not our crash
-            what = f"{NOUNS[self.kind]} {self.name!r} from {self.origin}"
             raise UserError(f"{what} does not import: {_reason(error)}") from error
+
+    @property
+    def plugin(self) -> bool:
+        """Whether it is of a file that ``--plugin`` names."""
+        return isinstance(self.code, Path)
 
     @property
     def title(self) -> str:
@@ -73,28 +73,19 @@ class Entry:
         return found[0].removesuffix(" as a method") if found else self.name
 
     @property
-    def code(self) -> str | Path:
-        """Dotted name of the module that defines the entry, or the file of a plug-in."""
-        if self.plugin:
-            assert self.path is not None
-            return self.path
-        if self.imported:
-            return f"{PACKAGES[self.kind]}.{FEATURES}"
-        return self.entry_point.module if self.entry_point is not None else self.origin
-
-    @property
     def locked_as(self) -> str:
         """Name in the lock file of versions: imported features share the code of one data set."""
-        return f"{self.kind}.{FEATURES if self.imported else self.name}"
+        return f"{self.kind}.{FEATURES if self.code == OF_FEATURES else self.name}"
 
 
 FEATURES = "features"
 """Data set whose class is that of all imported features."""
 
+OF_FEATURES = f"{PACKAGES['datasets']}.{FEATURES}"
 
-def _imported(folder: Path | None) -> type[Dataset]:
+
+def _imported(folder: Path) -> type[Dataset]:
     """Class of a data set of features that `bench data features` has written to a folder."""
-    assert folder is not None
     from .datasets.features import Features, read_index
     from .datasets.files import DataError
     from .protocols.recipes._base import get_recipe
@@ -125,18 +116,18 @@ class Registry:
         assert spec.origin is not None
         folder = Path(spec.origin).parent
         for path in sorted(folder.glob("[!_]*.py")):
-            self._add_file(path, origin=f"{package}.{path.stem}", plugin=False)
+            self._add_file(path, f"{package}.{path.stem}")
         for point in importlib.metadata.entry_points(group=package):
             check_name(f"entry point {point.value}", point.name)
-            self._add(Entry(kind, point.name, f"from {point.value}", point.value, entry_point=point))
+            self._add(Entry(kind, point.name, f"from {point.value}", point.value, point.module, point.load, point))
         for path in _plugin_files(plugins):
-            self._add_file(path, origin=str(path), plugin=True)
+            self._add_file(path, path)
         if kind == "datasets":
             homes = (data_home(),) if homes is None else homes
             for path in (path for home in homes for path in _features_in(home)):
                 if path.name not in self.entries:
-                    summary = f"features imported to {path}"
-                    self._add(Entry(kind, path.name, summary, str(path), path=path, imported=True))
+                    summary, make = f"features imported to {path}", partial(_imported, path)
+                    self._add(Entry(kind, path.name, summary, str(path), OF_FEATURES, make))
 
     def _add(self, entry: Entry) -> None:
         clash = self.entries.get(entry.name)
@@ -146,7 +137,7 @@ class Registry:
             )
         self.entries[entry.name] = entry
 
-    def _add_file(self, path: Path, origin: str, plugin: bool) -> None:
+    def _add_file(self, path: Path, code: str | Path) -> None:
         try:
             found = _registered_classes(path.read_text(encoding="utf-8"), str(path))
         except (SyntaxError, UnicodeDecodeError, ValueError) as error:
@@ -154,14 +145,14 @@ class Registry:
             reason = f"{type(error).__name__}: {getattr(error, 'msg', None) or error}" + (
                 f" (line {line})" if line else ""
             )
-            if plugin:
+            if isinstance(code, Path):
                 raise UserError(f"--plugin {path}: {reason}") from error
-            self.broken.append(Entry(self.kind, path.stem, "", origin, path=path, broken=reason))
+            self.broken.append(Entry(self.kind, path.stem, "", code, code, lambda: None, broken=reason))
             return
         for kind, class_name, name, summary in found:
-            entry = Entry(self.kind, name, summary, origin, class_name, path, plugin=plugin)
+            entry = Entry(self.kind, name, summary, str(code), code, partial(_class_of, code, class_name))
             # A plug-in file may hold both kinds; a folder file can only hold its own.
-            if not plugin or (kind or self._kind_of_class(entry)) == self.kind:
+            if not entry.plugin or (kind or self._kind_of_class(entry)) == self.kind:
                 self._add(entry)
 
     def _kind_of_class(self, entry: Entry) -> str:
@@ -206,6 +197,10 @@ class Registry:
         return iter(sorted(self.entries.values(), key=lambda entry: entry.name))
 
 
+def _class_of(code: str | Path, name: str) -> Any:
+    return getattr(import_file(code) if isinstance(code, Path) else importlib.import_module(code), name)
+
+
 def _features_in(home: Path) -> list[Path]:
     """Folders of the imported features in a folder of data sets."""
     found = sorted(path.parent for path in home.glob("*/features.json"))
@@ -221,20 +216,21 @@ def _registered_classes(source: str, path: str) -> tuple[tuple[str, str, str, st
     """Kind, class, name and summary of what a file's text registers; the kind is empty if its imports do not tell."""
     tree = ast.parse(source, filename=path)
     kinds = dict(DECORATORS)  # by what the file calls them
-    for node in import_statements(tree):
-        if isinstance(node, ast.ImportFrom):
-            of = next((kind for kind, package in PACKAGES.items() if f"{node.module}.".startswith(f"{package}.")), "")
+    for statement in import_statements(tree):
+        if isinstance(statement, ast.ImportFrom):
+            of = next(
+                (kind for kind, package in PACKAGES.items() if f"{statement.module}.".startswith(f"{package}.")), ""
+            )
             kinds |= {
                 alias.asname or alias.name: DECORATORS[alias.name] or of
-                for alias in node.names
+                for alias in statement.names
                 if alias.name in DECORATORS
             }
     found = []
-    for node in tree.body:
-        decorators = node.decorator_list if isinstance(node, ast.ClassDef) else []
-        names = [ast.unparse(each.func if isinstance(each, ast.Call) else each) for each in decorators]
+    for node in (each for each in tree.body if isinstance(each, ast.ClassDef)):
+        names = [ast.unparse(each.func if isinstance(each, ast.Call) else each) for each in node.decorator_list]
         registering = [kinds[last] for name in names if (last := name.rpartition(".")[2]) in kinds]
-        if not isinstance(node, ast.ClassDef) or not registering:
+        if not registering:
             continue
         literals = dict(_string_fields(node))
         if "name" not in literals:

@@ -203,12 +203,13 @@ def _texts(kind: str, check: bool) -> dict[str, str]:
 def _formulas(module: str) -> dict[str, str]:
     """Formulas of a module's scorers by name, which may have its constants in them; it is not imported."""
     tree = ast.parse(file_of(module).read_text(encoding="utf-8"))
-    assigned = [node for node in tree.body if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)]
-    constants = {ast.unparse(node.targets[0]): str(node.value.value) for node in assigned}
+    constants: dict[str, str] = {}
     found = {}
     for node in ast.walk(tree):
         match node:
-            case ast.Call(func=ast.Name("ScorerSpec"), args=[ast.Constant(name), text, *_]):
+            case ast.Assign(targets=[ast.Name(name)], value=ast.Constant(value)):
+                constants[name] = str(value)
+            case ast.Call(func=ast.Name("ScorerSpec"), args=[ast.Constant(str(name)), text, *_]):
                 parts = [part.value for part in getattr(text, "values", [text])]
                 found[name] = "".join(p if isinstance(p, str) else constants[ast.unparse(p)] for p in parts)
     return found

@@ -102,7 +102,7 @@ def _rescored(record: TestRecord, site: Site, groups: tuple[str, ...], arrays: S
 def _said(row: Row) -> str:
     """The rest of the line about a test."""
     if row["failure"]:
-        return row["failure"]
+        return str(row["failure"])
     text = f"{row['values']} values by code {row['code']}"
     if row["left_out"]:
         text += f"; without {', '.join(row['left_out'])}, for which too little is kept"
