@@ -145,10 +145,8 @@ class Results:
 
         counts = Counter((each.columns.method, each.columns.dataset) for each in self._judged.results.tests)
         datasets = sorted({dataset for _, dataset in counts})
-        lines = [
-            [method, *(str(counts[method, dataset] or "") for dataset in datasets)]
-            for method in sorted({method for method, _ in counts})
-        ]
+        methods = sorted({method for method, _ in counts})
+        lines = [[method, *(str(counts[method, dataset] or "") for dataset in datasets)] for method in methods]
         return cells_table("Tests", [label("method"), *map(Column, datasets)], lines, small="small")
 
     def __repr__(self) -> str:

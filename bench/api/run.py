@@ -10,15 +10,14 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..commands.options import DEFAULT_RESULTS, FIELDS
 from ..errors import UnitFailed, UserError, nearest
 from ..planning.experiment import Experiment, read_experiment, settings_of
 from ..store.specs import Parameters
-
-if TYPE_CHECKING:
-    from .results import Results
+from .results import Results
+from .results import results as opened
 
 START = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); from bench.start import entry; entry()"
 """Ctrl-C reaches every process of a terminal; this one is told once, by SIGTERM, whoever was interrupted."""
@@ -63,8 +62,6 @@ def run(
             r = bench.run(methods=["cosface", "dul_cls"], dataset="ndigit", seeds=5, trials=10)
             r.verdicts
     """
-    from .results import results as opened
-
     experiment, words = asked_for({"methods": methods, "datasets": dataset, "results": results, **options})
     with tempfile.TemporaryDirectory(prefix="bench-run-") as folder:
         file = Path(folder) / "experiment.toml"
@@ -126,8 +123,7 @@ def _passed_on(child: subprocess.Popen[str]) -> list[str]:
     said: list[str] = []
     assert child.stdout is not None
     for line in child.stdout:
-        sys.stdout.write(line)
-        sys.stdout.flush()
+        print(line, end="", flush=True)
         said = [*said, line.rstrip("\n")][-200:]
     child.wait()
     return said

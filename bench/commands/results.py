@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ..report.frame import Results as Collected
     from ..store.claims import Claims
     from ..store.folder import Damage, Store
-    from ..store.records import RescoreRecord, TestRecord
     from ..store.specs import Kind
 
 KINDS: tuple[Kind, Kind] = ("train", "test")
@@ -327,7 +326,7 @@ def status_rows(store: Store) -> list[Row]:
     from ..store.check import failures
     from ..store.claims import CLAIM, holder
     from ..store.folder import CHECKPOINT
-    from ..store.specs import TUNING, Cell
+    from ..store.specs import TUNING, Cell, versions_text
 
     failed = [each for each in failures(store, ()) if each.what == "failed"]
     rescorings = list(store.rescorings())
@@ -341,6 +340,8 @@ def status_rows(store: Store) -> list[Row]:
         trained = [record for name in train if (record := store.trained(cell, name[6:])) is not None]
         tested = [done for name in test if (done := store.tested(cell, name[5:])) is not None]
         holders = {name: holder(folder / name / CLAIM) for name in (*train, *test)}
+        codes = [("tested", record.spec.versions) for record in tested]
+        codes += [("rescored", record.spec.versions) for record in rescorings if record.cell == cell]
         rows.append(
             {
                 "protocol": cell.protocol,
@@ -361,19 +362,10 @@ def status_rows(store: Store) -> list[Row]:
                     for name, who in holders.items()
                     if who is not None
                 ],
-                "codes": _codes(tested, [record for record in rescorings if record.cell == cell]),
+                "codes": dict(Counter(f"{what} by code {versions_text(versions)}" for what, versions in codes)),
             }
         )
     return rows
-
-
-def _codes(tested: list[TestRecord], rescored: list[RescoreRecord]) -> dict[str, int]:
-    """Number of tests by the code that made them, and of rescorings by theirs."""
-    from ..store.specs import versions_text
-
-    codes = [f"tested by code {versions_text(record.spec.versions)}" for record in tested]
-    codes += [f"rescored by code {versions_text(record.spec.versions)}" for record in rescored]
-    return dict(Counter(codes))
 
 
 def _say_what_was_rescored(collected: Collected) -> None:

@@ -231,14 +231,6 @@ def compare(
             raise UserError(f"{asked[0]}: name another file to compare it with")
         score([Path(name) for name in asked], scorers, metrics, normalize, bootstrap, plugin=plugin, as_json=as_json)
         return
-    from .results import open_results
-
-    load_plugins(plugin or ())
-    compare_methods(open_results(results), names(asked), as_json)
-
-
-def compare_methods(store: Store, methods: tuple[str, ...], as_json: bool) -> None:
-    """Print the mean differences of metrics between methods of a results folder, other minus first, paired by seed."""
     from rich.console import Console
 
     from ..report.frame import plain_rows
@@ -246,8 +238,10 @@ def compare_methods(store: Store, methods: tuple[str, ...], as_json: bool) -> No
     from ..report.terminal import print_paired
     from ..report.views import paired_methods
     from ..store.check import failures
-    from .results import collect_from, say_what_was_left_out
+    from .results import collect_from, open_results, say_what_was_left_out
 
+    load_plugins(plugin or ())
+    store, methods = open_results(results), names(asked)
     collected, damaged = collect_from(store)
     frame = collected.frame
     if frame.empty:

@@ -660,8 +660,12 @@ def _differences(
     asked: Asked, published: Published, method: Method, template: TrainSpec, unfixed: Values, values: Values
 ) -> tuple[str, ...]:
     """Differences of a replay from what its source ran."""
-    run = published.run
-    said = run.differences(asked.experiment.protocol, asked.experiment.preset, template.dataset)
+    run, mine = published.run, asked.experiment
+    pairs = (("protocol", mine.protocol, run.protocol), ("preset", mine.preset, run.preset))
+    # Another protocol has other presets, too.
+    said = [f"{what} {ours} instead of {theirs}" for what, ours, theirs in pairs if ours != theirs][:1]
+    if template.dataset in run.datasets:
+        said.append(f"data set {template.dataset} instead of {run.datasets[template.dataset]}")
     if method.form not in run.forms and len(method.forms()) > 1:
         said.append(f"fidelity {method.form} instead of {run.forms[0]}")
     if asked.folds is not None:

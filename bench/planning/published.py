@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import UserError
 from ..methods.published import PER, NivmfScripts
@@ -22,8 +22,7 @@ class NothingPublished(UserError):
     """Error: a method has no published setting for a data set and network."""
 
 
-@dataclass(frozen=True)
-class PublishedRun:
+class PublishedRun(NamedTuple):
     """Protocol and data with which the authors of published settings ran them.
 
     A run with other ones does not replay the publication.
@@ -39,18 +38,7 @@ class PublishedRun:
     protocol: str
     preset: str
     forms: tuple[str, ...]
-    datasets: Mapping[str, str] = field(default_factory=dict)
-
-    def differences(self, protocol: str, preset: str, dataset: str) -> list[str]:
-        """Differences of a run from the publication's, one text each, such as ``preset per instead of strict``."""
-        said = []
-        if protocol != self.protocol:
-            said.append(f"protocol {protocol} instead of {self.protocol}")
-        elif preset != self.preset:
-            said.append(f"preset {preset} instead of {self.preset}")
-        if dataset in self.datasets:
-            said.append(f"data set {dataset} instead of {self.datasets[dataset]}")
-        return said
+    datasets: Mapping[str, str] = {}
 
 
 PER_RUN = PublishedRun("reality_check", "per", ("released", "released_per"), {"inshop": "inshop_merged"})
