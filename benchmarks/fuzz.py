@@ -418,7 +418,8 @@ class Settings(Reader):
         method, values = self.method, layer(optim=self.recipe.end_to_end.values())
         file = read_settings_file(str(path), ["cosface", "pfe"])
         values |= from_file(file.by_method[method.name], file.path, method, values)
-        values |= from_user({key: str(value) for key, value in file.by_method["pfe"].items()}, method, self.recipe, False)
+        shared = {key: str(value) for key, value in file.by_method["pfe"].items()}
+        values |= from_user(shared, method, self.recipe, False)
         content_id([build(method, values).params.model_dump(), part(values, "optim")])
 
 
