@@ -130,19 +130,21 @@ def test_it_names_what_to_use_and_what_is_not_decided(judged, tree):
         assert part.advised((use, "test")) == (name, "91")
     assert part.advised(("before_gallery", "test_crop")) == ("", "-")  # not tested
     said = {topic: " ".join(text.striptags().split()) for topic, text in answers.answers([part])}
-    assert said["To retrieve"] == "leading (point)"
+    level = f"leading (point) ({100 * part.level(part.retrieves):.1f})"
+    assert said["To retrieve (MAP@R in %): the plain method, unless another is shown to be better"] == level
     assert said["Learned confidence shown to be better before the gallery"] == "leading"
     first = tree.by_id("answer")
-    assert first.startswith("Other data: before the gallery, those of leading are")
+    assert "Other data: before the gallery leading on clean images (" in first
     assert all(text in first for each in said.items() for text in each)
-    assert said["Not decided"].startswith("1 of 3 comparisons before the gallery, where up to ")
+    assert said["Not decided"].startswith("1 of 3 comparisons before the gallery: a loss, or a gain of up to ")
 
 
 def test_without_a_win_that_holds_the_free_confidence_of_the_plain_method_is_named(tmp_path):
     (part,) = parts_of(_judged(tmp_path, *HEADS[1:], POINT))
     assert part.labels[part.retrieves] == "close (point)"  # better by retrieval, not by its confidence
     assert part.advised(("before_gallery", "test")) == ("norm", "70")
-    assert answers.headline([part]) == "no learned confidence is shown to be better than a free one."
+    none = "none (1 worse, 1 undecided of 2)"
+    assert answers.headline([part]) == f"before the gallery {none}; at query time {none}."
 
 
 def test_counts_pictures_and_matrix_are_those_of_the_comparisons(judged, page, tree):

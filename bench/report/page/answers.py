@@ -155,7 +155,7 @@ def plainly(confidence: str) -> str:
 def mostly(names: str) -> str:
     """The name that most class splits chose, which says so if there are others."""
     first, *others = plainly(names).split(" or ")
-    first = "none (a constant)" if first == CONSTANT else first
+    first = "no free one (a constant)" if first == CONSTANT else first
     return f"mostly {first}" if others else first
 
 
@@ -229,19 +229,40 @@ def _over_seeds(group: SeedGroup, column: ComparedColumn) -> Comparison:
 
 
 def headline(parts: Sequence[Part]) -> str:
-    """Whether a learned confidence is shown to be better on data sets of a family, and whose."""
-    wins = [(part, row) for place in PLACES for part in parts for row in part.wins(place)]
-    by_use = grouped(dict.fromkeys((row.use, part.names[row.contender]) for part, row in wins), lambda pair: pair[0])
-    said = [f"{USES[use]}, those of {', '.join(name for _, name in own)} are" for use, own in by_use.items()]
-    return f"{'; '.join(said) or 'no learned confidence is'} shown to be better than a free one."
+    """Whose confidence is shown to be better on data sets of a family, by use, and how many comparisons are not."""
+    said = []
+    for use in USES:
+        rows = [(part, row) for split in IMAGES for part in parts for row in part.at((use, split)) if row.counts]
+        splits = grouped(
+            ((part.names[row.contender], row.column.split) for part, row in rows if won(row)), lambda pair: pair[0]
+        )
+        images = {name: tuple(dict.fromkeys(split for _, split in own)) for name, own in splits.items()}
+        names = [
+            ", ".join(own) + f" on {IMAGES[where[0]]}" * (len(where) < len(IMAGES))
+            for where, own in grouped(images, images.__getitem__).items()
+        ]
+        outcomes = Counter(row.outcome for _, row in rows)
+        counts = f"{outcomes['worse']} worse, {outcomes['undecided']} undecided of {len(rows)}"
+        said += [f"{USES[use]} {' and '.join(names) or 'none'} ({counts})"] if rows else []
+    return f"{'; '.join(said) or 'no comparison'}."
+
+
+def crops_differ(parts: Sequence[Part]) -> bool:
+    """Whether somebody wins on crops who does not on clean images, so that their picture has to be seen."""
+    wins = {split: {r.contender for u in USES for p in parts for r in p.wins((u, split))} for split in IMAGES}
+    return not wins["test_crop"] <= wins["test"]
 
 
 def answers(parts: Sequence[Part]) -> Iterator[tuple[str, Markup]]:
     """What to use on data sets of a family, and what is not decided: topics with texts."""
-    yield "To retrieve", _listed((part.labels[part.retrieves], part.name) for part in parts if part.retrieves)
+    levels = [(part, part.retrieves, part.level(part.retrieves)) for part in parts if part.retrieves]
+    name = "{} {}" if len(parts) > 1 else "{1}"
+    chosen = [(part.labels[each], name.format(part.name, percent(level, 1))) for part, each, level in levels]
+    topic = "To retrieve (MAP@R in %): the plain method, unless another is shown to be better"
+    yield topic, _listed(chosen, always=True)
     for use in USES:
         found = _listed(_spread(parts, use, lambda part, place: [part.advised(place)]), always=True)
-        yield f"Confidence {USES[use]} (AUROC in %, clean / crops; 50 is chance)", found
+        yield f"Confidence {USES[use]} (AUROC in %, clean / crops; 50 is chance, 60 helps little)", found
     for use in USES:
         wins = _spread(parts, use, lambda part, place: [(part.names[row.contender], "") for row in part.wins(place)])
         if found := _listed(wins, always=True):
@@ -251,7 +272,7 @@ def answers(parts: Sequence[Part]) -> Iterator[tuple[str, Markup]]:
     for use, own in grouped((row for _, row in rows if row.counts), lambda row: row.use).items():
         undecided = [row.high for row in own if row.outcome == "undecided"]
         count = f"{len(undecided)} of {len(own)} comparisons {USES[use]}" if len(own) > len(IMAGES) else USES[use]
-        said += [f"{count}, where up to {percent(max(undecided), 1)} points may be gained"] if undecided else []
+        said += [f"{count}: a loss, or a gain of up to {percent(max(undecided), 1)} points"] if undecided else []
     yield "Not decided", Markup("{}").format("; ".join(said) or "nothing")
     lost = ((part, row) for part, row in rows if row.outcome == "no verdict")
     reasons = named_by_reason(sorted({(f"{part.names[row.contender]} on {part.name}", row.why) for part, row in lost}))
@@ -316,7 +337,8 @@ def matrix(parts: Sequence[Part], place: Place) -> Table:
 
 def _cell(part: Part, row: Comparison) -> Cell:
     sign = (HOLDS if row.holds else SIGNS).get(row.outcome, SIGNS[row.outcome])
-    text = f"{sign} {percent(row.mean, 1, '+')}".removesuffix(f" {GAP}")
+    digits = 1 if abs(row.mean) >= 5e-4 else 2
+    text = f"{sign} {percent(row.mean, digits, '+')}".removesuffix(f" {GAP}")
     note, href = f"{row.verdict}: {row.text} points", part.anchor(row)
     if row.same_order_as:
         return Cell(f"({text})", row.mean, note=f"not counted, {row.why}", href=href)
