@@ -258,11 +258,10 @@ def answers(parts: Sequence[Part]) -> Iterator[tuple[str, Markup]]:
     levels = [(part, part.retrieves, part.level(part.retrieves)) for part in parts if part.retrieves]
     name = "{} {}" if len(parts) > 1 else "{1}"
     chosen = [(part.labels[each], name.format(part.name, percent(level, 1))) for part, each, level in levels]
-    topic = "To retrieve (MAP@R in %): the plain method, unless another is shown to be better"
-    yield topic, _listed(chosen, always=True)
+    yield "To retrieve (MAP@R in %)", _listed(chosen, always=True)
     for use in USES:
         found = _listed(_spread(parts, use, lambda part, place: [part.advised(place)]), always=True)
-        yield f"Confidence {USES[use]} (AUROC in %, clean / crops; 50 is chance, 60 helps little)", found
+        yield f"Confidence {USES[use]} (AUROC in %, clean / crops)", found
     for use in USES:
         wins = _spread(parts, use, lambda part, place: [(part.names[row.contender], "") for row in part.wins(place)])
         if found := _listed(wins, always=True):
