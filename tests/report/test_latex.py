@@ -12,7 +12,7 @@ from bench.report.side_by_side import side_by_side
 from bench.report.table import Cell, Document, cells_table, headings
 from bench.report.views import decision_document, verdict_document
 
-from tests.report.shown import by_dataset, comparison, decisions_of, latex, paired_methods, to_latex, verdicts_of
+from tests.report.shown import by_dataset, comparison, decisions_of, latex, to_latex, verdicts_of
 from tests.report.test_ranks import A, B, C, _results
 from tests.report.test_tables import _judged
 
@@ -26,7 +26,7 @@ def _files():
     contender = Contender.of(frame.assign(dataset="d_&%"))
     row = CostRow(contender, 1, 0, 0, 1, 1.0, None, 0.0, None, None, None, "1 of 1 trainings ~ lost_&")
     yield "comparison", to_latex(comparison(frame, roles))
-    yield "decisions", latex(decision_document(decisions_of(frame, roles, paired_methods(frame, roles))))
+    yield "decisions", latex(decision_document(decisions_of(frame, roles)))
     yield "cost", latex(cost_document([row]))
     yield "verdicts", latex(verdict_document(verdicts_of(*_judged())))
     groups, rows = by_dataset(frame, roles), comparison(frame, roles)
