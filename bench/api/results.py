@@ -75,16 +75,18 @@ class Results:
     @cached_property
     def verdicts(self) -> pd.DataFrame:
         """Verdicts on the confidences, a row each: those of ``verdicts.csv`` under the ranking that counts."""
+        from ..report.questions import CONFIDENCE
         from ..report.views import verdict_document
 
-        return verdict_document([row for row in self._judged.verdicts if row.about["chosen"]]).numbers
+        return verdict_document([row for row in self._judged.ask(CONFIDENCE) if row.about["chosen"]]).numbers
 
     @cached_property
     def systems(self) -> pd.DataFrame:
         """Methods with a confidence of their own against the plain method with a free one, as in ``systems.csv``."""
+        from ..report.questions import SYSTEM
         from ..report.views import system_document, systems_of
 
-        return system_document(systems_of(self._judged.systems)).numbers
+        return system_document(systems_of(self._judged.ask(SYSTEM))).numbers
 
     @cached_property
     def comparisons(self) -> pd.DataFrame:
@@ -157,9 +159,10 @@ class Results:
     def _repr_html_(self) -> str:
         from dataclasses import replace
 
+        from ..report.questions import CONFIDENCE
         from ..report.render import to_html
         from ..report.views import verdict_document
 
-        chosen = [row for row in self._judged.verdicts if row.about["chosen"]]
+        chosen = [row for row in self._judged.ask(CONFIDENCE) if row.about["chosen"]]
         tables = [self._counts, *verdict_document(chosen).tables]
         return "\n".join(to_html(replace(table, small="small")) for table in tables)

@@ -490,5 +490,8 @@ CONFIDENCE = Question("confidence", _confidences, _case)
 SYSTEM = Question("system", _systems, _case, regions=False)
 """A region of AUGRC would hide most of what there is to gain on a data set with few wrong answers."""
 
-QUESTIONS = (PAIR, BASE, FORM, HEAD, PLAIN, CONFIDENCE, SYSTEM)
-"""Questions of every report."""
+QUESTIONS = (SYSTEM, CONFIDENCE, PAIR, BASE, FORM)
+"""Questions of every report over seeds, of all groups at once; :data:`HEAD` and :data:`PLAIN` are of one budget."""
+
+OVER_SPLITS = (CONFIDENCE, PLAIN, SYSTEM)
+"""Questions over class splits, of the groups of one budget."""

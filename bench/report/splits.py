@@ -9,7 +9,7 @@ from ..store.folder import Store
 from .compare import NAN, Comparison, decided, over_splits
 from .contender import Contender, by_budget
 from .frame import Results
-from .questions import CONFIDENCE, PLAIN, RETRIEVAL, SYSTEM, plain_of
+from .questions import CONFIDENCE, OVER_SPLITS, PLAIN, RETRIEVAL, SYSTEM, plain_of
 from .seeds import SeedGroup, SeedStatistics, defined_values, seed_groups
 from .table import grouped
 
@@ -50,7 +50,7 @@ def split_comparisons(store: Store, results: Results) -> list[Comparison]:
     for of_dataset in grouped(every, lambda contender: contender.dataset).values():
         for place, contenders in enumerate(by_budget(of_dataset).values()):
             here, start = {each: every[each] for each in contenders}, len(found)
-            asked = {question: _folded(question.pairs, here, ratios) for question in (CONFIDENCE, PLAIN, SYSTEM)}
+            asked = {question: _folded(question.pairs, here, ratios) for question in OVER_SPLITS}
             chosen = (row for row in asked[CONFIDENCE] if row.about["chosen"])
             gains = grouped(decided(chosen, CONFIDENCE), lambda row: row.contender)
             asked[PLAIN] += _without_plain(here, asked[PLAIN])

@@ -14,7 +14,7 @@ from ..protocols.rows import RERANKED
 from .compare import OUTCOMES, Comparison
 from .comparison import ALONE, COLUMNS, ComparisonRow, Part, Rows, metric_column, parts
 from .contender import COMMON, PINNED, TUNING, distinct_labels
-from .questions import IMAGES, USES
+from .questions import IMAGES, SYSTEM, USES
 from .render import fits, print_table
 from .seeds import ComparedColumn, compared
 from .splits import MEAN
@@ -32,7 +32,7 @@ def print_tables(judged: Judged, console: Console) -> None:
     """Print the comparison of methods, the means over class splits, and which methods are better systems."""
     print_comparison(judged.comparison, console)
     print_splits(judged.splits, console)
-    print_answers(judged.systems, console)
+    print_answers(judged.ask(SYSTEM), console)
 
 
 def print_comparison(rows: Rows, console: Console) -> None:

@@ -19,7 +19,7 @@ from .cost import CostRow, cost_document, costs
 from .figures.registry import write_automatic
 from .figures.source import Note, Source
 from .frame import Results, confidences, provenance, scorers
-from .questions import BASE, CONFIDENCE, FORM, PAIR, SYSTEM
+from .questions import BASE, CONFIDENCE, FORM, PAIR, QUESTIONS, SYSTEM
 from .ranks import OverDatasets, over_datasets, rank_document
 from .render import write_documents
 from .seeds import SeedGroup, corruptions, divided, seed_groups
@@ -65,27 +65,18 @@ class Judged:
         """Rows of the comparison by data set."""
         return {name: comparison_rows(groups, self.budgets[name]) for name, groups in self.by_dataset.items()}
 
+    @cached_property
+    def _asked(self) -> dict[str, list[Comparison]]:
+        return {}
+
     def ask(self, question: Question) -> list[Comparison]:
         """Comparisons of a question over seeds; data sets that class splits answer for are adjusted apart."""
-        rows = list(question.pairs(self.groups))
-        for row in rows:
-            row.apart = row.contender.dataset if row.contender.dataset in self.over_splits else ""
-        return decided(rows, question)
-
-    @cached_property
-    def pairs(self) -> list[Comparison]:
-        """Every two contenders."""
-        return self.ask(PAIR)
-
-    @cached_property
-    def verdicts(self) -> list[Comparison]:
-        """Confidences of methods against the free ones of the same networks, under every ranking."""
-        return self.ask(CONFIDENCE)
-
-    @cached_property
-    def systems(self) -> list[Comparison]:
-        """Methods with their own confidences against the plain method with a free one, by each measure of risk."""
-        return self.ask(SYSTEM)
+        if question.name not in self._asked:
+            rows = list(question.pairs(self.groups))
+            for row in rows:
+                row.apart = row.contender.dataset if row.contender.dataset in self.over_splits else ""
+            self._asked[question.name] = decided(rows, question)
+        return self._asked[question.name]
 
     @cached_property
     def splits(self) -> list[Comparison]:
@@ -95,7 +86,7 @@ class Judged:
     @cached_property
     def comparisons(self) -> list[Comparison]:
         """All comparisons of the report, over seeds and over class splits."""
-        seeds = [*self.systems, *self.verdicts, *self.pairs, *self.ask(BASE), *self.ask(FORM)]
+        seeds = [row for question in QUESTIONS for row in self.ask(question)]
         return [*seeds, *(row for row in self.splits if row.question != MEAN)]
 
     @cached_property
@@ -121,7 +112,7 @@ class Judged:
             "comparisons": comparisons_frame(self.comparisons),
             "confidences": confidences(self.results.frame),
             "corruptions": corruptions(self.groups),
-            "paired": paired_frame(self.pairs),
+            "paired": paired_frame(self.ask(PAIR)),
             "paired_with_base": base_frame(by_question.get(BASE.name, ())),
             "provenance": provenance(self.results),
             "scorers": scorers(self.results.frame),
@@ -151,9 +142,9 @@ def write_report(
     documents = [
         comparison_document(judged.comparison, judged.untested, judged.splits),
         split_document(judged.splits),
-        verdict_document(judged.verdicts),
-        system_document(systems_of(judged.systems)),
-        decision_document(decisions(judged.groups, judged.pairs)),
+        verdict_document(judged.ask(CONFIDENCE)),
+        system_document(systems_of(judged.ask(SYSTEM))),
+        decision_document(decisions(judged.groups, judged.ask(PAIR))),
         cost_document(judged.costs),
         form_document([row for row in judged.comparisons if row.question == FORM.name]),
         rank_document(judged.over_datasets),

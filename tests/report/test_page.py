@@ -24,6 +24,7 @@ from bench.report.page import answers, sources
 from bench.report.page.answers import PLACES, parts_of
 from bench.report.page.page import PAGE, page_html
 from bench.report.page.tables import confidence_table, results_table
+from bench.report.questions import SYSTEM
 from bench.report.write import Judged
 from bench.store.folder import Damage, Store
 from bench.store.records import Epoch, TrainRecord
@@ -149,7 +150,7 @@ def test_without_a_win_that_holds_the_free_confidence_of_the_plain_method_is_nam
 
 def test_counts_pictures_and_matrix_are_those_of_the_comparisons(judged, page, tree):
     (part,) = parts_of(judged)
-    rows = [each for each in judged.systems if each.column.metric == "augrc" and answers.place_of(each) in PLACES]
+    rows = [each for each in judged.ask(SYSTEM) if each.column.metric == "augrc" and answers.place_of(each) in PLACES]
     assert len(rows) == 6
     marks = re.findall(r'<g class="([\w ]+)"><title>', page)
     drawn = [each.outcome + " adjusted" * each.holds for each in rows]

@@ -46,9 +46,7 @@ def test_package_and_study_have_one_value_of_a_method(archive: str) -> None:
     path = RECORDS / "study" / f"{archive}.tar.xz"
     found = bench.results(path)._judged.splits
     means = {
-        (each.contender.method, each.column.metric): f"{100 * each.mean:.1f}"
-        for each in found
-        if each.question == MEAN
+        (each.contender.method, each.column.metric): f"{100 * each.mean:.1f}" for each in found if each.question == MEAN
     }
     text = subprocess.run([*TABLES, path], check=True, capture_output=True, text=True).stdout.partition("MAP@R and")[2]
     said = re.findall(r"`(\w+)`\s([\d.]+),\s([\d.]+)[;.]", text)
