@@ -388,8 +388,8 @@ def say_what_was_left_out(damaged: Iterable[Damage], older: int, console: Consol
     """Print which test results the tables leave out: damaged ones, and older ones that a later one replaces."""
     if older:
         console.print(
-            f"{older} older {'result' if older == 1 else 'results'} of the same setting (other code or other tests)"
-            " left out: the latest counts",
+            f"{older} {'result' if older == 1 else 'results'} left out: older ones of the same setting (other code or"
+            " other tests; the latest counts), or of runs that froze a source of randomness",
             highlight=False,
         )
     for path, reason in sorted(set(damaged)):

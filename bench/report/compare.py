@@ -329,7 +329,7 @@ def _p_of_chance(rows: Sequence[Comparison]) -> np.ndarray:
     """P-value of an AUROC of one half; 1 of one that is not above it in the mean."""
     aurocs = [row.aurocs or {} for row in rows]
     found = compare(aurocs, [dict.fromkeys(own, 0.5) for own in aurocs], 0.0, [row.test_over_train for row in rows])
-    return np.where(found.mean > 0, found.p, 1.0)
+    return np.where((found.mean > 0) & ~np.isnan(found.p), found.p, 1.0)  # one AUROC tells nothing
 
 
 def _adjust(rows: Sequence[Comparison], question: Question) -> None:
@@ -380,7 +380,9 @@ def over_splits(rows: Mapping[int, Iterable[Comparison]], ratio: Callable[[Conte
     for by_split in every.values():
         held = {number: row for number, row in by_split.items() if common(row)}
         first = next(iter((held or by_split).values()))
-        refused = next((row for row in held.values() if row.reason), first if not held else None)
+        # A confidence that is constant on one split, or a ranking that is not known, is none that another split mends.
+        lasting = (row for row in by_split.values() if row.reason in (Reason.CONSTANT, Reason.NO_RANKING))
+        refused = next(lasting, first if not held else next((row for row in held.values() if row.reason), None))
         same = {row.same_order_as for row in held.values()}
         contender = on_own_split(first.contender)
         yield replace(
@@ -400,6 +402,7 @@ def over_splits(rows: Mapping[int, Iterable[Comparison]], ratio: Callable[[Conte
                 for name in first.free
             },
             same_order_as=first.same_order_as if len(same) == 1 else "",
+            ranking=_every(row.ranking for row in by_split.values()),
             confidence=_every(row.confidence for row in by_split.values()),
             rival=_every(row.rival for row in by_split.values()),
             reason=refused.reason if refused else None,
@@ -424,7 +427,7 @@ def _mean(values: Mapping[int, float], at: Iterable[int]) -> float:
 
 
 _FIELDS = ("low", "high", "n", "unit", "outcome", "p", "p_holm", "p_bh", "p_equivalence", "p_equivalence_holm", "leads")
-_ABOUT = ("ranking", "confidence", "rival", "same_order_as", "survives")
+_ABOUT = ("ranking", "confidence", "rival", "same_order_as", "survives", "family", "apart")
 
 
 def _line(row: Comparison) -> dict[str, object]:
@@ -434,11 +437,14 @@ def _line(row: Comparison) -> dict[str, object]:
         **row.contender._asdict(),
         "against": row.against.label if row.against else "",
         "against_tuning": row.against.tuning if row.against else "",
+        "against_network": row.against.network if row.against else "",
+        "against_pinned": str(row.against.pinned) if row.against else "",
         "use": row.use,
         "images": split.removeprefix("test_") if split != "test" else "clean",
         **{name: getattr(row, name) for name in _ABOUT},
         "metric": row.column.metric,
         "variant": row.about.get("variant", row.column.variant),
+        "chosen": row.about.get("chosen", True),
         "difference": row.mean,
         **{name: getattr(row, name) for name in _FIELDS},
         "reason": row.why,

@@ -30,7 +30,7 @@ class Results:
     """The finished tests of a results folder; of several tests of a method, setting and seed, only the latest counts.
 
     Attributes:
-        superseded: Number of records that do not count, because there is a later one.
+        superseded: Number of records that do not count: there is a later one, or they froze a source of randomness.
         splits: Records of runs on class splits that are not a data set's own, which table ``splits`` compares.
         rescorings: Rescorings of the tests that count, also on class splits, the earliest first.
         frame: Tidy table of results (``metrics.csv``), one row per measured value.
@@ -96,6 +96,8 @@ def collect(*stores: Store) -> Results:
     count = 0
     for record in (record for store in stores for record in store.tests()):
         count += 1
+        if record.columns.pinned.frozen_source:
+            continue  # no table compares these with results in which everything varies
         key = tuple(getattr(record.columns, name) for name in KEYS)
         if key not in latest or record.finished > latest[key].finished:
             latest[key] = record

@@ -335,6 +335,7 @@ def _system(
     constant = group.constant(own.name)
     refused = Reason.CONSTANT if constant else None if plain else Reason.NO_PLAIN
     free = (*free_confidences(plain, use), CONSTANT) if plain else ()
+    detected = aurocs(group, split, own.name)
     return Comparison(
         question="system",
         contender=group.contender,
@@ -346,10 +347,10 @@ def _system(
         ranking=group.scorer,
         confidence=own.name,
         rival=rival.name,
-        aurocs=aurocs(group, split, own.name),
+        aurocs=detected,
         free={name: _risks(plain, column, split, name) for name in free},
         same_order_as=same_order_as(group, split),
-        reason=refused or own.reason or rival.reason or _no_ranking(group),
+        reason=refused or own.reason or rival.reason or _no_ranking(group) or (None if detected else Reason.NO_VALUE),
         detail=constant,
         about={
             "confidence_remark": own.remark,

@@ -53,7 +53,9 @@ def split_comparisons(store: Store, results: Results) -> list[Comparison]:
             asked = {question: _folded(question.pairs, here, ratios) for question in OVER_SPLITS}
             chosen = (row for row in asked[CONFIDENCE] if row.about["chosen"])
             gains = grouped(decided(chosen, CONFIDENCE), lambda row: row.contender)
-            asked[PLAIN] += _without_plain(here, asked[PLAIN])
+            plain = _plain(here)
+            asked[SYSTEM], asked[PLAIN] = (_against(plain, asked[each]) for each in (SYSTEM, PLAIN))
+            asked[PLAIN] += _without_plain(here, plain, asked[PLAIN])
             versus = grouped(decided(asked[PLAIN], PLAIN), lambda row: row.contender)
             for contender in contenders:
                 found += _means(contender, every[contender], ratios[contender])
@@ -66,11 +68,23 @@ def split_comparisons(store: Store, results: Results) -> list[Comparison]:
     return found
 
 
-def _without_plain(every: Mapping[Contender, BySplit], asked: Sequence[Comparison]) -> Iterator[Comparison]:
-    """Rows without values for contenders that have no class split in common with the plain method."""
+def _plain(every: Mapping[Contender, BySplit]) -> Contender | None:
+    """The plain method of a budget: one for all of its class splits."""
     single = {each: next(iter(splits.values())) for each, splits in every.items() if not each.ensemble}
     chosen = plain_of([*single.values()]) if single else None
-    plain = next((each for each, group in single.items() if group is chosen), None)
+    return next((each for each, group in single.items() if group is chosen), None)
+
+
+def _against(plain: Contender | None, rows: Sequence[Comparison]) -> list[Comparison]:
+    """Comparisons with the plain method; those of splits that lack it count only where there is no other."""
+    found = grouped(rows, lambda row: (row.contender, row.column, row.use)).values()
+    return [next((row for row in own if row.against == plain), own[0]) for own in found]
+
+
+def _without_plain(
+    every: Mapping[Contender, BySplit], plain: Contender | None, asked: Sequence[Comparison]
+) -> Iterator[Comparison]:
+    """Rows without values for contenders that have no class split in common with the plain method."""
     about = {"seeds": 0, "variant": "", "left_out": ""}
     for contender in every.keys() - {plain, *(row.contender for row in asked)} if plain else ():
         yield Comparison(question=PLAIN.name, contender=contender, against=plain, column=RETRIEVAL[0], values={},

@@ -32,7 +32,11 @@ def print_tables(judged: Judged, console: Console) -> None:
     """Print the comparison of methods, the means over class splits, and which methods are better systems."""
     print_comparison(judged.comparison, console)
     print_splits(judged.splits, console)
-    print_answers(judged.ask(SYSTEM), console)
+    apart = [
+        row for row in judged.splits if row.question == SYSTEM.name and row.contender.dataset in judged.over_splits
+    ]
+    over_seeds = (row for row in judged.ask(SYSTEM) if row.contender.dataset not in judged.over_splits)
+    print_answers([*over_seeds, *apart], console)
 
 
 def print_comparison(rows: Rows, console: Console) -> None:
@@ -92,9 +96,12 @@ def print_answers(found: Iterable[Comparison], console: Console) -> None:
     for dataset, of_dataset in grouped(shown, lambda row: row.contender.dataset).items():
         names = distinct_labels(list(dict.fromkeys(row.contender for row in of_dataset)))
         plain = next((row.against.label for row in of_dataset if row.against), "the plain method")
-        lines = [f"{dataset}: better with its own confidence than {plain} with a free one? (AUGRC)"]
+        over = "over class splits; " if of_dataset[0].unit == "split" else ""
+        lines = [
+            f"{dataset}: better with its own confidence than {plain} with a free one? (AUGRC; {over}*: also adjusted)"
+        ]
         for (use, split), own in grouped(of_dataset, lambda row: (row.use, row.column.split)).items():
-            said = grouped(own, lambda row: (OUTCOMES.index(row.outcome), _outcome(row)))
+            said = grouped(own, lambda row: (9 if row.same_order_as else OUTCOMES.index(row.outcome), _outcome(row)))
             texts = (
                 f"{of}: {', '.join(_gained(names[row.contender], row) for row in said[at, of])}"
                 for at, of in sorted(said)
@@ -105,12 +112,14 @@ def print_answers(found: Iterable[Comparison], console: Console) -> None:
 
 
 def _outcome(row: Comparison) -> str:
+    if row.same_order_as:
+        return f"not counted ({row.why})"
     return f"no verdict ({row.why})" if row.outcome == "no verdict" else row.outcome
 
 
 def _gained(name: str, row: Comparison) -> str:
-    reason = f", {row.why}" if row.why else ""
-    return name if row.outcome == "no verdict" else f"{name} {row.text}{reason}"
+    reason = f", {row.why}" if row.why and not row.same_order_as else ""
+    return name if row.outcome == "no verdict" else f"{name}{'*' * row.holds} {row.text}{reason}"
 
 
 def print_paired(differences: pd.DataFrame, console: Console) -> None:

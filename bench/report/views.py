@@ -14,6 +14,7 @@ from .contender import COMMON, LABELS, Contender, ranked_together
 from .questions import CONFIDENCE, IMAGES, MEASURES, PAIR, PLAIN, SYSTEM, USES, pairs_of
 from .ranks import competition
 from .seeds import SeedGroup, SeedStatistics, compared, divided
+from .splits import MEAN
 from .table import GAP, Cell, Column, Document, Table, grouped, interval, label, number, table_of
 
 SIDE = ("", "_tuning", "_network", "_pinned")
@@ -55,10 +56,17 @@ def against_of(row: Comparison) -> str:
     return ": ".join(filter(None, (other, row.rival))) or GAP
 
 
+def _difference_text(row: Comparison) -> Cell | str:
+    if row.question == MEAN:  # which is compared with nothing
+        return GAP
+    return Cell(interval(*(row.column.text(end, "+") for end in (row.mean, row.low, row.high))), row.mean)
+
+
 def _side_text(side: str) -> Callable[[Comparison], Cell]:
     def cell(row: Comparison) -> Cell:
         mean = _mean(getattr(row, side))
-        return Cell(row.column.text(mean), mean)
+        ends = (row.low, row.high) if row.question == MEAN and side == "values" else (float("nan"),) * 2
+        return Cell(interval(*(row.column.text(end) for end in (mean, *ends))), mean)
 
     return cell
 
@@ -72,7 +80,7 @@ TABLE: tuple[Column[Comparison], ...] = (
     Column("other's", _side_text("others"), note="mean over seeds, or over class splits"),
     Column(
         "difference",
-        lambda row: Cell(interval(*(row.column.text(end, "+") for end in (row.mean, row.low, row.high))), row.mean),
+        _difference_text,
         note="in favour of the method, whichever direction is better: mean over paired seeds or splits [95 %]",
     ),
     Column("n", lambda row: str(row.n), note="paired seeds, or class splits"),

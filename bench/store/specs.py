@@ -59,7 +59,7 @@ class Pinned:
     partial: str = ""
     pooling: str = Field("", exclude_if=lambda text: not text)  # old ids have none
     weights: str = ""
-    frozen_source: Literal[""] = ""  # these two are in all ids
+    frozen_source: str = ""  # of old runs, which no table has; these two are in all ids
     tuned_anew: Literal[False] = False
 
     @cached_property
@@ -303,7 +303,7 @@ class TrainSpec(_Versioned):
     files: str
     base: BaseReference | None
     crop_confidence: tuple[float, float] | None = None
-    draws: dict[str, str] = Field(default_factory=dict, max_length=0)  # in all ids, like a study's `draw`
+    draws: dict[str, str] = Field(default_factory=dict)  # of old runs; in all ids, like a study's `draw`
     frozen: bool = False
     head_start: HeadStart | None = Field(None, exclude_if=lambda start: start is None)
     train_from: str = Field("", exclude_if=lambda stage: not stage)

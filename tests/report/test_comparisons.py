@@ -161,3 +161,50 @@ def test_what_lacks_is_a_row_with_a_reason():
     frame, roles = lonely
     mine = frame.drop_duplicates("seed").assign(metric="mine", confidence="", value=0.5)
     assert ask(PAIR, _groups((mine, roles))) == []  # a metric that no plug-in here declares is compared with nothing
+
+
+def _split(made, number):
+    """The same results on a class split."""
+    return [
+        (frame.assign(pinned=[Pinned().on_split(number)] * len(frame), unit=frame["unit"] + str(number)),
+         roles.assign(unit=roles["unit"] + str(number)))
+        for frame, roles in made
+    ]  # fmt: skip
+
+
+def _systems_over(splits, tmp_path, monkeypatch):
+    from bench.report import splits as module
+
+    every = {}
+    for number, made in splits.items():
+        for group in _groups(*_split(made, number)):
+            own = group.contender._replace(pinned=Pinned())
+            every.setdefault(own, {})[number] = group
+    monkeypatch.setattr(module, "groups_by_split", lambda results: every)
+    monkeypatch.setattr(module, "test_over_train", lambda *given: 0.1)
+    return [row for row in module.split_comparisons(None, None) if row.column.metric == "augrc"]
+
+
+def test_a_split_that_lacks_the_plain_method_takes_nothing_from_the_others(tmp_path, monkeypatch):
+    own = _method("spread", {OWN: 1.2, "norm": 0.1, "margin": 1.5}, risk=0.2)
+    splits = {1: (PLAIN, own), 2: (PLAIN, own), 3: (own,)}
+    rows = _systems_over(splits, tmp_path, monkeypatch)
+    places = [(row.contender, row.use, row.column) for row in rows]
+    assert len(places) == len(set(places)) == 4
+    assert {(row.n, row.against.method) for row in rows} == {(2, "cosface")}
+
+
+def test_a_confidence_that_is_constant_on_one_split_has_no_verdict(tmp_path, monkeypatch):
+    own = _method("spread", {OWN: 1.2, "norm": 0.1, "margin": 1.5}, risk=0.2)
+    dead = own[0].copy(), own[1]
+    dead[0].loc[(dead[0]["confidence"] == OWN) & (dead[0]["metric"] == METRIC), "value"] = 0.5
+    for row in _systems_over({1: (PLAIN, own), 2: (PLAIN, own), 3: (PLAIN, dead)}, tmp_path, monkeypatch):
+        if row.use == "before_gallery":
+            assert (row.outcome, row.why) == ("no verdict", "confidence constant for all 400 images")
+
+
+def test_one_auroc_is_not_above_chance(tmp_path):
+    own = _method("spread", {OWN: 1.2, "norm": 0.1, "margin": 1.5}, risk=0.2)
+    lost = (own[0]["metric"] == METRIC) & (own[0]["confidence"] == OWN) & (own[0]["seed"] > 0)
+    row = _first(ask(SYSTEM, _groups(PLAIN, (own[0][~lost], own[1]))))
+    assert (row.n, row.outcome, row.why) == (5, "undecided", "not above chance")

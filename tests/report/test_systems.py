@@ -116,7 +116,8 @@ def test_the_terminal_has_a_line_for_each_question_and_names_every_method():
     gained = {each.contender.method: each.text
               for each in found if (each.use, each.column.split) == ("before_gallery", "test")}  # fmt: skip
     assert (
-        before == f"before the gallery, clean images: better: spread {gained['spread']}; worse: [red] {gained['[red]']}"
+        before
+        == f"before the gallery, clean images: better: spread* {gained['spread']}; worse: [red]* {gained['[red]']}"
     )
     assert crops.startswith("before the gallery, centre crops: ")
     assert query.startswith("at query time, clean images: ")
