@@ -86,7 +86,8 @@ def _without_plain(
 ) -> Iterator[Comparison]:
     """Rows without values for contenders that have no class split in common with the plain method."""
     about = {"seeds": 0, "variant": "", "left_out": ""}
-    for contender in every.keys() - {plain, *(row.contender for row in asked)} if plain else ():
+    lost = every.keys() - {plain, *(row.contender for row in asked)} if plain else ()
+    for contender in (each for each in lost if plain and each.common == plain.common):
         yield Comparison(question=PLAIN.name, contender=contender, against=plain, column=RETRIEVAL[0], values={},
                          others={}, unit="split", about=about)  # fmt: skip
 
