@@ -90,7 +90,7 @@ def collect(*stores: Store) -> Results:
     join those of their test; of two, the later counts.
 
     Raises:
-        UserError: If records of one data set were tested on different images.
+        UserError: If records of one data set were tested on different images, or a value is infinite.
     """
     latest: dict[tuple[object, ...], TestRecord] = {}
     count = 0
@@ -107,7 +107,15 @@ def collect(*stores: Store) -> Results:
     units = {record.unit for record in (*tests, *splits)}
     rescorings = (record for store in stores for record in store.rescorings() if record.spec.test in units)
     ordered = sorted(rescorings, key=lambda record: (record.finished, record.unit))
-    return Results.of(tests, count - len(latest), tuple(ordered), splits)
+    results = Results.of(tests, count - len(latest), tuple(ordered), splits)
+    infinite = results.frame[np.isinf(results.frame["value"])]
+    if len(infinite):
+        first = infinite.iloc[0]
+        place = f"{first['method']} on {first['dataset']}, seed {first['seed']}"
+        raise UserError(
+            f"{place}: {first['metric']} is infinite, which no test writes; remove that test and run it again"
+        )
+    return results
 
 
 def _check_images(records: Iterable[TestRecord]) -> None:

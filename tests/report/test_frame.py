@@ -87,6 +87,11 @@ def test_two_data_sets_with_one_name_are_refused():
     assert len(collect(_Store(_record("a", 0, 1.0, 0.1), other)).tests) == 1
 
 
+def test_an_infinite_value_is_named():
+    with pytest.raises(UserError, match="m on d, seed 1: map_at_r is infinite"):
+        collect(_Store(_record("a", 1, 5.0, float("inf"))))
+
+
 def test_an_empty_folder_gives_empty_tables_and_no_file(tmp_path):
     results = collect(_Store())
     assert results.frame.empty
