@@ -380,7 +380,8 @@ def over_splits(rows: Mapping[int, Iterable[Comparison]], ratio: Callable[[Conte
     for by_split in every.values():
         held = {number: row for number, row in by_split.items() if common(row)}
         first = next(iter((held or by_split).values()))
-        # A confidence that is constant on one split, or a ranking that is not known, is none that another split mends.
+        # A constant confidence or an unknown ranking on one split leaves the whole without a verdict: a mean over the
+        # other splits would hide it.
         lasting = (row for row in by_split.values() if row.reason in (Reason.CONSTANT, Reason.NO_RANKING))
         refused = next(lasting, first if not held else next((row for row in held.values() if row.reason), None))
         same = {row.same_order_as for row in held.values()}

@@ -271,8 +271,6 @@ def _of_network(group: SeedGroup, split: str, chosen: bool, choices: Mapping[Use
             constant = group.constant(name)
             reason = Reason.CONSTANT if constant else None if name else Reason.NO_OWN
             reason = reason or choice.reason or (None if own.keys() & other.keys() else Reason.NO_VALUE)
-            held = [value for each in _held_out(group, METRIC) for value in aurocs(group, each, name).values()]
-            means = {"validation_mean": _mean(dict(enumerate(held))), "own_mean": _mean(own)}
             yield Comparison(
                 question="confidence",
                 contender=group.contender,
@@ -288,7 +286,7 @@ def _of_network(group: SeedGroup, split: str, chosen: bool, choices: Mapping[Use
                 same_order_as=same,
                 reason=reason or _no_ranking(group),
                 detail=constant,
-                about=about | means,
+                about=about | {"own_mean": _mean(own)},
             )
 
 
