@@ -87,10 +87,12 @@ class Preset:
         validate: Indices of the blocks that validate, each for a model of its own. With one, a replicate (one seed) is
             one model. With more, a trial counts by the mean of its models, and a replicate is tested as ``separated``
             (the mean over its models) and ``concatenated`` (their embeddings side by side).
-        trials: Default number of trials of a hyper-parameter study; 0 if nothing may be tuned.
+        trials: Default number of tuning trials of a method, shared out over its studies; 0 if nothing may be tuned.
         trial_batch: Number of trials that are proposed before the result of any of them is known; it is fixed, so that
             a study does not depend on timing.
-        seeds: Default number of replicates at the best setting.
+        seeds: Default number of replicates.
+        one_study: Whether the design is that of the papers by default: one tuning, and all replicates at the setting
+            that it chooses. Otherwise each replicate is a tuning study of its own with the network that it chooses.
         selection: Rule that selects epochs and trials.
         tests: Settings of the tests.
         view: Settings of :class:`bench.datasets.View`, how photographs are read, that replace those of the recipe.
@@ -105,6 +107,7 @@ class Preset:
     trials: int = 50
     trial_batch: int = 4
     seeds: int = 5
+    one_study: bool = False
     selection: Selection = Selection()
     tests: Tests = Tests()
     view: Mapping[str, Any] = field(default_factory=dict)

@@ -16,6 +16,7 @@ PRESETS = {
     # the threshold chosen on the test pairs is `threshold_test`, its In-shop is `inshop_merged`. What its code does to
     # a method, such as its linear heads, is `--fidelity released`.
     "per": Preset(
+        one_study=True,
         selection=Selection(frozen_metric="map_at_r", reranked=True),
         tests=Tests(
             corruptions={"crop": (0.0, 0.75)},
@@ -31,6 +32,7 @@ PRESETS = {
     # proxies is tuned over their range. Early stopping is theirs in kind, the patience and the 100 epochs are ours.
     "mlrc": Preset(
         validate=(0, 1, 2, 3),
+        one_study=True,
         seeds=10,
         view={"image_size": 227},
         photographs={

@@ -71,8 +71,15 @@ def print_plan(plan: Plan) -> None:
         return
     goal = "retrieval and confidence" if plan.tune_for == "both" else plan.tune_for
     source = plan.hparams if plan.tune_for == "retrieval" else f"{plan.hparams} for {goal}"
+    work = f"{_count(plan.trials, 'trial')} ({source}) + {_count(plan.seeds, 'seed')}"
+    if plan.replicate == "study":
+        tested = "trained anew and tested" if plan.retrain else "tested"
+        work = (
+            f"{_count(plan.seeds, 'replicate')}, each a study of {_count(plan.trials, 'trial')} ({source}) whose chosen"
+            f" network is {tested}"
+        )
     print(
-        f"{what}: {_count(plan.trials, 'trial')} ({source}) + {_count(plan.seeds, 'seed')}"
+        f"{what}: {work}"
         f"{f', {plan.models} models each' if plan.models > 1 else ''},"
         f" at most {plan.epochs} epochs each{', on a frozen backbone' if plan.template.frozen else ''}{role}"
     )

@@ -326,7 +326,7 @@ def status_rows(store: Store) -> list[Row]:
     from ..store.check import failures
     from ..store.claims import CLAIM, holder
     from ..store.folder import CHECKPOINT
-    from ..store.specs import TUNING, Cell, versions_text
+    from ..store.specs import Cell, versions_text
 
     failed = [each for each in failures(store, ()) if each.what == "failed"]
     rescorings = list(store.rescorings())
@@ -349,7 +349,7 @@ def status_rows(store: Store) -> list[Row]:
                 "method": cell.method,
                 "trials": len(trials),
                 "failed_trials": sum(trial.state == "failed" for trial in trials),
-                "trained": sum(record.spec.replicate != TUNING for record in trained),
+                "trained": sum(not record.spec.is_trial for record in trained),
                 "tested": len(tested),
                 "unfinished": sum((folder / name / CHECKPOINT).exists() for name in train),
                 "failed": {

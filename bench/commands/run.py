@@ -224,9 +224,9 @@ def _check_none(plans: Iterable[Plan], store: Store) -> None:
 
 
 def _is_of(columns: Columns, plan: Plan) -> bool:
-    names = ("preset", "hparams", "trials", "pinned", "fidelity", "backbone")
+    names = ("preset", "hparams", "trials", "replicate", "pinned", "fidelity", "backbone")
     template = plan.template
-    mine = (plan.preset, plan.hparams, plan.trials, plan.pinned, template.form, template.backbone)
+    mine = (plan.preset, plan.hparams, plan.trials, plan.replicate, plan.pinned, template.form, template.backbone)
     dims = (template.dim * plan.seeds,) if plan.ensemble else (template.dim, template.dim * plan.models)
     return mine == tuple(getattr(columns, name) for name in names) and columns.dim in dims
 

@@ -52,17 +52,21 @@ class Estimate:
         Features of a frozen backbone are computed for the base of every seed and for the one that all trials share;
         those of a backbone at its starting weights once.
         """
-        bases = 1 if plan.template.caches_views else plan.seeds + (plan.trials > 0)
+        studies = plan.seeds if plan.replicate == "study" else int(plan.trials > 0)
+        others = 0 if plan.replicate == "study" and not plan.retrain else plan.seeds
+        bases = 1 if plan.template.caches_views else studies + others
         each = plan.trainings * self.training / plan.models + bases * self.features + plan.seeds * self.test
-        return plan.models * (each + plan.trials * self.measuring)
+        return plan.models * (each + studies * plan.trials * self.measuring)
 
     def longest(self, plan: Plan) -> float:
         """Seconds of what follows one after the other in a plan, however many workers there are.
 
-        That is a training for each batch of trials, then that of a seed and its test.
+        That is a training for each batch of trials, then that of a seed and its test, or the test of the best trial.
         """
         batches = -(-plan.trials // plan.trial_batch)
-        trained = batches * (self.training + self.measuring) + self.training * (plan.trainings > plan.trials)
+        trained = batches * (self.training + self.measuring) + self.training * (
+            plan.replicate == "seed" or plan.retrain
+        )
         return self.features + trained + self.test
 
 

@@ -26,7 +26,7 @@ from ..store.claims import CLAIM, Claims, holder
 from ..store.files import file_state
 from ..store.folder import LOG, RECORD, WEIGHTS, Damage
 from ..store.records import StudyRecord, TestRecord, TrainRecord, TrialRecord
-from ..store.specs import TUNING, Cell, Kind, Point, TestSpec, TrainSpec
+from ..store.specs import Cell, Kind, Point, TestSpec, TrainSpec
 from .jobs import Failure, JobFailed, Outcome, ProposeJob, SettingFailed, TestJob, TrainJob
 from .needs import visible
 from .pool import Pool
@@ -78,7 +78,7 @@ class Scheduler:
 
     async def execute(self) -> Outcome:
         """Run all trials, trainings and tests of the plans; failures are collected in the outcome, not raised."""
-        places = [(plan, seed) for plan in self.plans for seed in range(plan.tests)]
+        places = [(plan, seed) for plan in self.plans for seed in plan.replicates[: plan.tests]]
         try:
             results = await asyncio.gather(*(self._finish(*place) for place in places), return_exceptions=True)
         finally:
@@ -92,7 +92,7 @@ class Scheduler:
 
     async def _finish(self, plan: Plan, seed: int) -> Failure | None:
         """Train and test a replicate; a failure that is not that of another replicate is said at once and returned."""
-        what = f"{plan.cell.method} on {plan.cell.dataset}, seed {seed}"
+        what = f"{plan.cell.method} on {plan.cell.dataset}, {plan.replicate} {seed}"
         try:
             folders = await self._once(("test", plan.key, seed), partial(self._test, plan, seed))
         except UnitFailed as error:
@@ -115,18 +115,20 @@ class Scheduler:
             short = [str(path).removeprefix(f"{self.store.root}/") for path in (damage.path, target)]
             self.display.log(f"damaged: {short[0]}: {damage.reason}; moved to {short[1]}, made again if needed")
 
-    def _study(self, plan: Plan) -> Awaitable[Best]:
-        return self._once(("study", plan.study_key), partial(self._tune, plan))
+    def _study(self, plan: Plan, seed: int) -> Awaitable[Best]:
+        return self._once(("study", plan.study_key, plan.trial_of(seed)), partial(self._tune, plan, seed))
 
-    async def _tune(self, plan: Plan) -> Best:
-        """Best setting of a cell: batches of trials, each proposed before any of its results is reported."""
+    async def _tune(self, plan: Plan, seed: int) -> Best:
+        """Best trial of a study: batches of trials, each proposed before any of its results is reported."""
         if plan.trials == 0:
             return Best({})
         below = plan.base
         bases = None
         if below is not None:
-            bases = await self._once(("tuning base", below.key), partial(self._tuning_bases, below))
-        spec = plan.study_spec(bases)
+            bases = await self._once(
+                ("base", below.key, below.trial_of(seed)), partial(self._tuning_bases, below, seed)
+            )
+        spec = plan.study_spec(seed, bases)
         if plan.cell in self.rerun:
             self.store.remove(plan.cell, "study", spec.id)
         self.store.write_study(StudyRecord(unit=spec.id, cell=plan.cell, spec=spec))
@@ -135,10 +137,10 @@ class Scheduler:
         with_weights: set[str] = set()
         for start in range(0, plan.trials, plan.trial_batch):
             numbers = range(start, min(start + plan.trial_batch, plan.trials))
-            batch = await self._batch(plan, spec.id, numbers, trials, bases)
+            batch = await self._batch(plan, seed, spec.id, numbers, trials, bases)
             trials += batch
-            best = best_of(plan, trials, bases)
-            self.display.note(plan.cell, tuning_note(plan, trials, best.trial if best else None))
+            best = best_of(plan, seed, trials, bases)
+            self.display.note(plan.cell, tuning_note(plan, seed, trials, best.trial if best else None))
             with_weights = self._prune(plan, with_weights.union(*(trial.units for trial in batch)), best)
         if best is None:
             raise self._all_failed(plan, trials)
@@ -153,7 +155,13 @@ class Scheduler:
         return error
 
     async def _batch(
-        self, plan: Plan, study: str, numbers: Iterable[int], earlier: list[TrialRecord], bases: Specs | None
+        self,
+        plan: Plan,
+        seed: int,
+        study: str,
+        numbers: Iterable[int],
+        earlier: list[TrialRecord],
+        bases: Specs | None,
     ) -> list[TrialRecord]:
         """Records of a batch of trials; those that are missing are proposed and trained."""
         known = {n: self.store.trial(plan.cell, study, n) for n in numbers}
@@ -167,7 +175,7 @@ class Scheduler:
         fixed = {n: record.params for n, record in known.items() if record is not None}
         fixed.setdefault(0, plan.defaults())
         job = ProposeJob(
-            axes=plan.sampler_axes,
+            axes=plan.sampler_axes(seed),
             space=dict(plan.space),
             sampler=plan.sampler,
             numbers=tuple(known),
@@ -182,7 +190,11 @@ class Scheduler:
         # All of the batch is waited for, so that a crash of one does not lose the others' work.
         missing = [(n, point) for n, point in zip(known, proposed.points) if known[n] is None]
         results = await asyncio.gather(
-            *(self._trial(plan, study, n, point, bases) for n, point in missing), return_exceptions=True
+            *(
+                self._trial(plan, study, n, plan.train_specs(point, plan.trial_of(seed), bases), point)
+                for n, point in missing
+            ),
+            return_exceptions=True,
         )
         for (n, _), result in zip(missing, results):
             if isinstance(result, BaseException):
@@ -200,8 +212,7 @@ class Scheduler:
             self._claims.use(self.store.unit_dir(spec.cell, "train", spec.id))
         await self._all_trained(plan.base, bases)
 
-    async def _trial(self, plan: Plan, study: str, number: int, point: Point, bases: Specs | None) -> TrialRecord:
-        specs = plan.train_specs(point, TUNING, bases)
+    async def _trial(self, plan: Plan, study: str, number: int, specs: Specs, point: Point) -> TrialRecord:
         record = TrialRecord(
             study=study,
             number=number,
@@ -235,8 +246,12 @@ class Scheduler:
         return first or record
 
     def _prune(self, plan: Plan, units: set[str], best: Best | None) -> set[str]:
-        """Drop the weights of trials that cannot be the best any more, and return the other trainings."""
+        """Drop the weights of trials that cannot be the best any more, and return the other trainings.
+
+        The network that a study of fewer trials has chosen keeps its own, since a test is of it.
+        """
         left = {spec.id for spec in best.specs.values()} & units if best else set()
+        left |= {unit for _, test in self._all_tested(plan.cell).values() for unit in test.spec.train} & units
         for unit in units - left:
             folder = self.store.unit_dir(plan.cell, "train", unit)
             paths = list(folder.glob("*.safetensors"))
@@ -247,20 +262,23 @@ class Scheduler:
                 path.unlink(missing_ok=True)
         return left
 
-    async def _tuning_bases(self, base: Plan) -> Specs:
+    async def _tuning_bases(self, base: Plan, seed: int) -> Specs:
         """Specifications of the bases that heads are tuned on: the best trial of the base's study."""
-        best = await self._study(base)
-        return best.specs or base.train_specs(best.point, TUNING, None)
+        best = await self._study(base, seed)
+        return best.specs or base.train_specs(best.point, base.trial_of(seed), None)
 
     def _seed(self, plan: Plan, seed: int) -> asyncio.Task[Specs]:
         return self._once(("train", plan.key, seed), partial(self._train, plan, seed))
 
     async def _train(self, plan: Plan, seed: int) -> Specs:
-        """Train one seed at the best setting, after its base; returns the specifications."""
+        """Train one seed at the best setting, after its base, or tune a replicate; returns the specifications."""
         # The base's seed is asked for before the study ends: both can be trained at the same time.
         base = None if plan.base is None else self._seed(plan.base, seed)
-        best = await self._study(plan)
-        specs = plan.train_specs(best.point, seed, None if base is None else await base)
+        best = await self._study(plan, seed)
+        if plan.replicate == "study" and not plan.retrain:
+            specs = best.specs
+        else:
+            specs = plan.train_specs(best.point, seed, None if base is None else await base)
         await self._all_trained(plan, specs)
         return specs
 
@@ -294,6 +312,7 @@ class Scheduler:
                 return None
             return TrainJob(spec=spec, site=self.site)
 
+        asked_before = unit in self._done_here  # a study has trained the network that it chooses
         self._done_here.add(unit)
         trained_here = await self._run((cell, "train", unit), missing, 1, on_epoch)
         record = self._trained_record(cell, unit, weights)
@@ -308,7 +327,7 @@ class Scheduler:
         if trained_here:
             self.outcome.trained += 1
             self.display.advance(cell, epochs - seen)
-        else:
+        elif not asked_before:
             self.outcome.reused += 1
             self.display.skip(cell, epochs)
         return Trained(record.selection_value, record.val_map_at_r, record.val_confidence_auroc, record.best_epoch)
@@ -381,7 +400,7 @@ class Scheduler:
         if not plan.ensemble:
             return [await self._seed(plan, seed)]
         assert plan.base is not None
-        return list(await asyncio.gather(*(self._seed(plan.base, member) for member in range(plan.seeds))))
+        return list(await asyncio.gather(*(self._seed(plan.base, member) for member in plan.replicates)))
 
     async def _test(self, plan: Plan, seed: int) -> list[Path]:
         """Test one seed; returns the folders of its tests."""
@@ -423,10 +442,7 @@ class Scheduler:
 
         Of two tests of a setting (with other corruptions, say) the tables show what was asked for last.
         """
-        if cell not in self._listed:
-            self._listed.add(cell)
-            for folder in self.store.units("test", "/".join(cell)):
-                self._tested(cell, folder.name.removeprefix("test-"))
+        self._all_tested(cell)
         test = self._tested(cell, spec.id)
         if test is None:
             raise UnitFailed(f"the record of test {spec.id} is missing after its test")
@@ -440,6 +456,14 @@ class Scheduler:
             after = max(newest + 1, math.nextafter(newest, math.inf))
             self.store.write(record.model_copy(update={"finished": after}))
             self._tested(cell, spec.id)
+
+    def _all_tested(self, cell: Cell) -> dict[str, tuple[object, TestRecord]]:
+        """Records of the tests of a cell, without their values, by their ids."""
+        if cell not in self._listed:
+            self._listed.add(cell)
+            for folder in self.store.units("test", "/".join(cell)):
+                self._tested(cell, folder.name.removeprefix("test-"))
+        return self._tests.setdefault(cell, {})
 
     def _tested(self, cell: Cell, unit: str) -> TestRecord | None:
         """Record of a test without its values, which is read again only if its file has changed."""

@@ -328,7 +328,7 @@ def without_nan(item: SplitRow) -> SplitRow:
 
 def _columns(spec: TestSpec, cell: Cell, members: Sequence[EmbeddedModel]) -> Columns:
     train, joint = members[0].trained.spec, spec.ensemble == "seeds"
-    of_spec = {name: getattr(spec, name) for name in ("preset", "hparams", "trials", "pinned", "ensemble")}
+    of_spec = {name: getattr(spec, name) for name in ("preset", "hparams", "trials", "pinned", "ensemble", "replicate")}
     return Columns(
         protocol=cell.protocol,
         dataset=train.dataset,
@@ -337,7 +337,7 @@ def _columns(spec: TestSpec, cell: Cell, members: Sequence[EmbeddedModel]) -> Co
         fidelity=members[0].method.form,
         backbone=train.backbone,
         dim=train.dim * (len(spec.train) if joint or spec.ensemble == "concatenated" else 1),
-        seed=int(train.replicate),
+        seed=train.number,
         **of_spec,
     )
 

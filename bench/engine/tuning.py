@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from ..protocols.recipes._base import Range
 from ..seeds import seed_for
 from ..store.records import TrialRecord
-from ..store.specs import TUNING, Point, TuneFor
+from ..store.specs import Point, TuneFor
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -183,16 +183,19 @@ def measured(tune_for: TuneFor, trained: Sequence[Trained]) -> dict[str, object]
     }
 
 
-def best_of(plan: Plan, trials: Sequence[TrialRecord], bases: Specs | None) -> Best | None:
-    """The best of some trials of a study; None if all of them failed."""
+def best_of(plan: Plan, number: int, trials: Sequence[TrialRecord], bases: Specs | None) -> Best | None:
+    """The best of some trials of the study of a replicate; None if all of them failed."""
     chosen = choose(plan.tune_for, trials)
-    return None if chosen is None else Best(chosen.params, plan.train_specs(chosen.params, TUNING, bases), chosen)
+    if chosen is None:
+        return None
+    return Best(chosen.params, plan.train_specs(chosen.params, plan.trial_of(number), bases), chosen)
 
 
-def tuning_note(plan: Plan, trials: Sequence[TrialRecord], chosen: TrialRecord | None) -> str:
+def tuning_note(plan: Plan, number: int, trials: Sequence[TrialRecord], chosen: TrialRecord | None) -> str:
     """Short note on a study for the progress display."""
     failed = sum(trial.value is None for trial in trials)
-    text = f"{len(trials)}/{plan.trials} trials"
+    of_study = f"study {number}: " if plan.replicate == "study" else ""
+    text = f"{of_study}{len(trials)}/{plan.trials} trials"
     if chosen is not None and chosen.value is not None:
         by_loss = plan.template.selection.metric == "stage_loss"
         shown = f"best val loss {-chosen.value:.4f}" if by_loss else f"best val MAP@R {chosen.value:.4f}"

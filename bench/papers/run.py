@@ -64,11 +64,12 @@ class PlannedRow:
             backbone=template.backbone,
             dim=template.dim,
             ensemble="",
+            replicate=plan.replicate,
         )
 
     def tested(self, record: TestRecord) -> bool:
         """Check whether a test record belongs to one of the seeds of this row."""
-        return Contender.of_columns(record.columns) == self.contender and record.columns.seed < self.plan.seeds
+        return Contender.of_columns(record.columns) == self.contender and record.columns.seed in self.plan.replicates
 
 
 @dataclass(frozen=True, kw_only=True)

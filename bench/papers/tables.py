@@ -49,7 +49,7 @@ def measured(planned: PlannedItem, results: Results) -> Cells:
         group = groups.get(each.contender)
         columns = [column for column in planned.named.columns(planned.dataset) if each.row.has(column)]
         for place, values in read_row(each.row.title, group, columns, each.row.reads).items() if group else ():
-            cells[place] = {seed: value for seed, value in values.items() if seed < each.plan.seeds}
+            cells[place] = {seed: value for seed, value in values.items() if seed in each.plan.replicates}
     return cells
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
@@ -13,7 +14,7 @@ from ..names import expand, split_names
 from ..protocols import PROTOCOLS, get_protocol
 from ..protocols._base import Preset, Protocol
 from ..site import Site
-from .experiment import Experiment, SettingsFile, read_settings_file
+from .experiment import Experiment, SettingsFile, Tuning, read_settings_file
 
 FIDELITIES = ("corrected", "released", "released_per", "released_el")
 
@@ -193,12 +194,36 @@ def _preset(experiment: Experiment, usual: Preset) -> Preset:
     if folds is not None and (folds > usual.folds or usual.folds == 1):
         said = f"preset {experiment.preset!r} cuts the development classes into {usual.folds}"
         raise UserError(f"--folds {folds}: {said}")
+    seeds = experiment.seeds or (tuning.studies if (tuning.studies or 1) > 1 else None) or usual.seeds
+    trials = (experiment.trials or usual.trials) if tunes else 0
+    one_study = usual.one_study if tuning.studies is None else tuning.studies == 1
+    if (one_study or not tunes) and (tuning.first_study or tuning.retrain):
+        name = "first_study" if tuning.first_study else "retrain"
+        raise UserError(f"--set tuning.{name}: here replicates have no tuning studies of their own")
     return replace(
         usual,
         validate=usual.validate if folds is None else tuple(range(folds)),
-        seeds=experiment.seeds or usual.seeds,
-        trials=(experiment.trials or usual.trials) if tunes else 0,
+        seeds=seeds,
+        trials=trials if one_study else _of_each(trials, seeds, tuning),
+        one_study=one_study,
     )
+
+
+def _of_each(trials: int, studies: int, tuning: Tuning) -> int:
+    """Trials of each of some studies that share a number; a study of one has nothing to choose from.
+
+    Raises:
+        UserError: If there are too few, or other studies than replicates.
+    """
+    if tuning.studies not in (None, studies):
+        raise UserError(f"--studies {tuning.studies}: as many as --seeds ({studies}), or 1 for the papers' design")
+    each = math.ceil(trials / studies)
+    if each == 1:
+        raise UserError(
+            f"--trials {trials}: {studies} replicates of two trials, the fewest, take {2 * studies}; or use fewer"
+            f" --seeds, --studies 1 (one tuning, {studies} trainings at its setting) or --hparams default"
+        )
+    return each
 
 
 # Corruptions of the test images

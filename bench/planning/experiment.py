@@ -127,6 +127,17 @@ class Tuning(Section):
     sampler: Annotated[Literal["gp", "tpe"], Option(TUNED)] = "gp"
     """gp suits about 50 trials, tpe 100 and more."""
 
+    studies: Annotated[int | None, Option(TUNED)] = Field(None, ge=1, le=MOST)
+    """Tuning studies. Every replicate has one of its own if not given, and its chosen network is tested. 1 is the
+    papers' design, and that of presets per and mlrc: one study, and --seeds trainings at the setting that it chooses,
+    which say what that setting does and not what the method does."""
+
+    first_study: int = Field(0, ge=0, le=MOST)
+    """Number of the first study: other numbers are other draws."""
+
+    retrain: bool = False
+    """Whether the network that a study chooses is trained anew before it is tested."""
+
     folds: Annotated[int | None, Option(TUNED)] = Field(None, ge=1)
     """Number of the four blocks of classes that validate, one model each; the preset's if not given."""
 
@@ -202,10 +213,10 @@ class Experiment(Section):
     """tuned, default, published, or a JSON/TOML file."""
 
     seeds: Annotated[int | None, Option(NEEDED)] = Field(None, ge=1, le=MOST)
-    """Replicates trained at the best setting; the preset's if not given."""
+    """Replicates, each a tuning study with the network that it chooses; the preset's if not given."""
 
     trials: Annotated[int | None, Option(NEEDED)] = Field(None, ge=1, le=MOST)
-    """Tuning budget per method; the preset's if not given."""
+    """Trainings spent on tuning a method, shared out over its studies; the preset's if not given."""
 
     base: Annotated[str | None, Option(COMPUTED_RARELY, "METHOD")] = None
     """Base of two-stage methods; the recipe's if not given."""

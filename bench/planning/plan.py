@@ -1,6 +1,6 @@
 """Plans: one (protocol, data set, method) cell with the specifications of its units.
 
-Runs on other class splits have plans of their own, at the setting that was tuned on the own split.
+Runs on other class splits have plans of their own. What is tuned once is tuned on the own split.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from ..store.specs import (
     Parameters,
     Pinned,
     Point,
+    Replicate,
     StageSelection,
     StudySpec,
     TestSpec,
@@ -100,8 +101,11 @@ class Plan:
         validate_folds: Indices of the blocks of development classes (all but the test classes) that validate; a
             replicate (one seed) is one model for each.
         space: Ranges of the tuned values, by name.
-        trials: Number of tuning trials; 0 if nothing is tuned.
-        seeds: Replicates 0 .. seeds-1 are trained and tested at the best setting.
+        trials: Number of trials of a tuning study; 0 if nothing is tuned.
+        replicates: Numbers of the replicates, each of which is tested.
+        replicate: What a replicate is: a ``study`` of its own with the network that it chooses, or a ``seed``, one
+            more training at the setting that one study chooses or that is given.
+        retrain: Whether the network that a study chooses is trained anew.
         ensemble: Whether nothing is trained: the base's models of all these replicates are tested together, once.
         hparams: Label of where the setting comes from, such as ``tuned`` or ``published``.
         sampler: Optuna sampler, ``gp`` or ``tpe``.
@@ -114,9 +118,9 @@ class Plan:
         requested: Whether the method was asked for by name, rather than as a base.
         differences: How a run at a published setting differs from what the authors of that setting ran.
         stage: Method of which this base is the first stage, at the setting published for it; else empty.
-        class_seed: Number of the class split that seeds are trained and tested on; 0 for the data set's own, on which
-            all trials are made.
-        beside_own: Whether the same is planned on the own split, whose trials these are.
+        class_seed: Number of the class split that replicates are trained and tested on; 0 for the data set's own, on
+            which the trials of a study for all seeds are made.
+        beside_own: Whether the same is planned on the own split.
         notes: Lines about what the user may not expect of the data or the network.
         added: Whether nobody asked for the method, which is what heads on frozen features are compared with.
     """
@@ -125,7 +129,9 @@ class Plan:
     validate_folds: tuple[int, ...]
     space: Mapping[str, Range]
     trials: int
-    seeds: int
+    replicates: range
+    replicate: Replicate
+    retrain: bool
     ensemble: bool
     hparams: str
     sampler: str
@@ -154,8 +160,18 @@ class Plan:
 
     @property
     def study_key(self) -> PlanKey:
-        """Tuple that identifies the plan's tuning study, which plans that only differ in later draws share."""
-        return (self.template.id, self.pinned.on_split(0).text, *(self.base.study_key if self.base else ()))
+        """Tuple that identifies the plan's tuning, which plans of one study share on all class splits."""
+        split = self.class_seed if self.replicate == "study" else 0
+        return (self.template.id, self.pinned.on_split(split).text, *(self.base.study_key if self.base else ()))
+
+    @property
+    def seeds(self) -> int:
+        """Number of replicates."""
+        return len(self.replicates)
+
+    def trial_of(self, number: int) -> str:
+        """Replicate of the trainings of the study that a replicate has, its own or the one of all."""
+        return f"{TUNING} {number}" if self.replicate == "study" else TUNING
 
     @property
     def cell(self) -> Cell:
@@ -167,10 +183,13 @@ class Plan:
         """Largest number of epochs of one training."""
         return self.template.optim.epochs
 
-    @property
-    def sampler_axes(self) -> tuple[str, ...]:
-        """Names that seed the tuner's draws, with the trial's number: protocol, data set, method, base (or empty)."""
-        return (*self.cell, self.base.cell.method if self.base else "")
+    def sampler_axes(self, number: int) -> tuple[str, ...]:
+        """Names that seed the tuner's draws, with the trial's number: protocol, data set, method, base (or empty).
+
+        Of a replicate's own study, also what is tuned for, and the numbers of the class split and of the study.
+        """
+        own = (self.tune_for, f"split {self.class_seed}", self.trial_of(number)) if self.replicate == "study" else ()
+        return (*self.cell, self.base.cell.method if self.base else "", *own)
 
     @property
     def view(self) -> Parameters:
@@ -190,13 +209,17 @@ class Plan:
 
     @property
     def trainings(self) -> int:
-        """Number of trainings for all trials and all seeds, without those of the base."""
+        """Number of trainings for all trials and all replicates, without those of the base."""
+        if self.ensemble:
+            return 0
+        if self.replicate == "study":
+            return (self.trials + self.retrain) * self.seeds * self.models
         trials = 0 if self.beside_own else self.trials  # the plan of the own split counts them
-        return 0 if self.ensemble else (trials + self.seeds) * self.models
+        return (trials + self.seeds) * self.models
 
     @property
     def tests(self) -> int:
-        """Number of replicates that are tested: every seed, or one ensemble of them."""
+        """Number of tests: of every replicate, or of one ensemble of them."""
         return 1 if self.ensemble else self.seeds
 
     @property
@@ -209,7 +232,7 @@ class Plan:
         return tuning + (self.seeds if self.ensemble else 0)
 
     def train_specs(self, point: Point, replicate: str | int, bases: Specs | None) -> Specs:
-        """Specifications of the trainings of one replicate, which is a seed or a tuning trial with all its folds.
+        """Specifications of the trainings of one seed or tuning trial, with all its folds.
 
         Returns:
             One specification for each fold that validates, by the index of the fold.
@@ -218,9 +241,9 @@ class Plan:
         for name, value in point.items():
             group, _, key = name.partition(".")
             {"method": params, "optim": optim}[group][key] = value
-        # Seeds of equal settings are the same trainings, whatever chose the setting.
-        measured = self.template.crop_confidence if replicate == TUNING else None
-        template = self.template.replaced(params=params, optim=optim, replicate=replicate, crop_confidence=measured)
+        template = self.template.replaced(params=params, optim=optim, replicate=replicate)
+        if not template.is_trial:  # seeds of equal settings are the same trainings, whatever chose the setting
+            template = template.replaced(crop_confidence=None)
         if replicate != TUNING:
             template = template.replaced(view=self.view)
         specs = {}
@@ -229,10 +252,11 @@ class Plan:
             specs[fold] = template.replaced(fold=fold, base=base)
         return specs
 
-    def study_spec(self, bases: Specs | None) -> StudySpec:
-        """Specification of this plan's tuning study."""
+    def study_spec(self, number: int, bases: Specs | None) -> StudySpec:
+        """Specification of the tuning study of a replicate."""
+        own = {"replicate": self.trial_of(number), "view": self.view} if self.replicate == "study" else {}
         return StudySpec(
-            template=self.template,
+            template=self.template.replaced(**own),
             validate_folds=self.validate_folds,
             space=dict(self.space),
             sampler=self.sampler,
@@ -265,6 +289,7 @@ class Plan:
                 tests=self.testing.tests,
                 scorers=self.testing.scorers,
                 soft_labels=self.testing.soft_labels,
+                replicate=self.replicate,
             )
             for ensemble in (("seeds",) if self.ensemble else ensembles)
         ]
@@ -486,7 +511,9 @@ def _plan_one(
         validate_folds=preset.validate,
         space=space,
         trials=0 if built.ensemble else 1 if single else preset.trials,
-        seeds=preset.seeds,
+        replicates=range(first := experiment.tuning.first_study, first + preset.seeds),
+        replicate="study" if experiment.hparams == "tuned" and not preset.one_study else "seed",
+        retrain=experiment.tuning.retrain,
         ensemble=built.ensemble,
         hparams=asked.file.label if asked.file else experiment.hparams,
         sampler=experiment.tuning.sampler,
@@ -558,7 +585,11 @@ def _pinned(
     uncalibrated = template.form == "corrected" != experiment.fidelity and not template.batches.calibrate
     return Pinned(
         folds=asked.folds,
-        settings={**fixed, **({} if queries is None else {TEST_QUERIES: queries})},
+        settings={
+            **fixed,
+            **({} if queries is None else {TEST_QUERIES: queries}),
+            **({"tuning.retrain": True} if experiment.tuning.retrain else {}),
+        },
         frozen_backbone=asked.frozen,
         select_by=select_by,
         uncalibrated=uncalibrated and experiment.hparams != "published" and CALIBRATE not in fixed,
@@ -719,7 +750,7 @@ def with_splits(plans: Sequence[Plan], data: Data, site: Site) -> tuple[Plan, ..
     added: dict[PlanKey, Plan] = {}
     for number, plan in product(numbers, plans):
         said = f"data.{'class_splits' if own else 'class_seed'}={data.class_splits or number}"
-        if plan.trials and plan.models > 1:
+        if plan.trials and plan.models > 1 and plan.replicate == "seed":
             raise UserError(
                 f"{said}: settings are tuned on {plan.models} folds, whose classes other splits test; use --folds 1"
             )

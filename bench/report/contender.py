@@ -26,6 +26,7 @@ class Contender(NamedTuple):
     ``base`` is the method of the model that a head is trained on, ``hparams`` the source of the hyper-parameters, such
     as ``tuned`` or ``published``, ``pinned`` what the user fixed. ``ensemble`` is how several models are combined:
     ``separated`` (mean of their results), ``concatenated`` (embeddings side by side), or ``seeds`` of a base.
+    ``replicate`` is ``study`` if each of the results has a tuning study of its own.
     """
 
     protocol: str
@@ -40,6 +41,7 @@ class Contender(NamedTuple):
     backbone: str
     dim: int
     ensemble: str
+    replicate: str = "seed"
 
     @classmethod
     def of(cls, rows: pd.DataFrame) -> Self:
@@ -91,7 +93,7 @@ def tuning_text(hparams: str, trials: int, protocol: str, preset: str) -> str:
 
 CONTENDER_KEYS = Contender._fields
 """Columns of a :class:`Contender`; with the seed, they are the keys of a test."""
-COMMON = ("protocol", "preset", "dataset", "ensemble")
+COMMON = ("protocol", "preset", "dataset", "ensemble", "replicate")
 """Columns in which two contenders agree if they are compared."""
 
 CONTENDER: Column[Any] = Column("", fields=lambda row: row.contender._asdict())
@@ -136,6 +138,7 @@ class Budget(NamedTuple):
     backbone: str
     dim: int
     fidelity: str
+    replicate: str = "seed"
 
     @classmethod
     def of(cls, contender: Contender) -> Self:

@@ -10,7 +10,7 @@ from ..errors import shortened
 from .files import MARKER, DamagedFile, sha256, unpacked
 from .folder import CHECKPOINT, LOG, RECORD, STUDY, WEIGHTS, Damage, Store
 from .records import TestRecord, TrainRecord, read_marker
-from .specs import TUNING, Cell, Kind
+from .specs import Cell, Kind
 
 
 def damages(root: Path) -> list[Damage]:
@@ -55,7 +55,7 @@ def _check_files(store: Store, record: TrainRecord | TestRecord | None) -> None:
     """Check the array files of a unit; the weights of a tuning trial need not be there."""
     if record is None:
         return
-    pruned = isinstance(record, TrainRecord) and record.spec.replicate == TUNING
+    pruned = isinstance(record, TrainRecord) and record.spec.is_trial
     if store.archive_of(record.cell, record.kind, record.unit):  # its arrays are elsewhere
         copy = store.copy_of_queries(record) if isinstance(record, TestRecord) else None
         if copy is not None and _unpacked_sha256(copy) not in record.files.values():

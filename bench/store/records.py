@@ -21,7 +21,19 @@ from ..errors import shortened
 from ..protocols.rows import SplitRow
 from ..seeds import content_id
 from .files import DamagedFile, read_json
-from .specs import Cell, Ensemble, Kind, Parameters, Pinned, Point, RescoreSpec, StudySpec, TestSpec, TrainSpec
+from .specs import (
+    Cell,
+    Ensemble,
+    Kind,
+    Parameters,
+    Pinned,
+    Point,
+    Replicate,
+    RescoreSpec,
+    StudySpec,
+    TestSpec,
+    TrainSpec,
+)
 
 SCHEMA_VERSION = 3
 
@@ -286,6 +298,7 @@ class Columns(_Value):
     dim: int
     ensemble: Ensemble
     seed: int
+    replicate: Replicate = Field("seed", exclude_if=lambda replicate: replicate == "seed")
 
 
 KEYS = tuple(Columns.model_fields)

@@ -155,7 +155,10 @@ Point = dict[str, int | float]
 """Tuned values by name: ``{"method.scale": 16.0, "optim.lr": 0.01}``."""
 
 TUNING = "tuning"
-"""Replicate of every trial; the final seeds are others, so the best trial's luck is not part of the result."""
+"""Replicate of every trial, with the number of its study if every replicate has one of its own."""
+
+Replicate = Literal["seed", "study"]
+"""What a replicate is: one more training at a setting, or a tuning study with the network that it chooses."""
 
 
 HeadStart = Literal["random", "pca"]
@@ -267,7 +270,8 @@ class TrainSpec(_Versioned):
         folds: Number of blocks that the development classes (those not used for the test) are cut into.
         fold: Index of the block that validates; the other blocks train. With one block, all development classes train,
             and some of them validate as well.
-        replicate: Number of the seed, or :data:`TUNING` for a tuning trial.
+        replicate: Number of the seed; :data:`TUNING` for a tuning trial, followed by the number of the study if every
+            replicate has its own.
         weights: SHA-256 of its starting weights; None for random ones.
         view: Settings of how photographs are read (size, crop, ..); empty for data sets that come as pixels. On a class
             split that is not the data set's own, also its number, ``class_seed``.
@@ -333,6 +337,16 @@ class TrainSpec(_Versioned):
         return {key: value for key, value in self.view.items() if key != CLASS_SEED}
 
     @property
+    def is_trial(self) -> bool:
+        """Whether it is made for a trial of a tuning study."""
+        return str(self.replicate).startswith(TUNING)
+
+    @property
+    def number(self) -> int:
+        """Number of the seed, or of the study of a trial."""
+        return int(str(self.replicate).removeprefix(TUNING))
+
+    @property
     def form(self) -> str:
         """Form of the method: ``corrected``, or that of a public code."""
         return str(self.params.get("form", "corrected"))
@@ -394,6 +408,7 @@ class TestSpec(_Versioned):
             those of its members, too.
         pinned: Settings that were fixed and the like: runs that differ in them are different rows of every table.
         soft_labels: SHA-256 of label distributions given by people, if the data set has them; else empty.
+        replicate: ``study`` if every replicate has a tuning study of its own; else ``seed``, and not part of the id.
     """
 
     __test__ = False  # not a class of tests, whatever pytest makes of its name
@@ -409,6 +424,7 @@ class TestSpec(_Versioned):
     tests: Tests
     scorers: tuple[str, ...]
     soft_labels: str
+    replicate: Replicate = Field("seed", exclude_if=lambda replicate: replicate == "seed")
 
     @property
     def queries(self) -> int | None:
