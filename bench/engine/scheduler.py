@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import stdev
 from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import LINE, UnitFailed, shortened
@@ -122,6 +123,27 @@ class Scheduler:
         """Best trial of a study: batches of trials, each proposed before any of its results is reported."""
         if plan.trials == 0:
             return Best({})
+        study, bases = await self._once(
+            ("begun", plan.study_key, plan.trial_of(seed)), partial(self._begin, plan, seed)
+        )
+        trials = [*await self._first(plan, seed)]
+        noise = await self._noise(plan)
+        best = None
+        with_weights: set[str] = set()
+        for start in range(0, plan.trials, plan.trial_batch):
+            if start:
+                numbers = range(start, min(start + plan.trial_batch, plan.trials))
+                trials += await self._batch(plan, seed, study, numbers, trials, bases)
+            best = best_of(plan, seed, trials, bases, noise)
+            self.display.note(plan.cell, tuning_note(plan, seed, trials, best.trial if best else None))
+            batch = trials[start:]
+            with_weights = self._prune(plan, with_weights.union(*(trial.units for trial in batch)), best)
+        if best is None:
+            raise self._all_failed(plan, trials)
+        return best
+
+    async def _begin(self, plan: Plan, seed: int) -> tuple[str, Specs | None]:
+        """Begin a study: its id, and the models that its heads are trained on."""
         below = plan.base
         bases = None
         if below is not None:
@@ -132,19 +154,27 @@ class Scheduler:
         if plan.cell in self.rerun:
             self.store.remove(plan.cell, "study", spec.id)
         self.store.write_study(StudyRecord(unit=spec.id, cell=plan.cell, spec=spec))
-        trials: list[TrialRecord] = []
-        best = None
-        with_weights: set[str] = set()
-        for start in range(0, plan.trials, plan.trial_batch):
-            numbers = range(start, min(start + plan.trial_batch, plan.trials))
-            batch = await self._batch(plan, seed, spec.id, numbers, trials, bases)
-            trials += batch
-            best = best_of(plan, seed, trials, bases)
-            self.display.note(plan.cell, tuning_note(plan, seed, trials, best.trial if best else None))
-            with_weights = self._prune(plan, with_weights.union(*(trial.units for trial in batch)), best)
-        if best is None:
-            raise self._all_failed(plan, trials)
-        return best
+        return spec.id, bases
+
+    def _first(self, plan: Plan, seed: int) -> Awaitable[list[TrialRecord]]:
+        """The first batch of trials of a study; the first of all is of the default setting."""
+
+        async def work() -> list[TrialRecord]:
+            study, bases = await self._once(
+                ("begun", plan.study_key, plan.trial_of(seed)), partial(self._begin, plan, seed)
+            )
+            numbers = range(min(plan.trial_batch, plan.trials))
+            return await self._batch(plan, seed, study, numbers, [], bases)
+
+        return self._once(("first trials", plan.study_key, plan.trial_of(seed)), work)
+
+    async def _noise(self, plan: Plan) -> float | None:
+        """SD of the first objective over the studies of a plan, at its default setting, if that is asked for."""
+        if plan.tune_for != "both" or plan.replicate == "seed":
+            return None
+        firsts = [trials[0] for trials in await asyncio.gather(*(self._first(plan, each) for each in plan.replicates))]
+        found = [values[0] for trial in firsts if (values := objectives(plan.tune_for, trial)) is not None]
+        return stdev(found) if len(found) > 1 else None
 
     def _all_failed(self, plan: Plan, trials: list[TrialRecord]) -> JobFailed:
         """The failure of a study, with the traceback of its first trial."""

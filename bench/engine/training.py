@@ -32,8 +32,8 @@ from ..site import Site
 from ..store.files import DamagedFile, read_sealed, sealed_file, sha256, write_atomic
 from ..store.folder import CHECKPOINT, WEIGHTS
 from ..store.records import Epoch, TrainRecord
-from ..store.specs import TrainSpec
-from .corrupted_images import crop_auroc
+from ..store.specs import TUNING, TrainSpec
+from .corrupted_images import crop_auroc, sample
 from .environment import environment
 from .gpu import Read, room_for_pixels
 from .inputs import (
@@ -442,7 +442,9 @@ class Trainer:
         self.model.load_state_dict(self.progress.best_state)
         self.model.reads_maps = False
         dataset, scorer = self.spec.dataset, self.spec.selection.scorer
-        return crop_auroc(self.model, self.data.val, dataset, asked, scorer, self.site.device, self.running)
+        images = self.data.val if self.spec.replicate == TUNING else sample(self.data.val)
+        value = crop_auroc(self.model, images, dataset, asked, scorer, self.site.device, self.running)
+        return None if math.isnan(value) else value
 
 
 def steps_per_epoch(spec: TrainSpec, images: int) -> int:

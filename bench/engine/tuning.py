@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from ..planning.plan import Plan, Specs
 
 ONE_POINT = 0.01
-"""MAP@R that a study for both gives up, at most, for a better confidence."""
+"""MAP@R that a study for both gives up, at most, for a better confidence, if the noise of seeds is not known."""
+
+TOLERANCE = 2.0
+"""SDs over seeds that it gives up if they are known: a smaller difference tells settings apart by luck."""
 
 FAR = 30
 """Times the median distance from the best of the first ten trials beyond which a trial's value tells a sampler nothing
@@ -124,18 +127,19 @@ def objectives(tune_for: TuneFor, trial: TrialRecord) -> tuple[float, ...] | Non
     return values if len(values) == len(found) else None
 
 
-def choose(tune_for: TuneFor, trials: Collection[TrialRecord]) -> TrialRecord | None:
+def choose(tune_for: TuneFor, trials: Collection[TrialRecord], noise: float | None = None) -> TrialRecord | None:
     """The trial whose setting a study chooses; None if all of them failed.
 
     For ``retrieval`` it is the trial with the highest value, for ``confidence`` the one with the highest AUROC of the
-    confidence. For ``both`` it is the one with the highest AUROC among those whose MAP@R is within one point
-    (:data:`ONE_POINT`) of the highest. Of trials with equal AUROC the one with the higher MAP@R is chosen; of trials
-    that are equal in all that, the earlier one.
+    confidence. For ``both`` it is the one with the highest AUROC among those whose MAP@R is within :data:`TOLERANCE`
+    SDs over seeds (``noise``) of the highest, or within one point if they are not known. Of trials with equal AUROC the
+    one with the higher MAP@R is chosen; of trials that are equal in all that, the earlier one.
     """
     values = {trial.number: found for trial in trials if (found := objectives(tune_for, trial)) is not None}
     left = [trial for trial in trials if trial.number in values]
     if tune_for == "both" and left:
-        least = max(map_at_r for map_at_r, _ in values.values()) - ONE_POINT - _ROUNDING
+        tolerance = ONE_POINT if noise is None else TOLERANCE * noise
+        least = max(map_at_r for map_at_r, _ in values.values()) - tolerance - _ROUNDING
         left = [trial for trial in left if values[trial.number][0] >= least]
     ranked = (lambda trial: (values[trial.number][0],)) if tune_for == "retrieval" else _by_confidence
     return max(left, key=lambda trial: (*ranked(trial), -trial.number), default=None)
@@ -174,6 +178,11 @@ def measured(tune_for: TuneFor, trained: Sequence[Trained]) -> dict[str, object]
     aurocs = [model.val_confidence_auroc for model in trained if model.val_confidence_auroc is not None]
     auroc = fmean(aurocs) if aurocs else None
     value = fmean(model.selection_value for model in trained)
+    if auroc is None and tune_for != "retrieval":
+        reason = (
+            "all answers on crops of validation images are right, or all wrong: a confidence cannot tell them apart"
+        )
+        return {"val_map_at_r": map_at_r, "reason": reason}
     return {
         "state": "complete",
         "value": {"retrieval": value, "confidence": auroc, "both": map_at_r}[tune_for],
@@ -183,9 +192,11 @@ def measured(tune_for: TuneFor, trained: Sequence[Trained]) -> dict[str, object]
     }
 
 
-def best_of(plan: Plan, number: int, trials: Sequence[TrialRecord], bases: Specs | None) -> Best | None:
+def best_of(
+    plan: Plan, number: int, trials: Sequence[TrialRecord], bases: Specs | None, noise: float | None
+) -> Best | None:
     """The best of some trials of the study of a replicate; None if all of them failed."""
-    chosen = choose(plan.tune_for, trials)
+    chosen = choose(plan.tune_for, trials, noise)
     if chosen is None:
         return None
     return Best(chosen.params, plan.train_specs(chosen.params, plan.trial_of(number), bases), chosen)
@@ -202,4 +213,7 @@ def tuning_note(plan: Plan, number: int, trials: Sequence[TrialRecord], chosen: 
         if plan.tune_for != "retrieval":
             shown = f"chosen: val MAP@R {chosen.val_map_at_r:.4f}, confidence AUROC {chosen.val_confidence_auroc:.4f}"
         text += f", {shown}"
+    auroc = chosen.val_confidence_auroc if chosen is not None else None
+    if len(trials) == plan.trials and auroc is not None and auroc < 0.5:
+        text += f", confidence reversed on validation crops (AUROC {auroc:.2f})"
     return text + (f", {failed} failed" if failed else "")

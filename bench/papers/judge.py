@@ -13,7 +13,7 @@ import numpy as np
 
 from ..planning.experiment import settings_of
 from ..protocols.statistics import holm, p_greater, seeds_needed
-from ..report.compare import ALPHA, NAN, Comparison, Question, Reason, ask, common
+from ..report.compare import ALPHA, NAN, Comparison, Question, Reason, Unit, ask, common
 from ..report.contender import Contender
 from ..report.frame import Results
 from ..report.seeds import ComparedColumn, SeedGroup, SeedStatistics, defined_values, seed_groups, seeds_text
@@ -264,7 +264,7 @@ class _Records:
         over_splits = all(len(found[claim.a][1].keys() & found[side][1].keys()) > 1 for side in claim.b)
         values = {side: own[over_splits] for side, own in found.items()}
         ratio = self.over[sides[claim.a]][1] if over_splits else 0.0
-        unit = "split" if over_splits else "seed"
+        unit: Unit = "split" if over_splits else "seed"
         for side in claim.b:
             pair = {each: (each.label(claim.declared), values[each]) for each in (claim.a, side)}
             missing = [self._lack(claim, each, form, each in sides) for each, (_, own) in pair.items() if not own]

@@ -30,6 +30,7 @@ class Asked:
         file: File of settings that ``hparams`` names, if it names one.
         left_out: A line for every method that a single seed cannot make.
         frozen: Whether heads alone are trained: as was asked for, or since a data set has features.
+        sees_crops: Whether trials measure confidences on crops of validation images though they are not chosen by them.
     """
 
     experiment: Experiment
@@ -43,6 +44,7 @@ class Asked:
     file: SettingsFile | None
     left_out: list[str]
     frozen: bool
+    sees_crops: bool
 
     @property
     def folds(self) -> int | None:
@@ -88,6 +90,7 @@ def look_up(experiment: Experiment, site: Site) -> Asked:
         file=file,
         left_out=left_out,
         frozen=experiment.frozen,
+        sees_crops=not preset.one_study and preset.trials > 0,
     )
 
 
@@ -98,6 +101,7 @@ def on_dataset(asked: Asked, dataset: str) -> Asked:
         UserError: If something is asked for that only images have, or only features.
     """
     # They import torch, for which the completion of a name does not wait.
+    from ..datasets.corruptions._base import CROP
     from ..datasets.features import Features
 
     data = asked.site.dataset(dataset) if issubclass(asked.site.datasets.dataset(dataset), Features) else None
@@ -115,7 +119,8 @@ def on_dataset(asked: Asked, dataset: str) -> Asked:
         kept = {*tests.corruptions} - of_features
     ranges = {name: given.get(name, ends) for name, ends in tests.corruptions.items() if name in kept}
     preset = replace(asked.preset, tests=replace(tests, corruptions=ranges))
-    return replace(asked, preset=preset, frozen=asked.frozen or data is not None)
+    sees_crops = asked.sees_crops and (data is None or CROP in given)
+    return replace(asked, preset=preset, frozen=asked.frozen or data is not None, sees_crops=sees_crops)
 
 
 def _check_features(

@@ -147,7 +147,8 @@ class Tuning(Section):
     tune_for: Annotated[TuneFor, Option(TUNED)] = "retrieval"
     """What trials are chosen by. retrieval: what selects epochs, validation MAP@R for most methods. confidence: how
     well the method's default confidence tells right from wrong answers on centre crops of the validation images
-    (AUROC). both: the highest such AUROC within one point of the best MAP@R. A base that only serves is tuned for
+    (AUROC). both: the highest such AUROC within two SDs over seeds of the best MAP@R, the SDs of the default setting
+    over studies; one point with one study. A base that only serves is tuned for
     retrieval."""
 
 

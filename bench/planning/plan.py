@@ -563,7 +563,7 @@ def _template(
         partial=asked.site.dataset(cell.dataset, view).partial if view else "",
         files=files,
         base=None,
-        crop_confidence=None if tune_for == "retrieval" else crops,
+        crop_confidence=crops if tune_for != "retrieval" or asked.sees_crops else None,
         frozen=asked.frozen,
         head_start=values.get(HEAD_START),
         train_from=values.get(TRAIN_FROM, "") if "backbone" in method.trained_parts else "",

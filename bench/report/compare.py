@@ -35,10 +35,18 @@ NAN = float("nan")
 ALPHA = 0.05
 """Largest p-value of a decision."""
 
-Outcome = Literal["better", "worse", "equivalent", "undecided", "no verdict"]
+Outcome = Literal["better", "worse", "equivalent", "undecided", "depends on tuning", "no verdict"]
 
-OUTCOMES: tuple[Outcome, ...] = ("better", "worse", "equivalent", "undecided", "no verdict")
+OUTCOMES: tuple[Outcome, ...] = ("better", "worse", "equivalent", "undecided", "depends on tuning", "no verdict")
 """What a comparison may come to, in the order in which readers see them."""
+
+Unit = Literal["seed", "replicate", "split"]
+
+APART = 2.8
+"""Pooled SDs of replicates of one sign that the mean of each sign is away from 0 if the outcome depends on tuning.
+
+Of five replicates that are normal around 0, 4 % are; two of one network and setting differ by as much in 5 % of cases.
+"""
 
 Use = Literal["", "before_gallery", "at_query_time"]
 """When a confidence is used: when only the image is known, or when its ranking is; empty without a confidence."""
@@ -62,6 +70,7 @@ class Reason(Enum):
     NO_RECORDS = "no {detail}"
     NOT_ABOVE_CHANCE = "not above chance"
     SAME_ORDER = "orders images as {detail}"
+    SIGNS = "{detail} replicates agree"
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -74,7 +83,8 @@ class Comparison:
         against: Contender that it is compared with; None if it is a confidence of the same network.
         column: Metric, with the images and the variant.
         values: Values of the contender by unit; ``others`` are those that it is compared with.
-        unit: What values are paired over: ``seed``, or ``split`` for class splits.
+        unit: What values are paired over: ``seed`` of one setting, ``replicate`` with a tuning study of its own, or
+            ``split`` for class splits.
         test_over_train: Test classes over training classes of class splits; 0 of seeds, nan if not known.
         use: When the confidence is used.
         ranking: Scorer that ranks; ``confidence`` and ``rival`` are the confidences of the two sides.
@@ -100,7 +110,7 @@ class Comparison:
     values: Mapping[int, float]
     others: Mapping[int, float]
     against: Contender | None = None
-    unit: str = "seed"
+    unit: Unit = "seed"
     test_over_train: float = 0.0
     use: Use = ""
     ranking: str = ""
@@ -136,7 +146,7 @@ class Comparison:
     @property
     def holds(self) -> bool:
         """True if it is still decided when it is adjusted over all cases of its question."""
-        return self.p_holm <= ALPHA
+        return self.p_holm <= ALPHA and self.reason is not Reason.SIGNS
 
     @property
     def why(self) -> str:
@@ -156,6 +166,12 @@ class Comparison:
         if self.column.percent:
             return interval(*(percent(value, 1, "+") for value in ends))
         return interval(*(self.column.text(value, "+") for value in ends))
+
+    @property
+    def differences(self) -> list[str]:
+        """Difference at each unit, in favour of the contender, as text: shares in points with one decimal."""
+        found = (self.column.sign * (self.values[at] - self.others[at]) for at in common(self))
+        return [percent(each, 1, "+") if self.column.percent else self.column.text(each, "+") for each in found]
 
     @property
     def raw(self) -> dict[str, float]:
@@ -290,7 +306,8 @@ def decided(rows: Iterable[Comparison], question: Question) -> list[Comparison]:
 
     Without a reason that was given, there is no verdict on a single unit. A difference is ``equivalent`` if two
     one-sided t-tests place it inside the region of its metric, else ``better`` or ``worse`` if its p-value is at most
-    5 %, else ``undecided``. A confidence cannot win unless its AUROC is above chance.
+    5 %, else ``undecided``. A confidence cannot win unless its AUROC is above chance. Replicates with tuning studies of
+    their own have to agree in sign, too; if those of each sign stand :data:`APART`, the outcome depends on tuning.
     """
     found = list(rows)
     regions = [row.column.declared.equivalence if question.regions else 0.0 for row in found]
@@ -298,6 +315,8 @@ def decided(rows: Iterable[Comparison], question: Question) -> list[Comparison]:
     tested = compare(values, others, regions, [row.test_over_train for row in found])
     chance = _p_of_chance(found)
     for row, numbers in zip(found, zip(*tested)):
+        if row.unit == "seed" and row.contender.replicate == "study":
+            row.unit = "replicate"
         row.mean, row.sd, row.low, row.high, _, row.p, row.p_equivalence = map(float, numbers)
         row.n = int(numbers[4])
         if row.reason is None and row.p != row.p:
@@ -316,8 +335,25 @@ def decided(rows: Iterable[Comparison], question: Question) -> list[Comparison]:
                 row.reason = Reason.NOT_ABOVE_CHANCE
             elif row.same_order_as:
                 row.reason, row.detail = Reason.SAME_ORDER, row.same_order_as
+            elif row.unit == "replicate":
+                _agree(row)
     _mark_survivors(found)
     return found
+
+
+def _agree(row: Comparison) -> None:
+    """Take a decision back if replicates differ in sign, and say so if they contradict each other."""
+    differences = np.array([row.column.sign * (row.values[at] - row.others[at]) for at in common(row)])
+    signs = [differences[differences > 0], differences[differences < 0]]
+    most = max(map(len, signs))
+    if most == len(differences) or row.outcome == "equivalent":
+        return
+    row.reason, row.detail = Reason.SIGNS, f"{most} of {len(differences)}"
+    row.outcome = "undecided"
+    if len(differences) > 4 and min(map(len, signs)):
+        spread = np.sqrt(sum(((each - each.mean()) ** 2).sum() for each in signs) / (len(differences) - 2))
+        if min(abs(each.mean()) for each in signs) > APART * spread:
+            row.outcome = "depends on tuning"
 
 
 def _signed(row: Comparison, values: Mapping[int, float]) -> dict[int, float]:
@@ -364,17 +400,22 @@ def ask(question: Question, groups: Sequence[SeedGroup]) -> list[Comparison]:
     return decided(question.pairs(groups), question)
 
 
-def over_splits(rows: Mapping[int, Iterable[Comparison]], ratio: Callable[[Contender], float]) -> Iterator[Comparison]:
-    """Fold comparisons over seeds, made on each class split, into those whose unit is the split.
+def over_units(
+    rows: Mapping[int, Iterable[Comparison]], unit: Unit, ratio: Callable[[Contender], float] = lambda _: 0.0
+) -> Iterator[Comparison]:
+    """Fold comparisons that were made on each class split, or of each replicate, into those with that unit.
 
     Args:
-        rows: Comparisons by the number of the class split. Of each, the mean over common seeds is the value.
+        rows: Comparisons by the number of the class split or replicate. Of each, the mean over common seeds is the
+            value.
+        unit: The unit.
         ratio: Function of a contender, as on the data set's own split: test over training classes.
     """
+    named = on_own_split if unit == "split" else (lambda contender: contender)
     every: dict[Hashable, dict[int, Comparison]] = {}
     for number, own in rows.items():
         for row in own:
-            sides = tuple(each and on_own_split(each) for each in (row.contender, row.against))
+            sides = tuple(each and named(each) for each in (row.contender, row.against))
             about = row.column, row.use, row.about.get("chosen"), row.confidence if row.question == "confidence" else ""
             every.setdefault((row.question, *sides, *about), {})[number] = row
     for by_split in every.values():
@@ -385,13 +426,13 @@ def over_splits(rows: Mapping[int, Iterable[Comparison]], ratio: Callable[[Conte
         lasting = (row for row in by_split.values() if row.reason in (Reason.CONSTANT, Reason.NO_RANKING))
         refused = next(lasting, first if not held else next((row for row in held.values() if row.reason), None))
         same = {row.same_order_as for row in held.values()}
-        contender = on_own_split(first.contender)
+        contender = named(first.contender)
         yield replace(
             first,
-            unit="split",
+            unit=unit,
             test_over_train=ratio(contender),
             contender=contender,
-            against=first.against and on_own_split(first.against),
+            against=first.against and named(first.against),
             values={number: _mean(row.values, common(row)) for number, row in held.items()},
             others={n: _mean(row.others, common(row)) for n, row in held.items()}
             or {n: _mean(row.others, row.others) for n, row in by_split.items()},

@@ -77,17 +77,28 @@ class Contender(NamedTuple):
     @property
     def tuning(self) -> str:
         """Source of the hyper-parameters as text, such as ``tuned, 50 trials``, with an unusual protocol."""
-        return tuning_text(self.hparams, self.trials, self.protocol, self.preset)
+        return tuning_text(self, self.hparams)
+
+    @property
+    def is_one_setting(self) -> bool:
+        """Whether one study chose the setting of all its results, which then say nothing of other tunings."""
+        return self.hparams == "tuned" and self.trials > 1 and self.replicate == "seed"
 
 
-def tuning_text(hparams: str, trials: int, protocol: str, preset: str) -> str:
+def tuning_text(of: Contender | Budget, source: str) -> str:
     """Source of hyper-parameters as text; protocol and preset follow in brackets unless they are the default ones.
 
     Example:
-        >>> tuning_text("tuned", 50, "reality_check", "strict"), tuning_text("default", 0, "per", "strict")
-        ('tuned, 50 trials', 'default [per, strict]')
+        >>> a = Contender("reality_check", "strict", "d", "a", "", "corrected", "tuned", 50, Pinned(), "net", 64, "")
+        >>> tuning_text(a, "tuned"), tuning_text(a._replace(replicate="study", trials=10), "tuned")
+        ('tuned once, 50 trials', 'tuned, 10 trials each')
+        >>> tuning_text(a._replace(protocol="per", hparams="default"), "default")
+        'default [per, strict]'
     """
-    source = f"tuned, {trials} trials" if hparams == "tuned" else hparams
+    protocol, preset = of.protocol, of.preset
+    if of.hparams == "tuned":
+        each = of.replicate == "study"
+        source = f"{source}{'' if each else ' once'}, {of.trials} trial{'' if of.trials == 1 else 's'}{' each' * each}"
     return source if (protocol, preset) == ("reality_check", "strict") else f"{source} [{protocol}, {preset}]"
 
 
@@ -187,7 +198,7 @@ def ranked_together(contenders: Iterable[Contender]) -> list[tuple[str, list[Con
         >>> a = Contender("reality_check", "strict", "d", "a", "", "corrected", "default", 0, Pinned(), "net", 64, "")
         >>> rows = [a, a._replace(hparams="tuned", trials=9), a._replace(method="b")]
         >>> [(text, [each.method for each in own]) for text, own in ranked_together(rows)]
-        [('default settings', ['a', 'b']), ('tuned, 9 trials', ['a'])]
+        [('default settings', ['a', 'b']), ('tuned once, 9 trials', ['a'])]
         >>> len(ranked_together(rows[:2]))
         1
     """
@@ -264,7 +275,7 @@ def budget_texts(budgets: Sequence[Budget]) -> dict[Budget, str]:
     Example:
         >>> first = Budget("reality_check", "strict", "default", 0, Pinned(), "convnet", 64, "corrected")
         >>> list(budget_texts([first, first._replace(hparams="tuned", trials=50, dim=8)]).values())
-        ['default settings, convnet/64', 'tuned, 50 trials, convnet/8']
+        ['default settings, convnet/64', 'tuned once, 50 trials, convnet/8']
         >>> list(budget_texts([first._replace(hparams="mine.json#0a1b2c3d")]).values())
         ['settings of a file (mine.json)']
     """
@@ -273,7 +284,7 @@ def budget_texts(budgets: Sequence[Budget]) -> dict[Budget, str]:
     _, own = split_pinned([budget.pinned for budget in budgets])
     texts = {}
     for budget, pinned in zip(budgets, own):
-        parts = [tuning_text(sources[budget.hparams], budget.trials, budget.protocol, budget.preset)]
+        parts = [tuning_text(budget, sources[budget.hparams])]
         parts += [budget.fidelity] if budget.fidelity != "corrected" else []
         parts += [f"{budget.backbone}/{budget.dim}"] if len(networks) > 1 else []
         parts += [pinned] if pinned else []
@@ -302,7 +313,7 @@ def unequal_budgets(contenders: Sequence[Contender], seeds: Sequence[int]) -> li
     Example:
         >>> a = Contender("reality_check", "strict", "d", "a", "", "corrected", "tuned", 50, Pinned(), "net", 64, "")
         >>> unequal_budgets([a, a._replace(method="b"), a._replace(method="c", trials=1)], [5, 3, 5])
-        ['', '3 seeds, not 5 seeds', 'tuned, 1 trials, not tuned, 50 trials']
+        ['', '3 seeds, not 5 seeds', 'tuned once, 1 trial, not tuned once, 50 trials']
     """
     taken = {contender: _taken(contender, count) for contender, count in zip(contenders, seeds)}
     found = {}

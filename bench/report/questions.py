@@ -12,7 +12,8 @@ confidence against the plain method with a free one, by the wrong answers among 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import combinations
 from typing import NamedTuple
 
@@ -31,7 +32,7 @@ from ..protocols.rows import (
     kind_of,
 )
 from ..registry import Registry
-from .compare import NAN, Comparison, Question, Reason, Use
+from .compare import NAN, Comparison, Question, Reason, Use, over_units
 from .contender import COMMON, Contender, by_budget
 from .frame import tested_splits
 from .seeds import ComparedColumn, SeedGroup, SeedStatistics, compared, defined_values, divided
@@ -468,6 +469,28 @@ def _against_plain(groups: Sequence[SeedGroup]) -> Iterator[Comparison]:
             yield from paired("plain", [(group, plain)], RETRIEVAL)
 
 
+def _of_units(
+    pairs: Callable[[Sequence[SeedGroup]], Iterable[Comparison]], groups: Sequence[SeedGroup]
+) -> Iterator[Comparison]:
+    """Comparisons of systems, in which validation images choose ranking and confidences: once for seeds of a setting.
+
+    A replicate is a whole pipeline: its own validation images choose for its own network.
+    """
+    leading = _leading(groups)
+    of_setting = [group for group in groups if group.contender.replicate == "seed"]
+    tuned = [group for group in groups if group.contender.replicate == "study"]
+    yield from pairs(of_setting)
+    numbers = sorted({number for group in tuned for number in group.tested})
+    rows = {number: pairs([group.only(number) for group in tuned if number in group.tested]) for number in numbers}
+    for row in over_units(rows, "replicate"):
+        row.leads = row.contender in leading
+        if "best_on_test" in row.about:
+            best = _best(row.free)
+            means = {"own_mean": _mean(row.aurocs or {}), "best_on_test_mean": _mean(row.free.get(best, {}))}
+            row.about = {**row.about, **means, "best_on_test": best}
+        yield row
+
+
 def _family(row: Comparison) -> tuple[object, ...]:
     """Pairs of a data set, protocol, preset and combination of models, by metric and images."""
     return row.contender.common, row.column.metric, row.column.split
@@ -485,8 +508,8 @@ BASE = Question("base", _with_base, _family, adjusted=True)
 FORM = Question("form", _forms, _family, adjusted=True)
 HEAD = Question("head", _heads, _family, adjusted=True)
 PLAIN = Question("plain", _against_plain, _family)
-CONFIDENCE = Question("confidence", _confidences, _case)
-SYSTEM = Question("system", _systems, _case, regions=False)
+CONFIDENCE = Question("confidence", partial(_of_units, _confidences), _case)
+SYSTEM = Question("system", partial(_of_units, _systems), _case, regions=False)
 """A region of AUGRC would hide most of what there is to gain on a data set with few wrong answers."""
 
 QUESTIONS = (SYSTEM, CONFIDENCE, PAIR, BASE, FORM)

@@ -204,6 +204,10 @@ class SeedGroup:
             chosen = [value for value in chosen if value[0] == self.scorer]
         return {seed: value for _, seed, value in chosen}
 
+    def only(self, seed: int) -> Self:
+        """The results of one seed."""
+        return self.of(self.rows[self.rows["seed"] == seed])
+
     def under(self, scorer: str) -> Self:
         """The same results, with another scorer in place of the method's own."""
         if scorer == self.scorer:

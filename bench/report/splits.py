@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ..protocols.statistics import summarise_splits
 from ..store.folder import Store
-from .compare import NAN, Comparison, decided, over_splits
+from .compare import NAN, Comparison, decided, over_units
 from .contender import Contender, by_budget
 from .frame import Results
 from .questions import CONFIDENCE, OVER_SPLITS, PLAIN, RETRIEVAL, SYSTEM, plain_of
@@ -99,7 +99,7 @@ def _folded(
 ) -> list[Comparison]:
     numbers = sorted({number for splits in every.values() for number in splits})
     by_split = {number: pairs([s[number] for s in every.values() if number in s]) for number in numbers}
-    return list(over_splits(by_split, ratios.__getitem__))
+    return list(over_units(by_split, "split", ratios.__getitem__))
 
 
 def _means(contender: Contender, splits: BySplit, ratio: float) -> Iterator[Comparison]:

@@ -18,11 +18,20 @@ from .questions import IMAGES, SYSTEM, USES
 from .render import fits, print_table
 from .seeds import ComparedColumn, compared
 from .splits import MEAN
+from .studies import study_lines
 from .table import GAP, Column, Table, cells_table, grouped, headings, interval, label, table_of
 from .views import split_document, systems_of
 
 if TYPE_CHECKING:
     from .write import Judged
+
+ONE_SETTING = (
+    "These are statements about one tuned setting of each method, not about the method: another tuning may turn them"
+    " round. Without --studies 1 every replicate is tuned anew."
+)
+
+FEW = 5
+"""Replicates whose values are printed one by one, beside their mean."""
 
 NARROW = 100
 """Width of a terminal, in columns, below which wide columns are left out."""
@@ -37,6 +46,8 @@ def print_tables(judged: Judged, console: Console) -> None:
     ]
     over_seeds = (row for row in judged.ask(SYSTEM) if row.contender.dataset not in judged.over_splits)
     print_answers([*over_seeds, *apart], console)
+    for line in study_lines(judged.studies):
+        console.print(printable(line), markup=False, highlight=False)
 
 
 def print_comparison(rows: Rows, console: Console) -> None:
@@ -67,7 +78,8 @@ def _comparison_table(part: Part, console: Console) -> Table:
     labels = [column for column in COLUMNS if column.label and column.title not in left_out]
     name: Column[ComparisonRow] = label("method", lambda row: row.marked, places=("terminal",))
     seeds = common.get("seeds", "")
-    title = f"{part.title}: mean ± SD over {seeds}{' ' * bool(seeds)}seed{'s' * (seeds != '1')}"
+    unit = "replicate" if rows[0].contender.replicate == "study" else "seed"
+    title = f"{part.title}: mean ± SD over {seeds}{' ' * bool(seeds)}{unit}{'s' * (seeds != '1')}"
     told = [] if part.budget not in ("", ALONE) else [common.get(TUNING.title, "")]
     lines = [", ".join(filter(None, [title, *told])), common.get(PINNED.title, ""), *part.against]
     title = "\n".join(printable(line) for line in lines if line not in ("", GAP))
@@ -107,6 +119,8 @@ def print_answers(found: Iterable[Comparison], console: Console) -> None:
                 for at, of in sorted(said)
             )
             lines.append(f"{USES[use]}, {IMAGES[split]}: {'; '.join(texts)}")
+        if any(row.unit == "seed" and row.contender.is_one_setting for row in of_dataset):
+            lines.append(ONE_SETTING)
         for line in (*lines, ""):
             console.print(printable(line), markup=False, highlight=False)
 
@@ -119,7 +133,10 @@ def _outcome(row: Comparison) -> str:
 
 def _gained(name: str, row: Comparison) -> str:
     reason = f", {row.why}" if row.why and not row.same_order_as else ""
-    return name if row.outcome == "no verdict" else f"{name}{'*' * row.holds} {row.text}{reason}"
+    if row.outcome == "no verdict":
+        return name
+    each = f" (replicates {' '.join(row.differences)})" if row.unit == "replicate" and row.n <= FEW else ""
+    return f"{name}{'*' * row.holds} {row.text}{each}{reason}"
 
 
 def print_paired(differences: pd.DataFrame, console: Console) -> None:

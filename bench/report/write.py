@@ -24,6 +24,7 @@ from .ranks import OverDatasets, over_datasets, rank_document
 from .render import write_documents
 from .seeds import SeedGroup, corruptions, divided, seed_groups
 from .splits import MEAN, split_comparisons
+from .studies import StudyRow, study_document, study_rows
 from .table import Document, grouped
 from .views import (
     base_frame,
@@ -95,6 +96,11 @@ class Judged:
         return costs(self.store, self.results.tests)
 
     @cached_property
+    def studies(self) -> list[StudyRow]:
+        """Tuning studies, by data set and method."""
+        return study_rows(self.store)
+
+    @cached_property
     def over_datasets(self) -> list[OverDatasets]:
         """Values over all data sets."""
         return over_datasets(self.groups)
@@ -148,6 +154,7 @@ def write_report(
         cost_document(judged.costs),
         form_document([row for row in judged.comparisons if row.question == FORM.name]),
         rank_document(judged.over_datasets),
+        study_document(judged.studies),
     ]
     documents += [Document(name, numbers=numbers) for name, numbers in judged.numbers.items()]
     source = Source(site or Site(results=str(judged.store.root)), judged.results)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from bench.protocols.rows import OWN
-from bench.report.compare import NAN, Comparison, Question, ask, compare, comparisons_frame, decided, over_splits
+from bench.report.compare import NAN, Comparison, Question, ask, compare, comparisons_frame, decided, over_units
 from bench.report.questions import CONFIDENCE, METRIC, PAIR, SYSTEM, ranking_of
 from bench.report.seeds import ComparedColumn
 from bench.store.specs import Pinned
@@ -69,7 +69,7 @@ def _over(number, made):
             for frame, roles in made(split)
         ]  # fmt: skip
         every[split] = SYSTEM.pairs(_groups(*parts))
-    return decided(over_splits(every, lambda contender: 0.1), SYSTEM)
+    return decided(over_units(every, "split", lambda contender: 0.1), SYSTEM)
 
 
 def _first(rows):

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from bench.protocols.rows import OWN
-from bench.report.compare import ask, decided, over_splits
+from bench.report.compare import ask, decided, over_units
 from bench.report.questions import CONSTANT, SYSTEM, choose
 from bench.report.render import files_of
 from bench.report.terminal import print_answers
@@ -298,7 +298,7 @@ def test_over_class_splits_the_unit_is_the_split_and_the_rival_is_chosen_on_each
     for group in groups(pd.concat(frames, ignore_index=True), pd.concat(roles, ignore_index=True)):
         every.setdefault(group.contender.pinned.class_seed, []).append(group)
     pairs = {number: SYSTEM.pairs(own) for number, own in every.items()}
-    rows = decided(over_splits(pairs, lambda contender: RATIO), SYSTEM)
+    rows = decided(over_units(pairs, "split", lambda contender: RATIO), SYSTEM)
     found = [row for row in rows if row.column.metric == "augrc" and not row.same_order_as]
     tables = {frame["method"].iloc[0] + str(frame["pinned"].iloc[0].class_seed): frame for frame in frames}
     assert {x.contender.method for x in found} == {"spread", "other"}  # the other one's confidence is the norm
