@@ -225,8 +225,8 @@ def _of_each(trials: int, studies: int, tuning: Tuning) -> int:
     each = math.ceil(trials / studies)
     if each == 1:
         raise UserError(
-            f"--trials {trials}: {studies} replicates of two trials, the fewest, take {2 * studies}; or use fewer"
-            f" --seeds, --studies 1 (one tuning, {studies} trainings at its setting) or --hparams default"
+            f"--trials {trials}: every replicate needs two, so --seeds {studies} takes {2 * studies}; or use --hparams"
+            f" default, or --studies 1 (one tuning, {studies} trainings at its setting)"
         )
     return each
 

@@ -229,6 +229,8 @@ class Plan:
         Of an ensemble, it includes those of its members, too: any other method has one model per seed.
         """
         tuning = (self.trials + (self.base.trials if self.base else 0)) * self.models
+        if self.ensemble and self.replicate == "study":
+            return (tuning + self.retrain) * self.seeds
         return tuning + (self.seeds if self.ensemble else 0)
 
     def train_specs(self, point: Point, replicate: str | int, bases: Specs | None) -> Specs:

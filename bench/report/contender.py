@@ -82,7 +82,7 @@ class Contender(NamedTuple):
     @property
     def is_one_setting(self) -> bool:
         """Whether one study chose the setting of all its results, which then say nothing of other tunings."""
-        return self.hparams == "tuned" and self.trials > 1 and self.replicate == "seed"
+        return self.hparams == "tuned" and self.trials > 1 and self.replicate != "study"
 
 
 def tuning_text(of: Contender | Budget, source: str) -> str:

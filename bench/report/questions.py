@@ -477,7 +477,7 @@ def _of_units(
     A replicate is a whole pipeline: its own validation images choose for its own network.
     """
     leading = _leading(groups)
-    of_setting = [group for group in groups if group.contender.replicate == "seed"]
+    of_setting = [group for group in groups if group.contender.replicate != "study"]
     tuned = [group for group in groups if group.contender.replicate == "study"]
     yield from pairs(of_setting)
     numbers = sorted({number for group in tuned for number in group.tested})

@@ -1,0 +1,147 @@
+"""Replicates with tuning studies of their own: decisions, also in a simulated pipeline, choices and tables."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pandas as pd
+import pytest
+from bench.protocols.rows import OWN
+from bench.report.compare import Comparison, Question, Reason, ask, decided
+from bench.report.contender import Contender
+from bench.report.questions import CONFIDENCE, PAIR, SYSTEM
+from bench.report.seeds import ComparedColumn
+from bench.report.terminal import ONE_SETTING, print_answers
+from bench.store.specs import Pinned
+from rich.console import Console
+from scipy import stats
+
+from tests.report.shown import groups
+from tests.report.test_systems import BEFORE, PLAIN, _method
+
+STUDIES = {"replicate": "study", "trials": 10}
+A = Contender("reality_check", "strict", "d", "a", "", "corrected", "tuned", 10, Pinned(), "net", 64, "", "study")
+AUGRC = ComparedColumn("augrc", variant="recall_at_1")
+
+
+def _groups(*methods):
+    frames, roles = zip(*methods)
+    return groups(pd.concat(frames, ignore_index=True), pd.concat(roles, ignore_index=True))
+
+
+def _decided(differences, contender=A):
+    """Decisions on differences in favour of the first, a row of them for each comparison."""
+    rows = [
+        Comparison(
+            question="q",
+            contender=contender,
+            against=contender._replace(method="b"),
+            column=AUGRC,
+            values=dict(enumerate(-own)),
+            others=dict.fromkeys(range(len(own)), 0.0),
+        )
+        for own in np.atleast_2d(differences)
+    ]
+    return decided(rows, Question("q", lambda groups: (), id, regions=False))
+
+
+def test_replicates_have_to_agree_in_sign():
+    agreed, split = _decided(np.array([[0.05, 0.06, 0.04, 0.05, 0.05], [0.10, 0.11, 0.09, 0.10, -0.002]]))
+    assert (agreed.unit, agreed.outcome, agreed.why) == ("replicate", "better", "")
+    assert split.p < 0.05  # as the interval alone would say
+    assert split.p == pytest.approx(stats.ttest_1samp([0.10, 0.11, 0.09, 0.10, -0.002], 0).pvalue)
+    assert (split.outcome, split.reason, split.why) == ("undecided", Reason.SIGNS, "4 of 5 replicates agree")
+    assert not split.holds
+    (seeds,) = _decided(np.array([0.10, 0.11, 0.09, 0.10, -0.002]), A._replace(replicate="seed"))
+    assert (seeds.unit, seeds.outcome) == ("seed", "better")
+
+
+@pytest.mark.parametrize(
+    ("differences", "outcome"),
+    [
+        ([0.10, 0.11, -0.10, -0.12, 0.09], "depends on tuning"),  # each sign stands apart from 0
+        ([0.02, 0.11, -0.01, -0.12, 0.01], "undecided"),  # noise around 0
+        ([0.10, 0.11, -0.10, -0.12], "undecided"),  # too few to tell
+        ([0.10, 0.11, 0.10, 0.12, 0.09], "better"),
+    ],
+)
+def test_replicates_that_contradict_each_other_say_that_the_outcome_depends_on_tuning(differences, outcome):
+    (row,) = _decided(np.array(differences))
+    assert row.outcome == outcome
+
+
+@pytest.mark.parametrize("step", [True, False])
+def test_decisions_in_a_simulated_pipeline_of_known_truth(step):
+    """Ten trials tuned on a flat noisy value; the confidence depends on the tuned value, steeply or not."""
+    rng = np.random.default_rng(1)
+
+    def risks(runs, gain=0.0):
+        tuned = rng.random((runs, 5, 10))
+        validation = -0.05 * (tuned - 0.45) ** 2 + rng.normal(0, 0.015, tuned.shape)
+        best = np.take_along_axis(tuned, validation.argmax(-1)[..., None], -1)[..., 0]
+        effect = 0.1 * np.tanh(12 * (best - 0.5)) if step else 0.2 * (best - 0.5)
+        return 0.3 + effect - gain + rng.normal(0, 0.01, best.shape)
+
+    runs = 1500
+    for gain in (0.0, 0.05):
+        found = _decided(risks(runs) - risks(runs, gain))
+        covered = np.mean([row.low <= gain <= row.high for row in found])
+        wrong = np.mean([row.outcome in (("worse",) if gain else ("better", "worse")) for row in found])
+        assert covered > 0.93  # standard error 0.006
+        assert wrong < 0.05
+    # Five seeds of one tuned setting know nothing of the other settings.
+    at_one_setting = risks(runs)[:, :1] - risks(runs)[:, :1] + rng.normal(0, 0.01, (runs, 5))
+    half = stats.t.ppf(0.975, 4) * at_one_setting.std(1, ddof=1) / np.sqrt(5)
+    assert np.mean(np.abs(at_one_setting.mean(1)) <= half) < 0.4
+
+
+def _turned(name, skills, **columns):
+    """A method whose confidences have other skills at every replicate."""
+    parts = [_method(name, skill, seeds=len(skills), **STUDIES, **columns) for skill in skills]
+    frame = pd.concat([part[0][part[0]["seed"] == seed] for seed, part in enumerate(parts)], ignore_index=True)
+    return frame, parts[0][1]
+
+
+def test_every_replicate_chooses_its_free_confidence_by_its_own_validation_images():
+    norm, cosine = {"norm": 1.5, "max_cosine": -0.5}, {"norm": -0.5, "max_cosine": 1.5}
+    plain = _turned("cosface", [norm, cosine, norm, cosine, norm])
+    own = _method("spread", {OWN: 1.0, "norm": 0.2, "margin": 1.5}, **STUDIES)
+    every = _groups(plain, own)
+    rows = [row for row in ask(SYSTEM, every) if row.use == BEFORE and row.column.split == "test"]
+    augrc = next(row for row in rows if row.column.metric == "augrc")
+    assert (augrc.unit, augrc.n, augrc.rival, augrc.leads) == ("replicate", 5, "norm or max_cosine", True)
+    risk = plain[0][(plain[0]["metric"] == "augrc") & (plain[0]["split"] == "test")]
+    chosen = {0: "norm", 1: "max_cosine", 2: "norm", 3: "max_cosine", 4: "norm"}
+    for seed, name in chosen.items():
+        (value,) = risk[(risk["seed"] == seed) & (risk["confidence"] == name)]["value"]
+        assert augrc.others[seed] == value
+    gain = next(row for row in ask(CONFIDENCE, every) if row.contender.method == "spread" and row.use == BEFORE)
+    assert gain.about["own_mean"] == pytest.approx(np.mean(list(gain.values.values())))
+
+
+def test_designs_are_never_averaged_or_compared():
+    once = _method("cosface", {"norm": 0.5, "margin": 1.5}, replicate="seed", trials=10)
+    each = _method("cosface", {"norm": 0.5, "margin": 1.5}, dataset="d", **STUDIES)
+    each = (each[0].assign(unit=each[0]["unit"] + "s"), each[1].assign(unit=each[1]["unit"] + "s"))
+    own = _method("spread", {OWN: 1.0, "norm": 0.2}, replicate="seed", trials=10)
+    found = _groups(once, each, own)
+    assert sorted(group.contender.tuning for group in found) == [
+        "tuned once, 10 trials", "tuned once, 10 trials", "tuned, 10 trials each",
+    ]  # fmt: skip
+    pairs = {(row.contender.replicate, row.against.replicate) for row in ask(PAIR, found)}
+    assert pairs == {("seed", "seed")}
+    assert all(row.against is None or row.against.replicate == "seed" for row in ask(SYSTEM, found))
+
+
+def test_the_terminal_prints_few_replicates_one_by_one_and_says_what_one_setting_is():
+    out = io.StringIO()
+    own = _method("spread", {OWN: 1.2, "norm": 0.1, "margin": 1.5}, risk=0.2, **STUDIES)
+    plain = _method("cosface", {"norm": 0.5, "margin": 1.5}, **STUDIES)
+    print_answers(ask(SYSTEM, _groups(plain, own)), Console(file=out, width=300))
+    assert "better: spread* +" in out.getvalue()
+    assert len(out.getvalue().split("(replicates ")[1].split(")")[0].split()) == 5
+    assert ONE_SETTING not in out.getvalue()
+    once = _method("spread", {OWN: 1.2, "norm": 0.1, "margin": 1.5}, risk=0.2)
+    print_answers(ask(SYSTEM, _groups(PLAIN, once)), Console(file=out, width=300))
+    assert ONE_SETTING in out.getvalue()
