@@ -16,6 +16,12 @@ from ..store.records import Columns
 from ..store.specs import Pinned, split_pinned
 from .table import Column, grouped, label
 
+ONE_SETTING = (
+    "These are statements about one tuned setting of each method, not about the method: another tuning may turn them"
+    " round. Without --studies 1 every replicate is tuned anew."
+)
+"""Remark on results of one study."""
+
 EPOCHS = "optim.epochs"
 """Fixed setting that is part of a budget."""
 

@@ -72,8 +72,13 @@ def costs(store: Store, tests: Iterable[TestRecord]) -> list[CostRow]:
 def _row(trained: Trained, contender: Contender, tests: list[TestRecord], studies: Studies) -> CostRow:
     own, base, tuned = _trainings(trained, tests, studies)
     every = {**tuned, **base, **own}
-    joint = contender.ensemble == "seeds"  # its members are among the trainings that its tests count
-    tuning = max(test.role.trainings - len(test.spec.train) * joint for test in tests)
+    joint = contender.ensemble == "seeds"  # members that are no trials are among the trainings that its tests count
+    taken = [test.role.trainings for test in tests]
+    members = joint and not all(each and each.spec.is_trial for each in own.values())
+    tuning = sum(taken) if contender.replicate == "study" else max(taken)
+    tuning -= len(own) * members + sum(
+        each is not None and each.spec.is_trial for each in (*own.values(), *base.values())
+    )
     # Records of trials may be missing altogether, those of failed ones above all.
     lost = max(tuning - len(tuned), 0)
     gaps = [f"{lost} of {tuning} tuning trainings without a record"] * (lost > 0)
@@ -115,7 +120,7 @@ def _trainings(
                 found.append(bases[base.unit])
             for each in (each for each in found if each is not None and test.spec.trials):
                 tuned |= _tuned_by(trained, each.spec, test.spec.trials, studies)
-    return own, bases, tuned
+    return own, bases, {unit: record for unit, record in tuned.items() if unit not in own and unit not in bases}
 
 
 def _tuned_by(trained: Trained, spec: TrainSpec, trials: int, studies: Studies) -> Trainings:
@@ -125,7 +130,8 @@ def _tuned_by(trained: Trained, spec: TrainSpec, trials: int, studies: Studies) 
         # A study may have gone on for another command, and one without ranges has one trial.
         counted = [trial for trial in every if trial.number < trials]
         chosen = choose(study.spec.tune_for, counted)
-        free = {name: getattr(spec, name) for name in _FREE}
+        # A network that its study has chosen is of that study and no other.
+        free = {name: getattr(spec, name) for name in _FREE if name != "replicate" or not spec.is_trial}
         if chosen is None or study.spec.template.replaced(**free) != spec or not _has(spec, chosen):
             continue
         units = [unit for trial in counted for unit in trial.units]

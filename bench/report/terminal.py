@@ -13,7 +13,7 @@ from ..errors import printable
 from ..protocols.rows import RERANKED
 from .compare import OUTCOMES, Comparison
 from .comparison import ALONE, COLUMNS, ComparisonRow, Part, Rows, metric_column, parts
-from .contender import COMMON, PINNED, TUNING, distinct_labels
+from .contender import COMMON, ONE_SETTING, PINNED, TUNING, distinct_labels
 from .questions import IMAGES, SYSTEM, USES
 from .render import fits, print_table
 from .seeds import ComparedColumn, compared
@@ -24,11 +24,6 @@ from .views import split_document, systems_of
 
 if TYPE_CHECKING:
     from .write import Judged
-
-ONE_SETTING = (
-    "These are statements about one tuned setting of each method, not about the method: another tuning may turn them"
-    " round. Without --studies 1 every replicate is tuned anew."
-)
 
 FEW = 5
 """Replicates whose values are printed one by one, beside their mean."""

@@ -177,7 +177,7 @@ def test_the_table_of_confidences_names_each_and_has_the_values_of_the_compariso
 
 def test_the_table_of_results_is_of_the_leading_budget_and_names_the_others(tmp_path, judged):
     (part,) = parts_of(judged)
-    table = results_table(part, [])
+    table = results_table(part, [], [])
     rows = judged.comparison["d"]
     assert [line.cells[0].text for line in table.rows] == [each.label for each in rows]
     place = [column.title for column in table.columns].index("MAP@R")
@@ -186,7 +186,9 @@ def test_the_table_of_results_is_of_the_leading_budget_and_names_the_others(tmp_
     two = [*MADE[:-1], replace(HEADS[0], map_at_r=(0.4, 0.41, 0.42), **TUNED), replace(POINT, **TUNED)]
     (part,) = parts_of(_judged(tmp_path, *two))
     assert (part.budget, len(part.labels)) == ("tuned, 50 trials, net/8", 2)
-    assert "Only at other settings, in comparison.md: close (point), unsure (point)." in results_table(part, []).notes
+    assert (
+        "Only at other settings, in comparison.md: close (point), unsure (point)." in results_table(part, [], []).notes
+    )
 
 
 def test_a_run_of_two_methods_begins_with_its_verdict_its_table_and_its_curves(tmp_path):
@@ -248,7 +250,7 @@ def test_a_metric_of_half_of_the_records_is_shown_with_the_others_named(tmp_path
     half = [each.model_copy(update={"rows": (*each.rows, measured)}) for each in HEADS[0].records()]
     others = [record for each in MADE[1:-1] for record in each.records()]
     (part,) = parts_of(Judged(Store(tmp_path), Results.of((*half, *others))))
-    table = results_table(part, [])
+    table = results_table(part, [], [])
     assert "80.00 ± 0.00" in [cell.text for cell in table.rows[0].cells]
     assert any(each.startswith("No R@1: close (point), point, unsure (point) (not measured)") for each in table.notes)
 

@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 from bench.protocols.rows import OWN
 from bench.report.compare import Comparison, Question, Reason, ask, decided
-from bench.report.contender import Contender
+from bench.report.contender import ONE_SETTING, Contender
 from bench.report.questions import CONFIDENCE, PAIR, SYSTEM
 from bench.report.seeds import ComparedColumn
-from bench.report.terminal import ONE_SETTING, print_answers
+from bench.report.terminal import print_answers
 from bench.store.specs import Pinned
 from rich.console import Console
 from scipy import stats

@@ -62,7 +62,7 @@ def test_a_column_that_is_added_to_the_comparison_is_in_its_files_and_on_the_pag
     for text in (markdown(document), latex(document)):
         assert "spread over seeds" in text
         assert "0.010" in text
-    table = results_table(parts_of(judged)[0], [])
+    table = results_table(parts_of(judged)[0], [], [])
     place = [column.title for column in table.columns].index("spread over seeds")
     assert table.rows[0].cells[place].text == "0.010"
 

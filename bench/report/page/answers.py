@@ -15,7 +15,7 @@ from ...protocols.rows import OWN
 from ...registry import Registry
 from ..compare import Comparison, Use, ask
 from ..comparison import ComparisonRow
-from ..contender import Contender, budget_texts, by_budget, distinct_labels
+from ..contender import ONE_SETTING, Contender, budget_texts, by_budget, distinct_labels
 from ..questions import CONFIDENCE, CONSTANT, IMAGES, MEASURES, PLAIN, RETRIEVAL, SYSTEM, USES
 from ..seeds import ComparedColumn, SeedGroup, SeedStatistics, defined_values
 from ..splits import MEAN
@@ -27,6 +27,7 @@ FAMILIES = {"photographs": "Photographs", "characters": "Characters", "": "Other
 """Kinds of data sets with their headings, those whose results weigh most first."""
 
 SIGNS = {"better": "▷", "worse": "◁", "undecided": "○", "equivalent": "=", "no verdict": "✕"}
+SIGNS["depends on tuning"] = "◇"
 HOLDS = {"better": "▶", "worse": "◀"}
 """Signs of outcomes; those that hold after the adjustment are filled."""
 
@@ -186,24 +187,25 @@ def parts_of(judged: Judged) -> list[Part]:
     names = sorted(declared, key=lambda name: list(FAMILIES).index(declared[name][0]))
     found: list[Part] = []
     for name, slug in zip(names, slugs(names)):
-        unit = "split" if name in judged.over_splits or name not in judged.by_dataset else "seed"
-        own = [row for row in every.get(name, ()) if row.unit == unit and row.leads]
+        of_splits = name in judged.over_splits or name not in judged.by_dataset
+        own = [row for row in every.get(name, ()) if (row.unit == "split") == of_splits and row.leads]
         asked = grouped(own, lambda row: row.question)
         groups = {group.contender: group for group in judged.by_dataset.get(name, ())}
         rows = {row.contender: row for row in next(iter(judged.budgets.get(name, {}).values()), ())}
-        if unit == "seed":
+        if not of_splits:
             asked[PLAIN.name] = ask(PLAIN, [groups[each] for each in rows])
             asked[MEAN] = [_over_seeds(groups[each], column) for each in rows for column in RETRIEVAL]
         means = grouped(asked.get(MEAN, ()), lambda row: row.contender)
-        contenders = rows if unit == "seed" else dict.fromkeys(row.contender for row in own)
+        contenders = dict.fromkeys(row.contender for row in own) if of_splits else rows
+        of_studies = any(contender.replicate == "study" for contender in contenders)
         found.append(
             Part(
                 name,
                 *declared[name],
                 slug,
-                unit,
+                "split" if of_splits else "replicate" if of_studies else "seed",
                 groups,
-                rows if unit == "seed" else {},
+                {} if of_splits else rows,
                 {each: means.get(each, []) for each in contenders},
                 [row for row in asked.get(PLAIN.name, ()) if row.column == RETRIEVAL[0]],
                 [row for row in asked.get(SYSTEM.name, ()) if row.column.metric == next(iter(MEASURES)).metric],
@@ -273,6 +275,15 @@ def answers(parts: Sequence[Part]) -> Iterator[tuple[str, Markup]]:
         count = f"{len(undecided)} of {len(own)} comparisons {USES[use]}" if len(own) > len(IMAGES) else USES[use]
         said += [f"{count}: a loss, or a gain of up to {percent(max(undecided), 1)} points"] if undecided else []
     yield "Not decided", Markup("{}").format("; ".join(said) or "nothing")
+    turned = [
+        (part.names[row.contender], f"{USES[row.use]}, {IMAGES[row.column.split]}")
+        for part, row in rows
+        if row.outcome == "depends on tuning"
+    ]
+    if turned:
+        yield "Depends on tuning", _listed(turned, always=True)
+    if any(each.is_one_setting for part in parts for each in part.means):
+        yield "At one setting", Markup("{}").format(ONE_SETTING)
     lost = ((part, row) for part, row in rows if row.outcome == "no verdict")
     reasons = named_by_reason(sorted({(f"{part.names[row.contender]} on {part.name}", row.why) for part, row in lost}))
     if reasons:

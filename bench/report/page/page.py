@@ -68,7 +68,11 @@ def page_html(judged: Judged, damaged: Iterable[Damage], pictures: Sequence[Path
         table=to_html,
         warnings=[*_warnings(parts)],
         losses=[*sources.losses(tested)],
-        legend=Markup(svg.legend(("better", "better adjusted", "worse", "worse adjusted", "undecided", "no verdict"))),
+        legend=Markup(
+            svg.legend(
+                ("better", "better adjusted", "worse", "worse adjusted", "undecided", "depends on tuning", "no verdict")
+            )
+        ),
         curves=_curves,
         data=cells_table("Data and settings", headings(*_DATA, labels=len(_DATA)), rows, anchor="data"),
         settings=[sources.settings_table(part, tested) for part in parts],

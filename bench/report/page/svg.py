@@ -22,6 +22,7 @@ MARKS = {
     "worse": "M4-5-5 0 4 5Z",
     "equivalent": "M-4-4H4V4H-4Z",
     "undecided": "M-4 0A4 4 0 1 0 4 0A4 4 0 1 0-4 0Z",
+    "depends on tuning": "M0-5 5 0 0 5-5 0Z",
     "no verdict": "M-4-4 4 4M-4 4 4-4",
 }
 """Marker of each outcome: a path around (0, 0)."""

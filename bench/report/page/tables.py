@@ -13,18 +13,19 @@ from ..contender import Contender
 from ..cost import CostRow
 from ..questions import RETRIEVAL
 from ..seeds import ComparedColumn, SeedStatistics
+from ..studies import StudyRow, study_lines
 from ..table import GAP, Cell, Column, Table, cells_table, headings, interval, label, named_by_reason, table_of
 from .answers import HOLDS, PLACES, Part, mostly, place_of, plainly, title, won
 
 
-def results_table(part: Part, spent: Iterable[CostRow]) -> Table:
+def results_table(part: Part, spent: Iterable[CostRow], studies: Iterable[StudyRow]) -> Table:
     """Results of the methods of a data set, best MAP@R first: over its class splits, or with all columns over seeds."""
     rows = part.rows
     columns: list[Column[Contender]] = [
         Column("against the plain one: MAP@R, points", partial(_against_plain, part), number=False)
     ]
     speed = {row.contender: Cell(f"{row.ms_per_image:.3g}", row.ms_per_image) for row in spent if row.ms_per_image}
-    if part.unit == "seed":
+    if part.rows:
         every = [column for column in comparison.columns() if column.title and "page" in column.places]
         columns = [label("method", lambda each: rows[each].marked), *columns, *(_of(column, rows) for column in every)]
         columns += [label("default confidence, of Crop rho", lambda each: plainly(rows[each].confidence))]
@@ -41,7 +42,8 @@ def results_table(part: Part, spent: Iterable[CostRow]) -> Table:
     texts = {"Unequal budget": named_by_reason((row.label, row.unequal) for row in rows.values())}
     texts["Only at other settings, in comparison.md"] = ", ".join(others)
     said += [f"{topic}: {text}." for topic, text in texts.items() if text]
-    return replace(table, notes=(*said, *_gaps(table)))
+    tuned = study_lines(row for row in studies if row.study.cell.dataset == part.name)
+    return replace(table, notes=(*said, *_gaps(table), *tuned))
 
 
 def _of(column: Column[ComparisonRow], rows: Mapping[Contender, ComparisonRow]) -> Column[Contender]:
