@@ -116,7 +116,7 @@ def _tested(spec, cell, store, finished=1.0):
         protocol=cell.protocol, preset=spec.preset, dataset=cell.dataset, method=cell.method,
         base=train.base.method if train.base else "", fidelity=train.form, hparams=spec.hparams,
         trials=spec.trials, pinned=spec.pinned, backbone=train.backbone, dim=train.dim, ensemble=spec.ensemble,
-        seed=int(train.replicate),
+        seed=train.number, replicate=spec.replicate,
     )  # fmt: skip
     role = Role(primary_scorer="cosine", default_confidence="norm", probabilistic=False, trainings=0,
                 train=spec.train[0], base_train="")  # fmt: skip

@@ -88,7 +88,7 @@ def test_texts_tell_budgets_apart():
     budgets = [Budget.of(DEFAULT._replace(pinned=more)), Budget.of(TUNED._replace(pinned=EPOCHS, dim=8))]
     assert list(budget_texts(budgets).values()) == [
         "default settings, convnet/64, optim.lr=0.1",
-        "tuned, 50 trials, convnet/8",
+        "tuned once, 50 trials, convnet/8",
     ]
     released = Budget.of(DEFAULT._replace(fidelity="released", pinned=EPOCHS))
     assert budget_texts([released]) == {released: "default settings, released"}

@@ -63,7 +63,7 @@ def test_the_best_is_that_of_the_same_budget():
         ("tuned", "b", "tuned", "a"),
     ]
     text = markdown(decision_document(found))
-    assert text.index("tuned, 50 trials)") < text.index("default settings)")
+    assert text.index("tuned once, 50 trials)") < text.index("default settings)")
 
 
 def test_one_common_seed_and_left_out_seeds_are_said():
@@ -120,7 +120,7 @@ def test_a_row_with_an_unequal_budget_is_marked_and_its_difference_named():
     table = comparison_frame(rows).set_index("method")["unequal_budget"]
     assert table["a"] == ""
     assert table["short"] == "2 seeds, not 4 seeds"
-    assert table["b"].startswith("tuned, 1 trials")
+    assert table["b"].startswith("tuned once, 1 trial")
     for text in (to_markdown(rows), to_latex(rows)):
         assert "Unequal budget: " in text
         assert "short (2 seeds, not 4 seeds)" in text

@@ -185,7 +185,7 @@ def test_the_table_of_results_is_of_the_leading_budget_and_names_the_others(tmp_
     assert "No rank: alone (one seed)." in table.notes
     two = [*MADE[:-1], replace(HEADS[0], map_at_r=(0.4, 0.41, 0.42), **TUNED), replace(POINT, **TUNED)]
     (part,) = parts_of(_judged(tmp_path, *two))
-    assert (part.budget, len(part.labels)) == ("tuned, 50 trials, net/8", 2)
+    assert (part.budget, len(part.labels)) == ("tuned once, 50 trials, net/8", 2)
     assert (
         "Only at other settings, in comparison.md: close (point), unsure (point)." in results_table(part, [], []).notes
     )

@@ -118,7 +118,7 @@ def test_rows_are_ranked_and_marked_among_those_of_their_budget():
     frame, roles = _at_two_budgets()
     (rows,) = comparison(frame, roles).values()
     tuned, default = rows[:2], rows[2:]
-    assert [row.budget for row in rows] == 2 * ["tuned, 50 trials"] + 3 * ["default settings"]
+    assert [row.budget for row in rows] == 2 * ["tuned once, 50 trials"] + 3 * ["default settings"]
     assert {row.rank.text for row in tuned} == {"1-2"}
     assert [row.rank.text for row in default] == ["1-2", "1-2", "3"]
     for budget in (tuned, default):
@@ -144,7 +144,7 @@ def test_each_budget_has_a_table_and_rows_without_rivals_have_one_together():
     more = [lone.assign(dim=dim, unit=f"{dim} " + lone["unit"]) for dim in (7, 9)]
     roles = pd.concat([roles, *(roles.assign(unit=f"{dim} " + roles["unit"]) for dim in (7, 9))])
     rows = comparison(pd.concat([frame, *more], ignore_index=True), roles)
-    titles = ["d, tuned, 50 trials, convnet/8", "d, default settings, convnet/8", "d, budgets of one method each"]
+    titles = ["d, tuned once, 50 trials, convnet/8", "d, default settings, convnet/8", "d, budgets of one method each"]
     text = to_markdown(rows, {"d": ["lost"]})
     assert re.findall("^## (.*)$", text, re.M) == titles
     assert text.count("No finished test: lost.") == 1
