@@ -46,7 +46,8 @@ def print_dry_run(plans: tuple[Plan, ...], site: Site, results: Path, launch: La
             print_plan(plan)
     if splits := {plan.class_seed for plan in plans if plan.beside_own}:
         numbers = "class split 1" if len(splits) == 1 else f"class splits 1 to {max(splits)}"
-        print(f"all of them, at these settings, on {numbers}, too")
+        anew = any(plan.replicate == "study" for plan in plans)
+        print(f"all of them, {'tuned anew' if anew else 'at these settings'}, on {numbers}, too")
     ranges = plans[0].testing.tests.corruptions.items()
     named = (f"{kind} (severity {a:g}{f' to {b:g}' if b != a else ''})" for kind, (a, b) in ranges)
     queries = plans[0].pinned.settings.get(TEST_QUERIES)

@@ -117,15 +117,13 @@ class Scheduler:
             self.display.log(f"damaged: {short[0]}: {damage.reason}; moved to {short[1]}, made again if needed")
 
     def _study(self, plan: Plan, seed: int) -> Awaitable[Best]:
-        return self._once(("study", plan.study_key, plan.trial_of(seed)), partial(self._tune, plan, seed))
+        return self._once(("study", plan.study_of(seed)), partial(self._tune, plan, seed))
 
     async def _tune(self, plan: Plan, seed: int) -> Best:
         """Best trial of a study: batches of trials, each proposed before any of its results is reported."""
         if plan.trials == 0:
             return Best({})
-        study, bases = await self._once(
-            ("begun", plan.study_key, plan.trial_of(seed)), partial(self._begin, plan, seed)
-        )
+        study, bases = await self._once(("begun", plan.study_of(seed)), partial(self._begin, plan, seed))
         trials = [*await self._first(plan, seed)]
         noise = await self._noise(plan)
         best = None
@@ -147,9 +145,7 @@ class Scheduler:
         below = plan.base
         bases = None
         if below is not None:
-            bases = await self._once(
-                ("base", below.key, below.trial_of(seed)), partial(self._tuning_bases, below, seed)
-            )
+            bases = await self._once(("base", below.study_of(seed)), partial(self._tuning_bases, below, seed))
         spec = plan.study_spec(seed, bases)
         if plan.cell in self.rerun:
             self.store.remove(plan.cell, "study", spec.id)
@@ -160,13 +156,11 @@ class Scheduler:
         """The first batch of trials of a study; the first of all is of the default setting."""
 
         async def work() -> list[TrialRecord]:
-            study, bases = await self._once(
-                ("begun", plan.study_key, plan.trial_of(seed)), partial(self._begin, plan, seed)
-            )
+            study, bases = await self._once(("begun", plan.study_of(seed)), partial(self._begin, plan, seed))
             numbers = range(min(plan.trial_batch, plan.trials))
             return await self._batch(plan, seed, study, numbers, [], bases)
 
-        return self._once(("first trials", plan.study_key, plan.trial_of(seed)), work)
+        return self._once(("first trials", plan.study_of(seed)), work)
 
     async def _noise(self, plan: Plan) -> float | None:
         """SD of the first objective over the studies of a plan, at its default setting, if that is asked for."""

@@ -160,9 +160,13 @@ class Plan:
 
     @property
     def study_key(self) -> PlanKey:
-        """Tuple that identifies the plan's tuning, which plans of one study share on all class splits."""
-        split = self.class_seed if self.replicate == "study" else 0
-        return (self.template.id, self.pinned.on_split(split).text, *(self.base.study_key if self.base else ()))
+        """Tuple that identifies how the plan is tuned, which plans that only differ in the class split share."""
+        return (self.template.id, self.pinned.on_split(0).text, *(self.base.study_key if self.base else ()))
+
+    def study_of(self, number: int) -> PlanKey:
+        """Tuple that identifies the study of a replicate, the one of all seeds and class splits or its own."""
+        own = (f"split {self.class_seed}",) if self.replicate == "study" else ()
+        return (*self.study_key, self.trial_of(number), *own)
 
     @property
     def seeds(self) -> int:

@@ -137,7 +137,7 @@ def _gained(name: str, row: Comparison) -> str:
 def print_paired(differences: pd.DataFrame, console: Console) -> None:
     """Print paired differences between methods, other minus first, with intervals and verdicts, by data set."""
     columns = [each for each in compared() if each.brief and (console.width >= NARROW or not each.wide)]
-    for (protocol, preset, dataset, ensemble), rows in differences.groupby(list(COMMON), sort=False):
+    for (protocol, preset, dataset, ensemble, _), rows in differences.groupby(list(COMMON), sort=False):
         place = ", ".join(str(name) for name in (protocol, preset, ensemble) if name)
         title = f"{printable(f'{dataset} ({place})')}: other - first, mean over paired seeds [95 % t-interval]"
         lines = [

@@ -39,7 +39,7 @@ SMALL = (
     "--trials",
     "5",
 )
-TINY = ("--dataset", "ndigit_smoke", "--set", "optim.epochs=2", "--seeds", "2", "--trials", "3")
+TINY = ("--dataset", "ndigit_smoke", "--set", "optim.epochs=2", "--seeds", "2", "--trials", "3", "--studies", "1")
 
 
 def write_photographs(root, classes, each):

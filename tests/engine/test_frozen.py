@@ -85,7 +85,7 @@ def test_features_are_those_of_the_backbone_and_a_damaged_file_is_made_again(sit
 
 def test_the_network_as_it_is_is_added_to_heads_first_at_their_budget(site):
     def built(*methods, frozen=True, **changes):
-        asked = {"hparams": "tuned", "trials": 3, "seeds": 2, **changes}
+        asked = {"hparams": "tuned", "trials": 6, "seeds": 2, **changes}
         request = Experiment(methods=methods, datasets=("ndigit_smoke",), frozen=frozen, **asked)
         return build_plans(request, site)
 

@@ -22,7 +22,7 @@ from .conftest import loaded_tool
 ALL = "cosface,pfe,dul_cls"
 KEYS = [
     "protocol", "preset", "dataset", "method", "base", "fidelity", "hparams", "trials", "pinned", "backbone", "dim",
-    "ensemble", "seed", "split", "scorer", "confidence", "variant", "metric", "fraction",
+    "ensemble", "seed", "replicate", "split", "scorer", "confidence", "variant", "metric", "fraction",
 ]  # fmt: skip
 
 

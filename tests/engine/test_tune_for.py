@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 from bench.datasets.corruptions._base import draw_quality
-from bench.engine.corrupted_images import crop_auroc
+from bench.engine.corrupted_images import crop_auroc, sample
 from bench.engine.networks import load_model
 from bench.engine.running import Running
 from bench.engine.training import run_training
-from bench.engine.tuning import Told, choose, propose
-from bench.errors import UnitFailed, UserError
+from bench.engine.tuning import Told, Trained, choose, measured, propose
+from bench.errors import UserError
 from bench.planning.experiment import Experiment
 from bench.planning.plan import build_plans
 from bench.protocols.recipes._base import Range
@@ -31,7 +31,7 @@ SPACE = {"a": Range(0.0, 1.0), "b": Range(1e-3, 1e-1, log=True), "n": Range(1, 9
 
 def _plans(tmp_path, *methods, tune_for="retrieval", **options):
     site = Site(results=str(tmp_path / "results"), weights="none")
-    options["tuning"] = {"tune_for": tune_for}
+    options["tuning"] = {"tune_for": tune_for, "studies": 1}
     request = Experiment(methods=methods, datasets=("ndigit_smoke",), **options)
     return {plan.cell.method: plan for plan in build_plans(request, site).plans}
 
@@ -131,16 +131,16 @@ def test_trials_are_told_apart_by_what_is_tuned_for_and_seeds_are_not(tmp_path):
         point = each["pfe"].defaults()
         seeds.add(each["pfe"].train_specs(point, 0, bases)[0].id)
         trials.add(each["pfe"].train_specs(point, TUNING, bases)[0].id)
-        studies.add(each["pfe"].study_spec(bases).id)
+        studies.add(each["pfe"].study_spec(0, bases).id)
         pinned.add(each["pfe"].pinned.text)
         # The base only serves: it is tuned for retrieval.
         assert each["cosface"].tune_for == "retrieval"
         assert each["cosface"].pinned.text == ""
-        assert each["pfe"].sampler_axes == plans["retrieval"]["pfe"].sampler_axes
+        assert each["pfe"].sampler_axes(0) == plans["retrieval"]["pfe"].sampler_axes(0)
         assert each["pfe"].tuning_trainings == plans["retrieval"]["pfe"].tuning_trainings
     assert (len(seeds), len(trials), len(studies)) == (1, 2, 3)
     assert pinned == {"", "tune_for=confidence", "tune_for=both"}
-    assert len({each["cosface"].study_spec(None).id for each in plans.values()}) == 1
+    assert len({each["cosface"].study_spec(0, None).id for each in plans.values()}) == 1
     assert _plans(tmp_path, "pfe,cosface", tune_for="both")["cosface"].tune_for == "both"
 
 
@@ -212,13 +212,37 @@ def test_a_training_that_is_not_asked_measures_nothing_and_is_the_same(trained, 
     assert TrainRecord.from_json(json.dumps(held)) == plain
 
 
-def test_answers_that_are_all_right_have_a_named_reason(trained):
+def test_answers_that_are_all_right_fail_a_trial_that_is_chosen_by_them(trained):
     spec, _, site = trained
     model, _ = load_model(spec.cell, spec.id, site)
     images = site.dataset(spec.dataset, spec.view).train_val(spec.fold, spec.folds).val
     alone = images.select((images.labels == images.labels[0]).nonzero().squeeze(1))
-    with pytest.raises(UnitFailed, match=f"crops: all {len(alone)} answers are right"):
-        crop_auroc(model, alone, "ndigit_smoke", (0.0, 0.5), "cosine", "cpu", Running())
+    assert math.isnan(crop_auroc(model, alone, "ndigit_smoke", (0.0, 0.5), "cosine", "cpu", Running()))
+    untold = [Trained(0.8, 0.7, None, 3)]
+    for tune_for in ("confidence", "both"):
+        found = measured(tune_for, untold)
+        assert "state" not in found
+        assert "are right, or all wrong" in found["reason"]
+    assert measured("retrieval", untold)["value"] == 0.8
+
+
+def test_a_sample_of_validation_images_has_whole_classes(trained, monkeypatch):
+    spec, _, site = trained
+    every = site.dataset(spec.dataset, spec.view).train_val(spec.fold, spec.folds).val
+    assert sample(every) is every
+    monkeypatch.setattr("bench.engine.corrupted_images.SAMPLE", 20)
+    some = sample(every)
+    counts = every.labels.bincount()
+    assert some.labels.bincount().tolist() == counts[: some.num_classes].tolist()
+    assert len(some) <= 20 < len(some) + counts[some.num_classes]
+    monkeypatch.setattr("bench.engine.corrupted_images.SAMPLE", 1)
+    assert sample(every).num_classes == 2
+
+
+def test_both_aims_give_up_two_sds_over_seeds_if_these_are_known():
+    records = [_trial(0, 0.90, 0.5), _trial(1, 0.87, 0.7), _trial(2, 0.85, 0.9)]
+    chosen = [choose("both", records, noise).number for noise in (None, 0.01, 0.016, 0.03)]
+    assert chosen == [0, 0, 1, 2]
 
 
 # Studies

@@ -41,19 +41,22 @@ def test_an_ensemble_is_one_test_of_the_models_of_all_seeds(tmp_path):
 
 
 def test_a_tuned_ensemble_counts_the_tuning_once_and_its_members(tmp_path):
-    plans, _ = _plans(tmp_path, "deep_ensemble", trials=7, seeds=5)
+    plans, _ = _plans(tmp_path, "deep_ensemble", trials=7, seeds=5, tuning={"studies": 1})
     base, plan = plans["norm_softmax"], plans["deep_ensemble"]
     assert (plan.trials, plan.tuning_trainings, base.tuning_trainings) == (0, 12, 7)
     trained = [base.train_specs({}, seed, None) for seed in range(5)]
     (spec,) = plan.test_specs(*trained)
     assert spec.trials == base.test_specs(trained[0])[0].trials == 7  # its members are tuned models
+    plans, _ = _plans(tmp_path, "deep_ensemble", trials=15, seeds=5)
+    base, plan = plans["norm_softmax"], plans["deep_ensemble"]
+    assert (plan.trainings, plan.tuning_trainings, base.tuning_trainings) == (0, 15, 3)  # its members are trials
 
 
 OF_TRAININGS = {"set": ("optim.epochs=3",), "tuning": {"tune_for": "both", "select_by": "cosine"}}
 
 
 def test_an_ensemble_is_labelled_by_what_its_members_were_trained_with(tmp_path):
-    request = {"datasets": ("ndigit_smoke",), "base": "norm_softmax", "seeds": 2, "trials": 2} | OF_TRAININGS
+    request = {"datasets": ("ndigit_smoke",), "base": "norm_softmax", "seeds": 2, "trials": 4} | OF_TRAININGS
     for methods, label in (
         (("pfe", "deep_ensemble"), ""),  # the base only serves: none of the options is for it
         (("norm_softmax", "deep_ensemble"), "optim.epochs=3; select_by=cosine; tune_for=both"),
@@ -66,7 +69,7 @@ def test_an_ensemble_is_labelled_by_what_its_members_were_trained_with(tmp_path)
 @pytest.mark.parametrize("option", OF_TRAININGS)
 def test_options_that_reach_no_member_of_an_ensemble_are_refused(tmp_path, option):
     with pytest.raises(UserError, match=r"an ensemble trains nothing; .*--method norm_softmax,deep_ensemble$"):
-        _plans(tmp_path, "deep_ensemble", trials=2, **{option: OF_TRAININGS[option]})
+        _plans(tmp_path, "deep_ensemble", trials=10, **{option: OF_TRAININGS[option]})
 
 
 def test_the_members_of_an_ensemble_are_the_models_of_the_first_fold(tmp_path):

@@ -40,12 +40,12 @@ def test_splits_come_beside_the_own_one_which_stays_as_it_is(tmp_path):
 
 
 def test_a_setting_is_tuned_once_on_the_own_split(tmp_path):
-    asked = {"hparams": "tuned", "trials": 4}
+    asked = {"hparams": "tuned", "trials": 4, "tuning": {"studies": 1}}
     plans = _plans(tmp_path, "data.class_splits=2", **asked)
     for place in (0, 1):
         of_method = plans[place::2]
         assert len({plan.study_key for plan in of_method}) == 1
-        assert len({plan.study_spec(None).id for plan in of_method}) == 1
+        assert len({plan.study_spec(0, None).id for plan in of_method}) == 1
         assert len(set.union(*(_ids(plan, TUNING) for plan in of_method))) == 1
         assert [plan.trainings for plan in of_method] == [4 + 2, 2, 2]
     (alone,) = _plans(tmp_path, "data.class_seed=2", methods=("cosface",), **asked)
@@ -57,7 +57,8 @@ def test_a_dry_run_times_a_training_once_for_all_splits(tmp_path, monkeypatch, c
     timed = []
     seconds = Estimate(1, 0, training=100, features=0, measuring=0, test=10, decode=0, cache_bytes=0)
     monkeypatch.setattr(dry_run, "estimate", lambda plan, site: timed.append(plan.cell.method) or seconds)
-    plans = _plans(tmp_path, "data.class_splits=3", hparams="tuned", trials=4, methods=("cosface",))
+    asked = {"hparams": "tuned", "trials": 4, "tuning": {"studies": 1}, "methods": ("cosface",)}
+    plans = _plans(tmp_path, "data.class_splits=3", **asked)
     dry_run.print_dry_run(plans, Site(results=str(tmp_path)), tmp_path, Launch(workers=1))
     said = capsys.readouterr().out
     assert timed == ["cosface"]
@@ -72,7 +73,8 @@ def test_a_dry_run_times_a_training_once_for_all_splits(tmp_path, monkeypatch, c
         ({"hparams": "default", "seeds": 1}, 2, 100 + 10),  # one training is not divided
         ({"hparams": "default", "seeds": 4}, 2, 4 * (100 + 10) / 2),
         # Two batches of trials, then the seeds.
-        ({"hparams": "tuned", "trials": 8, "seeds": 1}, 64, 3 * 100 + 10),
+        ({"hparams": "tuned", "trials": 8, "seeds": 1}, 64, 2 * 100 + 10),
+        ({"hparams": "tuned", "trials": 8, "seeds": 1, "tuning": {"studies": 1}}, 64, 3 * 100 + 10),
     ],
 )
 def test_a_dry_run_divides_no_training_among_workers(tmp_path, monkeypatch, capsys, asked, workers, seconds):

@@ -18,6 +18,7 @@ from bench.store.specs import TUNING
 
 from tests.engine.test_sharing import Fake, _drive
 
+ONCE = {"tuning": {"studies": 1}}
 COST = Cost(cpu_seconds=2.0, peak_memory_mib=100, peak_gpu_memory_mib=None, ms_per_image=None, resumed=False)
 
 
@@ -50,11 +51,13 @@ def _train_records(store, method):
         yield store.trained(cell, path.name.removeprefix("train-"))
 
 
-def test_the_cost_of_a_head_includes_its_base_and_the_tuning_of_both(tmp_path, monkeypatch):
-    store = _store(tmp_path, monkeypatch)
+@pytest.mark.parametrize("each", [True, False])
+def test_the_cost_of_a_head_includes_its_base_and_the_tuning_of_both(tmp_path, monkeypatch, each):
+    """With a study for each replicate, the tested networks of head and base are two of the trials."""
+    store = _store(tmp_path, monkeypatch, **({} if each else ONCE))
     rows = _rows(store)
     base, head = rows["cosface"], rows["pfe"]
-    trials = sum(record.spec.replicate == TUNING for record in _train_records(store, "cosface"))
+    trials = sum(record.spec.is_trial for record in _train_records(store, "cosface")) - 2 * each
     assert (base.tuning, base.base, base.own, base.trainings) == (trials, 0, 2, trials + 2)
     assert (head.tuning, head.base, head.own) == (2 * trials, 2, 2)
     assert base.cpu_seconds == 2.0 * base.trainings
@@ -85,7 +88,7 @@ def test_one_training_of_unknown_cost_leaves_a_gap_and_its_reason(cost, reason, 
 
 
 def test_lost_records_and_tests_without_a_time_are_named(tmp_path, monkeypatch):
-    store = _store(tmp_path, monkeypatch, methods=("cosface",))
+    store = _store(tmp_path, monkeypatch, methods=("cosface",), **ONCE)
     lost = next(record for record in _train_records(store, "cosface") if record.spec.replicate == TUNING)
     store.remove(lost.cell, "train", lost.unit)
     _write(store, next(iter(store.tests())), COST)

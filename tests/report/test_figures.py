@@ -229,7 +229,7 @@ def _test(store, method, seed, probabilistic, arrays, unit=None, train="train"):
         "trials": 0,
         "dim": DIM,
     }
-    columns |= {"seed": seed, "hparams": "default", "fidelity": "corrected"}
+    columns |= {"seed": seed, "hparams": "default", "fidelity": "corrected", "replicate": "seed"}
     own = "method" if probabilistic else "norm"
     role = {"primary_scorer": "cosine", "default_confidence": own, "probabilistic": probabilistic, "trainings": 0}
     rows = []

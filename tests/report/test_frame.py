@@ -22,6 +22,7 @@ def _record(unit, seed, finished, value, images="t"):
         "trials": 0,
         "dim": 2,
         "seed": seed,
+        "replicate": "seed",
     }
     role = dict.fromkeys(Role.model_fields, "") | {"probabilistic": False, "trainings": 3, "reference": False}
     rows = ({**row("map_at_r", value, scorer="cosine"), "split": "test"},)

@@ -26,7 +26,7 @@ def studies():
     found = {}
     for tune_for in ("retrieval", "confidence", "both"):
         request = Experiment(methods=("cosface",), datasets=("ndigit_smoke",), tuning={"tune_for": tune_for})
-        spec = build_plans(request, Site(results="unused")).plans[0].study_spec(None)
+        spec = build_plans(request, Site(results="unused")).plans[0].study_spec(0, None)
         found[tune_for] = StudyRecord(unit=spec.id, cell=spec.template.cell, spec=spec), TRIALS
     return found
 

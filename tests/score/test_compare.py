@@ -160,6 +160,7 @@ def _results(values):
     }
     settings |= {
         "base": "",
+        "replicate": "seed",
         "pinned": Pinned(),
         "backbone": "convnet",
         "dim": 8,

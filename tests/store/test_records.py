@@ -26,7 +26,7 @@ def test_a_specification_keeps_its_id_on_the_way_through_json(plans):
     for plan in plans:
         bases = plan.base and plan.base.train_specs(plan.base.defaults(), 0, None)
         trained = plan.train_specs(plan.defaults(), 0, bases)
-        specs = [*trained.values(), *plan.test_specs(trained), plan.study_spec(bases)]
+        specs = [*trained.values(), *plan.test_specs(trained), plan.study_spec(0, bases)]
         assert len({spec.id for spec in specs}) == len(specs)
         for spec in specs:
             again = type(spec).model_validate_json(spec.model_dump_json())
@@ -60,7 +60,7 @@ def test_whole_numbers_and_their_floats_are_one_value(plans):
 def test_a_specification_refuses_what_it_does_not_know(spec, plans):
     plan = next(plan for plan in plans if plan.base is None)
     trained = plan.train_specs(plan.defaults(), 0, None)
-    made = {TrainSpec: trained[0], TestSpec: plan.test_specs(trained)[0], StudySpec: plan.study_spec(None)}[spec]
+    made = {TrainSpec: trained[0], TestSpec: plan.test_specs(trained)[0], StudySpec: plan.study_spec(0, None)}[spec]
     with pytest.raises(ValueError, match="surprise"):
         spec.model_validate({**made.model_dump(), "surprise": 1})
 
