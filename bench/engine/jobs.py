@@ -35,6 +35,7 @@ class ProposeJob(_Message):
     told: tuple[Told, ...]
     fixed: dict[int, Point]
     objectives: int = 1
+    startup: int | None = None
 
 
 class TrainJob(_Message):

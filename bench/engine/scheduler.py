@@ -31,7 +31,7 @@ from ..store.specs import Cell, Kind, Point, TestSpec, TrainSpec
 from .jobs import Failure, JobFailed, Outcome, ProposeJob, SettingFailed, TestJob, TrainJob
 from .needs import visible
 from .pool import Pool
-from .tuning import Best, Told, Trained, best_of, measured, objectives, tuning_note
+from .tuning import Best, Told, Trained, best_of, measured, objectives, saturated, tuning_note
 
 if TYPE_CHECKING:
     from ..progress import Display
@@ -138,6 +138,8 @@ class Scheduler:
             with_weights = self._prune(plan, with_weights.union(*(trial.units for trial in batch)), best)
         if best is None:
             raise self._all_failed(plan, trials)
+        if same := saturated(plan, trials):
+            self.display.log(shortened(f"study of {plan.cell.method} on {plan.cell.dataset}: {same}", LINE - 12))
         return best
 
     async def _begin(self, plan: Plan, seed: int) -> tuple[str, Specs | None]:
@@ -196,8 +198,8 @@ class Scheduler:
         if all(record is not None for record in known.values()):
             self.display.skip(plan.cell, len(known) * plan.models * plan.epochs)
             return [record for record in known.values() if record is not None]
-        fixed = {n: record.params for n, record in known.items() if record is not None}
-        fixed.setdefault(0, plan.defaults())
+        fixed = dict(enumerate((plan.defaults(), *plan.first)))
+        fixed |= {n: record.params for n, record in known.items() if record is not None}
         job = ProposeJob(
             axes=plan.sampler_axes(seed),
             space=dict(plan.space),
@@ -206,6 +208,7 @@ class Scheduler:
             told=tuple(Told(params=trial.params, values=objectives(plan.tune_for, trial)) for trial in earlier),
             fixed=fixed,
             objectives=2 if plan.tune_for == "both" else 1,
+            startup=plan.startup,
         )
         proposed = await self.workers.run(job, priority=(0, self._order[plan.cell]))
         assert proposed is not None

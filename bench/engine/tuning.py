@@ -6,8 +6,9 @@ import math
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import fmean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -51,8 +52,13 @@ def propose(
     told: Sequence[Told],
     asked: Sequence[Point],
     objectives: int = 1,
+    startup: int | None = None,
 ) -> Point:
     """Parameters that the tuner proposes for one trial of a study.
+
+    Trials below number ``startup`` are quasi-random, and the sampler proposes the later ones; without it, Optuna draws
+    at random until ten trials are told. Where no two told values differ, a proposal is quasi-random, too, as samplers
+    would ask for corners of the space again and again.
 
     The Optuna study is rebuilt from records, and the sampler is made and seeded anew from (axes, number), so the answer
     is the same after any kill, with any number of workers and after an edit of the code.
@@ -70,29 +76,32 @@ def propose(
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     distributions = distributions_of(space)
-    seed = seed_for("sampler", *axes, number) % 2**32
+    drawn = 10 if startup is None else 0
+    finished = [trial.values for trial in told if trial.values is not None]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", category=optuna.exceptions.ExperimentalWarning)
-        chosen: optuna.samplers.BaseSampler
-        if sampler == "gp":
-            chosen = optuna.samplers.GPSampler(seed=seed)
-        else:
-            chosen = optuna.samplers.TPESampler(seed=seed, multivariate=True, group=True, constant_liar=True)
+        if number < (startup or 0) or (len(told) >= drawn and equal(finished)):
+            sobol = optuna.samplers.QMCSampler(scramble=True, seed=seed_for("sampler", *axes) % 2**32)
+            study = optuna.create_study(sampler=sobol)
+            # The first, for want of a space, is drawn at random: that of the default setting, which nobody asks for.
+            return dict([study.ask(distributions) for _ in range(number + 1)][-1].params)
+        kind = optuna.samplers.GPSampler if sampler == "gp" else optuna.samplers.TPESampler
+        more: dict[str, Any] = {} if sampler == "gp" else {"multivariate": True, "group": True, "constant_liar": True}
+        chosen = kind(seed=seed_for("sampler", *axes, number) % 2**32, n_startup_trials=drawn, **more)
         rebuilt = optuna.create_study(directions=["maximize"] * objectives, sampler=chosen)
-        finished = [trial.values for trial in told if trial.values is not None]
         worst = tuple(map(_worst, zip(*finished, strict=True))) or (0.0,) * objectives
+        of_study = partial(create_trial, distributions=distributions)
         for trial in told:
-            rebuilt.add_trial(
-                create_trial(
-                    state=TrialState.COMPLETE,
-                    values=list(map(max, trial.values or worst, worst)),
-                    params=dict(trial.params),
-                    distributions=distributions,
-                )
-            )
+            values = list(map(max, trial.values or worst, worst))
+            rebuilt.add_trial(of_study(state=TrialState.COMPLETE, values=values, params=dict(trial.params)))
         for params in asked:
-            rebuilt.add_trial(create_trial(state=TrialState.RUNNING, params=dict(params), distributions=distributions))
+            rebuilt.add_trial(of_study(state=TrialState.RUNNING, params=dict(params)))
         return dict(rebuilt.ask(distributions).params)
+
+
+def equal(values: Sequence[tuple[float, ...]]) -> bool:
+    """Whether no two finished trials differ by more than rounding, in any objective."""
+    return all(max(each) - min(each) <= _ROUNDING for each in zip(*values, strict=True))
 
 
 def _worst(values: Sequence[float]) -> float:
@@ -133,15 +142,15 @@ def choose(tune_for: TuneFor, trials: Collection[TrialRecord], noise: float | No
     For ``retrieval`` it is the trial with the highest value, for ``confidence`` the one with the highest AUROC of the
     confidence. For ``both`` it is the one with the highest AUROC among those whose MAP@R is within :data:`TOLERANCE`
     SDs over seeds (``noise``) of the highest, or within one point if they are not known. Of trials with equal AUROC the
-    one with the higher MAP@R is chosen; of trials that are equal in all that, the earlier one.
+    one with the higher MAP@R is chosen; of trials that are equal in all that, up to rounding, the earlier one.
     """
     values = {trial.number: found for trial in trials if (found := objectives(tune_for, trial)) is not None}
     left = [trial for trial in trials if trial.number in values]
-    if tune_for == "both" and left:
-        tolerance = ONE_POINT if noise is None else TOLERANCE * noise
-        least = max(map_at_r for map_at_r, _ in values.values()) - tolerance - _ROUNDING
+    if tune_for != "confidence" and left:
+        tolerance = 0.0 if tune_for == "retrieval" else ONE_POINT if noise is None else TOLERANCE * noise
+        least = max(value for value, *_ in values.values()) - tolerance - _ROUNDING
         left = [trial for trial in left if values[trial.number][0] >= least]
-    ranked = (lambda trial: (values[trial.number][0],)) if tune_for == "retrieval" else _by_confidence
+    ranked = _by_confidence if tune_for != "retrieval" else (lambda trial: ())
     return max(left, key=lambda trial: (*ranked(trial), -trial.number), default=None)
 
 
@@ -202,6 +211,16 @@ def best_of(
     return Best(chosen.params, plan.train_specs(chosen.params, plan.trial_of(number), bases), chosen)
 
 
+def saturated(plan: Plan, trials: Sequence[TrialRecord]) -> str:
+    """What a study says if all of its trials have the same values, so that nothing was chosen; else empty."""
+    values = [found for trial in trials if (found := objectives(plan.tune_for, trial)) is not None]
+    if len(values) < 2 or not equal(values):
+        return ""
+    retrieval = "loss" if plan.template.selection.metric == "stage_loss" else "MAP@R"
+    what = {"retrieval": retrieval, "confidence": "confidence AUROC", "both": "MAP@R (and AUROC)"}[plan.tune_for]
+    return f"validation {what} is the same in all {len(values)} trials: the choice says nothing"
+
+
 def tuning_note(plan: Plan, number: int, trials: Sequence[TrialRecord], chosen: TrialRecord | None) -> str:
     """Short note on a study for the progress display."""
     failed = sum(trial.value is None for trial in trials)
@@ -216,4 +235,4 @@ def tuning_note(plan: Plan, number: int, trials: Sequence[TrialRecord], chosen: 
     auroc = chosen.val_confidence_auroc if chosen is not None else None
     if len(trials) == plan.trials and auroc is not None and auroc < 0.5:
         text += f", confidence reversed on validation crops (AUROC {auroc:.2f})"
-    return text + (f", {failed} failed" if failed else "")
+    return ", ".join(filter(None, [text, f"{failed} failed" if failed else "", saturated(plan, trials)]))

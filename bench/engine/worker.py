@@ -137,7 +137,8 @@ def _proposals(job: ProposeJob) -> tuple[Point, ...]:
     asked: list[Point] = []
     for number in job.numbers:
         fixed = job.fixed.get(number)
-        asked.append(fixed or propose(job.axes, job.space, job.sampler, number, job.told, asked, job.objectives))
+        proposed = partial(propose, job.axes, job.space, job.sampler, number, job.told, asked)
+        asked.append(fixed or proposed(job.objectives, job.startup))
     return tuple(asked)
 
 

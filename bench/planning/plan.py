@@ -123,6 +123,9 @@ class Plan:
         beside_own: Whether the same is planned on the own split.
         notes: Lines about what the user may not expect of the data or the network.
         added: Whether nobody asked for the method, which is what heads on frozen features are compared with.
+        startup: Number of trials, the default setting included, before the sampler proposes; None for Optuna's ten
+            random ones.
+        first: Points that a study tries after the default setting, before quasi-random ones.
     """
 
     template: TrainSpec
@@ -148,6 +151,8 @@ class Plan:
     beside_own: bool = False
     notes: tuple[str, ...] = ()
     added: bool = False
+    startup: int | None = None
+    first: tuple[Point, ...] = ()
 
     @property
     def key(self) -> PlanKey:
@@ -269,6 +274,7 @@ class Plan:
             trial_batch=self.trial_batch,
             bases=tuple(bases[fold].id for fold in self.validate_folds) if bases else (),
             tune_for=self.tune_for,
+            startup=self.startup,
         )
 
     def test_specs(self, *trained: Specs) -> list[TestSpec]:

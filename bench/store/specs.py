@@ -380,6 +380,7 @@ class StudySpec(_Spec):
         bases: Ids of the trainings of the models that heads are trained on, one per block; empty for one-stage methods.
         tune_for: What is tuned for: ``retrieval`` (the value that selects epochs), ``confidence`` (its AUROC on crops)
             or ``both`` (validation MAP@R and that AUROC).
+        startup: Number of trials before the sampler proposes, quasi-random but for the first; None for ten random ones.
     """
 
     template: TrainSpec
@@ -390,6 +391,7 @@ class StudySpec(_Spec):
     bases: tuple[str, ...]
     tune_for: TuneFor = "retrieval"
     draw: Literal[0] = 0
+    startup: int | None = Field(None, exclude_if=lambda count: count is None)
 
 
 class TestSpec(_Versioned):

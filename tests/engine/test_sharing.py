@@ -12,12 +12,14 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from bench.cli import main
 from bench.engine.jobs import SettingFailed
 from bench.engine.scheduler import Scheduler
+from bench.engine.tuning import propose
 from bench.engine.worker import run_job
 from bench.errors import UserError
 from bench.planning.experiment import Experiment
@@ -134,10 +136,11 @@ def _plans(root, **asked):
     return build_plans(Experiment(**asked), site).plans, site
 
 
-def _drive(root, fakes, monkeypatch, **asked):
+def _drive(root, fakes, monkeypatch, study=(), **asked):
     """Run one scheduler per fake at once in one folder; outcomes and displays."""
     monkeypatch.setattr("bench.engine.scheduler.POLL", 0.02)
     plans, site = _plans(root, **asked)
+    plans = tuple(replace(plan, **dict(study)) for plan in plans)
     displays = [Quiet() for _ in fakes]
 
     async def drive():
@@ -205,6 +208,22 @@ def test_of_two_machines_that_propose_different_trials_the_one_that_is_first_cou
     assert not any(outcome.failures for outcome in outcomes)
     assert len(set(recorded)) == len(recorded) == 6
     assert len(list(Store(tmp_path).tests())) == 2
+
+
+def test_a_study_tries_given_points_first_and_says_that_it_chose_nothing(tmp_path, monkeypatch):
+    plan = _plans(tmp_path, methods=("cosface",))[0][0]
+    given = {**plan.defaults(), "method.scale": 20.0}
+    design, fake = {"startup": 4, "first": (given,)}, Fake()
+    fake.value = lambda unit: 1.0
+    _, [display] = _drive(tmp_path, [fake], monkeypatch, design, methods=("cosface",))
+    [(study, trials)] = Store(tmp_path).studies()
+    quasi_random = [propose(plan.sampler_axes, plan.space, "gp", number, [], [], 1, 6) for number in range(2, 6)]
+    points = {trial.number: trial.params for trial in trials}
+    assert [points[number] for number in range(6)] == [plan.defaults(), given, *quasi_random]
+    assert any("validation MAP@R is the same in all 6 trials: the choice says nothing" in x for x in display.lines)
+    seeds = {spec.id for seed in (0, 1) for spec in plan.train_specs(plan.defaults(), seed, None).values()}
+    assert seeds <= {unit for _, unit in fake.ran}
+    assert study.unit == replace(plan, startup=4).study_spec(None).id != plan.study_spec(None).id
 
 
 def _best_base(root, trials):

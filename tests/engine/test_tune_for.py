@@ -39,28 +39,9 @@ def _plans(tmp_path, *methods, tune_for="retrieval", **options):
 # Proposals
 
 
-def _told(both, count=14):
-    """Trials of which every fifth failed; the first value falls in ``a`` where the second rises."""
-    told = []
-    for number in range(count):
-        params = propose(("s",), SPACE, "tpe", number, [], [])
-        values = (1 - params["a"], params["a"])[: 1 + both]
-        told.append(Told(params=params, values=values if number % 5 else None))
-    return told
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sampler", ["gp", "tpe"])
-def test_proposals_for_two_objectives_depend_on_the_records_alone(sampler):
-    told, asked = _told(True), [{"a": 0.2, "b": 0.01, "n": 3}]
-    first, again = (propose(("s",), SPACE, sampler, 15, told, asked, 2) for _ in range(2))
-    assert first == again
-    assert all(SPACE[name].low <= value <= SPACE[name].high for name, value in first.items())
-    assert propose(("s",), SPACE, sampler, 15, _told(False), asked, 1) != first
-
-
 def test_failed_trials_count_as_the_worst_of_each_objective():
-    told = _told(True)
+    points = [propose(("s",), SPACE, "tpe", number, [], []) for number in range(14)]
+    told = [Told(params=p, values=(1 - p["a"], p["a"]) if n % 5 else None) for n, p in enumerate(points)]
     worst = tuple(min(trial.values[i] for trial in told if trial.values) for i in range(2))
     filled = [Told(params=trial.params, values=trial.values or worst) for trial in told]
     best = [Told(params=trial.params, values=trial.values or (1.0, 1.0)) for trial in told]
@@ -111,6 +92,7 @@ def _trial(number, map_at_r=None, auroc=None, value=None):
         ("confidence", [(0.9, 0.6), (0.1, 0.7), ()], 1),
         ("confidence", [(0.1, 0.7), (0.3, 0.7), (0.3, 0.7)], 1),
         ("retrieval", [(0.8,), (0.9,), (0.9,)], 1),
+        ("retrieval", [(0.9,), (0.9 + 5e-13,), (0.9 + 9e-13,)], 0),
         ("retrieval", [(0.9, 0.1, -3.0), (0.1, 0.9, -2.0)], 1),  # by the validation loss
     ],
 )

@@ -21,34 +21,99 @@ SPACE = {
 }
 
 
-def _history(count):
+def _history(count, objectives=1):
     told = []
     for number in range(count):
-        params = propose(("s",), SPACE, "tpe", number, told, [])
-        told.append(Told(params=params, values=(-abs(params["b"] - 0.3),) if number % 5 else None))
+        params = propose(("s",), SPACE, "tpe", number, told, [], objectives)
+        values = (-abs(params["b"] - 0.3), params["a"])[:objectives]
+        told.append(Told(params=params, values=values if number % 5 else None))
     return told
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("startup", [None, 4])
+@pytest.mark.parametrize("objectives", [1, 2])
 @pytest.mark.parametrize("sampler", ["gp", "tpe"])
-def test_the_same_records_give_the_same_proposal(sampler):
-    told = _history(14)
-    asked = [propose(("s",), SPACE, sampler, 14, told, [])]
-    first, again = (propose(("s",), SPACE, sampler, 15, told, asked) for _ in range(2))
+def test_the_same_records_give_the_same_proposal(sampler, objectives, startup):
+    told = _history(14, objectives)
+    asked = [propose(("s",), SPACE, sampler, 14, told, [], objectives, startup)]
+    first, again = (propose(("s",), SPACE, sampler, 15, told, asked, objectives, startup) for _ in range(2))
     assert first == again
     assert first != asked[0]
-    assert propose(("another study",), SPACE, sampler, 15, told, asked) != first
+    assert propose(("another study",), SPACE, sampler, 15, told, asked, objectives, startup) != first
 
 
+@pytest.mark.parametrize("startup", [None, 4])
 @pytest.mark.parametrize("sampler", ["gp", "tpe"])
-def test_proposals_stay_inside_the_space(sampler):
+def test_proposals_stay_inside_the_space(sampler, startup):
     told = _history(12)
     for number in range(12, 16):
-        params = propose(("s",), SPACE, sampler, number, told, [])
+        params = propose(("s",), SPACE, sampler, number, told, [], 1, startup)
         assert set(params) == set(SPACE)
         for name, value in params.items():
             assert SPACE[name].low <= value <= SPACE[name].high
         assert isinstance(params["n"], int)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "number", "a", "b", "n"),
+    [
+        ("gp", 3, 0.008641200334689295, 0.3175386411468011, 2),
+        ("gp", 13, 0.010042202996877846, 0.2702259688436829, 9),
+        ("tpe", 13, 0.004265548121293362, 0.6371313273742265, 3),
+    ],
+)
+def test_a_study_without_start_up_points_is_that_of_e080bfd(sampler, number, a, b, n):
+    told = _history(number)
+    proposed = propose(("s",), SPACE, sampler, number, told, [told[0].params])
+    # Another processor may round the process differently.
+    assert proposed == pytest.approx({"a": a, "b": b, "n": n}, rel=0 if number == 3 else 1e-6, abs=0)
+
+
+def _quasi_random(number, study="s", space=SPACE):
+    return propose((study,), space, "gp", number, [], [], 1, 1000)
+
+
+def test_quasi_random_points_fill_every_range_evenly():
+    """In each of 32 equal parts of a range, on its own scale, lies one of 32 points."""
+    rates = {"log n": Range(1, 1000, log=True, type="int"), **SPACE}
+    for study in "st":
+        points = [_quasi_random(number, study, rates) for number in range(1, 33)]
+        assert sorted(math.floor(16 * (math.log10(point["a"]) + 3)) for point in points) == list(range(32))
+        assert sorted(math.floor(32 * point["b"]) for point in points) == list(range(32))
+        assert {point["n"] for point in points} == set(range(1, 10))
+        assert all(isinstance(point["log n"], int) for point in points)
+        assert 14 <= sum(point["log n"] < 32 for point in points) <= 18
+    assert _quasi_random(1, "t") != _quasi_random(1) == _quasi_random(1)
+
+
+@pytest.mark.parametrize("sampler", ["gp", "tpe"])
+def test_the_sampler_starts_after_the_start_up_points(sampler):
+    told = _history(12)[1:]
+    other = [trial.model_copy(update={"values": trial.values and (-trial.values[0],)}) for trial in told]
+
+    def proposals(number, count, asked=()):
+        found = [propose(("s",), SPACE, sampler, number, each[:count], list(asked), 1, 4) for each in (told, other)]
+        return found[0], found[0] == found[1], found[0] == _quasi_random(number)
+
+    for number, count in [(1, 0), (1, 1), (3, 2), (3, 3), (4, 0), (7, 0)]:  # nothing is told in a batch of eight
+        assert proposals(number, count)[1:] == (True, True)
+    for number, count in [(5, 3), (4, 4), (5, 4), (9, 8)]:
+        assert proposals(number, count)[1:] == (False, False)
+    assert proposals(5, 4, [told[0].params])[0] != proposals(5, 4)[0]
+
+
+@pytest.mark.parametrize("sampler", ["gp", "tpe"])
+@pytest.mark.parametrize("objectives", [1, 2])
+@pytest.mark.parametrize(("startup", "first"), [(None, 10), (4, 4)])
+def test_of_trials_that_are_all_equal_the_sampler_hears_nothing(sampler, objectives, startup, first):
+    """Optuna's Gaussian process asked for corners of the space, again and again."""
+    for number in (first, 14):
+        told = [Told(params=_quasi_random(n), values=(1 - 4e-13 * (n % 3), 0.5)[:objectives]) for n in range(number)]
+        told[1] = Told(params=told[1].params, values=None)
+        assert propose(("s",), SPACE, sampler, number, told, [], objectives, startup) == _quasi_random(number)
+        told[2] = Told(params=told[2].params, values=(0.9, 0.5)[:objectives])
+        assert propose(("s",), SPACE, sampler, number, told, [], objectives, startup) != _quasi_random(number)
 
 
 @pytest.mark.slow
