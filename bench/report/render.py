@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 from rich import box
 from rich.console import Console
@@ -90,16 +91,36 @@ def to_csv(frame: pd.DataFrame) -> str:
         >>> to_csv(pd.DataFrame({"name": ["=1+1", "-", "a", "-0.5"], "value": [-1.0, 2.0, 3.0, 4.0]})).split()
         ['name,value', "'=1+1,-1.0", '-,2.0', 'a,3.0', '-0.5,4.0']
     """
-    safe = {}
-    for name in frame.columns:
-        column = frame[name]
-        if not pd.api.types.is_numeric_dtype(column):
-            changed = {text: _harmless(text) for text in column.unique() if _harmless(text) != text}
-            if changed:
-                safe[name] = column.map(lambda text, changed=changed: changed.get(text, text))
-    table = frame.assign(**safe).rename(columns=_harmless)
-    text: str = table.to_csv(index=False, lineterminator="\n")
-    return text
+    parts: list[tuple[np.ndarray, list[str]]] = []
+    for _, column in frame.items():
+        own, names = _by_kind(column)
+        if parts and len(names) * 8 < len(frame):
+            # Neighbours of few kinds become one column, so that far fewer texts are joined: a third of pandas' time.
+            last, kinds = parts[-1]
+            both, places = pd.factorize(last * len(names) + own)
+            if len(places) * 8 < len(frame):
+                pairs = zip(*np.divmod(places, len(names)))
+                parts[-1] = both, [f"{kinds[first]},{names[second]}" for first, second in pairs]
+                continue
+        parts.append((own, names))
+    columns = (np.array(kinds, dtype=object)[codes] for codes, kinds in parts)
+    head = ",".join(_csv_text(name) for name in frame.columns)
+    return "\n".join([head, *map(",".join, zip(*columns)), ""])
+
+
+def _by_kind(column: pd.Series[Any]) -> tuple[np.ndarray, list[str]]:
+    """Kinds of values of a column as texts of a CSV, and the place among them of every row's."""
+    if isinstance(column.dtype, pd.CategoricalDtype | pd.StringDtype) or column.dtype.kind in "iub":
+        codes, found = pd.factorize(column, use_na_sentinel=True)
+        return np.where(codes < 0, len(found), codes), [*map(_csv_text, found), ""]
+    # Zeros of both signs, and 1 and 1.0 among objects, are one kind but different texts.
+    text: Callable[[Any], str] = repr if column.dtype.kind == "f" else _csv_text
+    return np.arange(len(column)), ["" if each is None or each != each else text(each) for each in column.tolist()]
+
+
+def _csv_text(value: object) -> str:
+    text = str(_harmless(value))
+    return '"' + text.replace('"', '""') + '"' if any(c in text for c in ',"\r\n') else text
 
 
 def _harmless(text: object) -> object:

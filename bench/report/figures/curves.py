@@ -99,7 +99,7 @@ def curve_figure(
             axis.title.set_fontsize(7.5)
             axis.xaxis.set_label_coords(0.5, 0)
             axis.yaxis.set_label_coords(0, 0.5)
-            axis.tick_params(labelsize=7.5, labelleft=place % 5 == 0, labelbottom=place + 5 >= len(shown))
+            axis.tick_params(labelsize=7.5, labelleft=place % 5 == 0, labelbottom=place + 5 >= len(shown), length=0)
         else:
             axis.set(xlabel=x, ylabel=panel.y)
     # Axes that Matplotlib shares ask one another at every step: with fifty panels that was a quarter of the time.

@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from ...protocols.metrics import METRICS, title_of
 from ...protocols.rows import MARGIN, RERANKED, kind_of
 from ...store.records import COLUMNS, KEYS
-from ..frame import as_texts
 from .curves import CONTROLS, MOST_PANELS, Curve, Panel, curve_figure, seed_curve
 from .source import Drawing, Note, Shown, Source, labelled
 from .style import LINES, PALETTE, Look
@@ -47,8 +46,8 @@ def filtered_title(metric: str) -> str:
 def curve_points(frame: pd.DataFrame, dataset: str, split: str) -> pd.DataFrame:
     """Select points of filter-out curves on a split of the test images, under the method's own scorer."""
     rows = frame[(frame["dataset"] == dataset) & (frame["split"] == split) & frame["metric"].isin(CURVES)]
-    rows = as_texts(rows[rows["variant"].isin(list(VARIANTS))])
-    return rows[rows["scorer"] == rows["primary_scorer"]]
+    rows = rows[rows["variant"].isin(list(VARIANTS))]
+    return rows[rows["scorer"].astype(object) == rows["primary_scorer"]]
 
 
 def splits_of(source: Source, dataset: str) -> dict[str, str]:
@@ -73,11 +72,12 @@ class Filtered(NamedTuple):
 
     def curve(self, metric: str, variant: str) -> Curve:
         """Curve by its confidence, with those of the controls."""
-        rows = self.rows[(self.rows["metric"] == metric) & (self.rows["variant"] == variant)]
-        rows = rows.assign(removed=100 * rows["fraction"])
-        means = rows.groupby(["confidence", "removed"])["value"].mean()
-        controls = {name: means[name] for name in CONTROLS if name in means.index}
-        own = rows[rows["confidence"] == self.own]
+        chosen = (self.rows["metric"] == metric) & (self.rows["variant"] == variant)
+        rows = self.rows.loc[chosen, ["confidence", "fraction", "value"]]
+        of = {name: rows[rows["confidence"] == name] for name in (self.own, *CONTROLS)}
+        of = {name: own.assign(removed=100 * own["fraction"]) for name, own in of.items()}
+        controls = {name: of[name].groupby("removed")["value"].mean() for name in CONTROLS if len(of[name])}
+        own = of[self.own]
         return seed_curve(f"{self.label} [{self.own}]", self.look, own, "removed", controls=controls)
 
 
@@ -110,7 +110,9 @@ def draw(source: Source, dataset: str, note: Note) -> Iterator[Drawing]:
             continue
         every = [Filtered(each.label, each.look, each.rows, _default(each)) for each in labelled(rows)]
         figure = filtered_figure(every, f"{dataset}, {images_of(split)}")
-        shown = rows["confidence"].isin(list(CONTROLS)) | (rows["confidence"] == rows["default_confidence"])
+        shown = rows["confidence"].isin(list(CONTROLS)) | (
+            rows["confidence"].astype(object) == rows["default_confidence"]
+        )
         yield Drawing(f"filter_out_{dataset}_{name}", figure, rows[shown][list(COLUMNS)])
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from ...errors import printable
 from ...protocols.statistics import summarise
 from ..contender import Contender
 from ..seeds import COMPARED, ComparedColumn, SeedGroup, defined_values, seed_groups
@@ -90,7 +91,7 @@ def _sweep_figure(sweeps: Sequence[Sweep], dataset: str) -> Figure:
     title = f"{dataset}: mean over seeds with 95 % t-interval"
     figure = curve_figure(shown, x=sweeps[0].key, title=title, share_y=False, xscale=scale)
     if named:
-        figure.axes[0].set_xticks(list(places.values()), values)
+        figure.axes[0].set_xticks(list(places.values()), [printable(value) for value in values], parse_math=False)
     return figure
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from ...datasets.decode import decode
 from ...protocols.metrics import find_metric
 from ...protocols.rows import AGREEMENT, MARGIN, OWN
 from ...store.check import failures
@@ -127,7 +126,7 @@ def _picture(path: Path) -> dict[str, str]:
         from PIL import Image
 
         packed = io.BytesIO()
-        Image.fromarray(decode(path).permute(1, 2, 0).numpy()).save(packed, "JPEG", quality=85)
+        Image.open(path).convert("RGB").save(packed, "JPEG", quality=85)
         kind, content = "image/jpeg", packed.getvalue()
     return {"title": path.stem.replace("_", " "), "source": data_uri(kind, content)}
 
