@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -45,6 +45,7 @@ class Judged:
 
     store: Store
     results: Results
+    _asked: dict[str, list[Comparison]] = field(default_factory=dict, init=False)
 
     @cached_property
     def groups(self) -> list[SeedGroup]:
@@ -65,10 +66,6 @@ class Judged:
     def comparison(self) -> dict[str, list[ComparisonRow]]:
         """Rows of the comparison by data set."""
         return {name: comparison_rows(groups, self.budgets[name]) for name, groups in self.by_dataset.items()}
-
-    @cached_property
-    def _asked(self) -> dict[str, list[Comparison]]:
-        return {}
 
     def ask(self, question: Question) -> list[Comparison]:
         """Comparisons of a question over seeds; data sets that class splits answer for are adjusted apart."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from bench.protocols.metrics import METRICS, find_metric
+from bench.protocols.metrics import METRICS, find_metric, title_of
 from bench.report.comparison import NOTE
-from bench.report.figures.filter_out import CURVES, filtered_title
+from bench.report.figures.filter_out import CURVES
 from bench.report.seeds import COMPARED
 
 DIRECTIONS = {
@@ -42,7 +42,7 @@ def test_columns_of_the_comparison_follow_from_their_metrics():
 
 
 def test_curves_are_titled_as_the_metric_that_they_filter():
-    assert [filtered_title(name) for name in CURVES] == ["MAP@R", "Recall@1"]
+    assert [title_of(name.removeprefix("filter_out_")) for name in CURVES] == ["MAP@R", "Recall@1"]
     for name in CURVES:
         values = METRICS["filter_out_{metric}"].values(name)
         assert find_metric(values["metric"]).better == find_metric(name).better

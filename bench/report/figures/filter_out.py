@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import product
-from typing import NamedTuple
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ...protocols.metrics import METRICS, title_of
+from ...protocols.metrics import title_of
 from ...protocols.rows import MARGIN, RERANKED, kind_of
 from ...store.records import COLUMNS, KEYS
 from .curves import CONTROLS, MOST_PANELS, Curve, Panel, curve_figure, seed_curve
@@ -28,19 +27,6 @@ FEW = 4
 """Contenders (methods at one setting) that are shown with all of their confidences, at most."""
 BRIEF = (MARGIN, *CONTROLS)
 """Confidences that are shown of each of many contenders, next to the default one."""
-
-
-def filtered_title(metric: str) -> str:
-    """Title of the metric that a filter-out curve, ``filter_out_`` and its name, shows; else a LookupError.
-
-    Example:
-        >>> filtered_title("filter_out_recall_at_1")
-        'Recall@1'
-    """
-    values = METRICS["filter_out_{metric}"].values(metric)
-    if values is None:
-        raise LookupError(f"{metric!r} is not the metric of a filter-out curve")
-    return title_of(values["metric"])
 
 
 def curve_points(frame: pd.DataFrame, dataset: str, split: str) -> pd.DataFrame:
@@ -62,43 +48,36 @@ def images_of(split: str) -> str:
     return f"{kind} test images"
 
 
-class Filtered(NamedTuple):
-    """Curve of a filter-out figure: its points, at which images are removed by the confidence ``own``."""
-
-    label: str
-    look: Look
-    rows: pd.DataFrame
-    own: str
-
-    def curve(self, metric: str, variant: str) -> Curve:
-        """Curve by its confidence, with those of the controls."""
-        chosen = (self.rows["metric"] == metric) & (self.rows["variant"] == variant)
-        rows = self.rows.loc[chosen, ["confidence", "fraction", "value"]]
-        of = {name: rows[rows["confidence"] == name] for name in (self.own, *CONTROLS)}
-        of = {name: own.assign(removed=100 * own["fraction"]) for name, own in of.items()}
+def _filtered(shown: Shown, known: Collection[str]) -> Iterator[Curve]:
+    """Curves of a contender, in the order of the panels, each by its default confidence with those of the controls."""
+    own = _default(shown)
+    label, columns = f"{shown.label} [{own}]", ["metric", "variant", "confidence", "fraction", "value"]
+    rows = shown.rows.loc[shown.rows["confidence"].isin([own, *CONTROLS]), columns]
+    rows = rows.assign(removed=100 * rows["fraction"])
+    for metric, variant in product(CURVES, known):
+        every = rows[(rows["metric"] == metric) & (rows["variant"] == variant)]
+        of = {name: every[every["confidence"] == name] for name in (own, *CONTROLS)}
         controls = {name: of[name].groupby("removed")["value"].mean() for name in CONTROLS if len(of[name])}
-        own = of[self.own]
-        return seed_curve(f"{self.label} [{self.own}]", self.look, own, "removed", controls=controls)
+        yield seed_curve(label, shown.look, of[own], "removed", controls=controls)
 
 
-def filtered_figure(every: Sequence[Filtered], about: str) -> Figure:
-    """Plot MAP@R and Recall@1 as the least confident images are removed, mean and SD over seeds of each curve.
+def filtered_figure(contenders: Sequence[Shown], about: str) -> Figure:
+    """Plot MAP@R and Recall@1 as the least confident images are removed, mean and SD over seeds of each contender.
 
     Images are removed by the confidence of each, and for comparison at random and in the best possible order (oracle).
 
     Args:
-        every: What is shown, with points of these curves and variants alone.
+        contenders: What is shown, with points of these curves and variants alone.
         about: Beginning of the title.
     """
-    known = {variant for each in every for variant in each.rows["variant"]}
-    measured = {variant: title for variant, title in VARIANTS.items() if variant in known}
-    shown = [
-        Panel(measured[variant], [each.curve(metric, variant) for each in every], filtered_title(metric))
-        for metric, variant in product(CURVES, measured)
-    ]
+    known = {variant for each in contenders for variant in each.rows["variant"].unique()}
+    titles = [title for variant, title in VARIANTS.items() if variant in known]
+    curves = zip(*(_filtered(each, [variant for variant in VARIANTS if variant in known]) for each in contenders))
+    places = product((title_of(metric.removeprefix("filter_out_")) for metric in CURVES), titles)
+    shown = [Panel(title, own, y) for (y, title), own in zip(places, curves)]
     title = f"{about} (thick: own confidence, dotted: random, dashed thin: oracle; band: SD)"
     x = "least confident images removed, %"
-    return curve_figure(shown, x=x, title=title, columns=len(measured), most=FEW, share_y="row")
+    return curve_figure(shown, x=x, title=title, columns=len(titles), most=FEW, share_y="row")
 
 
 def draw(source: Source, dataset: str, note: Note) -> Iterator[Drawing]:
@@ -108,8 +87,7 @@ def draw(source: Source, dataset: str, note: Note) -> Iterator[Drawing]:
         if rows.empty:
             note(f"{dataset}, {name}: no filter-out curves")
             continue
-        every = [Filtered(each.label, each.look, each.rows, _default(each)) for each in labelled(rows)]
-        figure = filtered_figure(every, f"{dataset}, {images_of(split)}")
+        figure = filtered_figure(list(labelled(rows)), f"{dataset}, {images_of(split)}")
         shown = rows["confidence"].isin(list(CONTROLS)) | (
             rows["confidence"].astype(object) == rows["default_confidence"]
         )
