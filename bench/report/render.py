@@ -103,9 +103,12 @@ def to_csv(frame: pd.DataFrame) -> str:
                 parts[-1] = both, [f"{kinds[first]},{names[second]}" for first, second in pairs]
                 continue
         parts.append((own, names))
-    columns = (np.array(kinds, dtype=object)[codes] for codes, kinds in parts)
-    head = ",".join(_csv_text(name) for name in frame.columns)
-    return "\n".join([head, *map(",".join, zip(*columns)), ""])
+    texts = [np.array(kinds, dtype=object) for _, kinds in parts]
+    blocks = [",".join(_csv_text(name) for name in frame.columns)]
+    for start in range(0, len(frame), 100_000):  # all lines at once would take twice the memory
+        columns = (text[codes[start : start + 100_000]] for text, (codes, _) in zip(texts, parts))
+        blocks.append("\n".join(map(",".join, zip(*columns))))
+    return "\n".join([*blocks, ""])
 
 
 def _by_kind(column: pd.Series[Any]) -> tuple[np.ndarray, list[str]]:

@@ -89,7 +89,7 @@ def _texts(figure: Figure) -> Iterator[Text]:
     """Texts of a figure but for the numbers of its axes: to look for them among those takes as long as to draw it."""
     yield from figure.texts
     legends = [*figure.legends, *(legend for axis in figure.axes if (legend := axis.get_legend()))]
-    yield from (text for legend in legends for text in legend.get_texts())
+    yield from (text for legend in legends for text in (*legend.get_texts(), legend.get_title()))
     for axis in figure.axes:
         yield from (axis.title, axis.xaxis.label, axis.yaxis.label, *axis.texts)
 
