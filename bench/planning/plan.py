@@ -67,6 +67,10 @@ PlanKey = tuple[str, ...]
 Specs = dict[int, TrainSpec]
 """Training specifications of one replicate, by the block of classes that validates: one model each."""
 
+STARTUP, OF_OWN = 4, 2
+"""Start-up points of a replicate's own study, the default setting included, and its trials that are proposed together:
+most have about ten."""
+
 OF_FOLDS: tuple[Ensemble, ...] = ("separated", "concatenated")
 
 
@@ -518,19 +522,23 @@ def _plan_one(
     # With nothing to tune, one trial is the study; an ensemble has no models of its own to try.
     single = experiment.hparams == "tuned" and not space
     soft_labels = site.dataset(dataset, template.view).soft_labels_sha256
+    own_studies = experiment.hparams == "tuned" and not preset.one_study
+    first = _published_point(asked, dataset, method, values, space, base) if own_studies and space else ()
     return Plan(
         template=template.replaced(versions=trained),
         validate_folds=preset.validate,
         space=space,
         trials=0 if built.ensemble else 1 if single else preset.trials,
-        replicates=range(first := experiment.tuning.first_study, first + preset.seeds),
-        replicate="study" if experiment.hparams == "tuned" and not preset.one_study else "seed",
+        replicates=range(start := experiment.tuning.first_study, start + preset.seeds),
+        replicate="study" if own_studies else "seed",
         retrain=experiment.tuning.retrain,
         ensemble=built.ensemble,
         hparams=asked.file.label if asked.file else experiment.hparams,
         sampler=experiment.tuning.sampler,
         tune_for=tune_for,
-        trial_batch=preset.trial_batch,
+        trial_batch=OF_OWN if own_studies else preset.trial_batch,
+        startup=STARTUP if own_studies else None,
+        first=first,
         base=None,
         testing=TestPlan(versions=tested, tests=preset.tests, scorers=scorers, soft_labels=soft_labels),
         preset=experiment.preset,
@@ -540,6 +548,18 @@ def _plan_one(
         stage=served,
         notes=notes,
     )
+
+
+def _published_point(
+    asked: Asked, dataset: str, method: type[Method], values: Values, space: Mapping[str, Range], base: str
+) -> tuple[Point, ...]:
+    """The tuned values that the method's paper has for the data set and network, within their ranges, if it has any."""
+    try:
+        published, _ = _published(asked, dataset, method, values, "", base)
+    except UserError:
+        return ()
+    known = _layer(published)
+    return ({name: min(max(known.get(name, values[name]), r.low), r.high) for name, r in space.items()},)
 
 
 def _template(

@@ -159,14 +159,9 @@ def legend_below(figure: Figure, axes: Sequence[Axes], grey: int = 0, said: Coll
         width = max(len(line) for label in shown for line in label.split("\n"))
         columns = max(1, min(len(shown), 4, int(figure.get_figwidth() * 13) // (width + 8)))  # letters of 8 points
         handles, names = list(shown.values()), list(shown)
-        about: dict[str, Any] = {
-            "ncols": columns,
-            "fontsize": 8,
-            "handlelength": 3.0,
-            "title": x or None,
-            "title_fontsize": 9,
-        }
-        figure.legend(handles, names, loc="outside lower center", **about)
+        figure.legend(
+            handles, names, ncols=columns, loc="outside lower center", fontsize=8, handlelength=3.0, title=x or None
+        )
     elif x:
         figure.supxlabel(x, fontsize=9)
 

@@ -55,6 +55,7 @@ def figure_style() -> AbstractContextManager[None]:
             "svg.hashsalt": "bench",  # equal records give equal bytes
             "svg.fonttype": "none",
             "legend.frameon": False,
+            "legend.title_fontsize": 9.0,
         }
     )
 
