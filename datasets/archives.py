@@ -16,7 +16,7 @@ import stat
 import sys
 import tarfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -37,7 +37,6 @@ MAX_RATIO = 50
 BLOCK = 4096
 """Bytes that a file or folder counts at least, which is its block on a disk: a limit of size is one of number too."""
 
-_BUFFER = 1 << 20
 _HEADERS = 1 << 16
 """Most bytes of the headers of one member of a tar file, with its name."""
 
@@ -47,6 +46,9 @@ _PACKED: dict[bytes, Callable[[Any], Any]] = {
     b"\xfd7zXZ\0": lzma.LZMAFile,
 }
 """Readers of packed files by their first bytes."""
+
+Member = tuple[str, int, IO[bytes] | None]
+"""Name, bytes and content of a member of an archive; a folder has no content."""
 
 _REMEDY = "unpack it yourself, look at it, and import the folder"
 
@@ -98,22 +100,96 @@ def unpack(archive: Path, folder: Path, limit: int | None = None) -> int:
 
 
 def _unpack(archive: Path, folder: Path, limit: int, shown: str) -> int:
-    target = _Target(shown, folder, limit)
+    spent, places = 0, set[Path]()
+
+    def spend(size: int) -> None:
+        nonlocal spent
+        spent += max(size, BLOCK)
+        if spent > limit:
+            raise DataError(f"unpacks to more than {limit / 1e9:g} GB; if it should, use --max-unpacked GB")
+
     try:
         with archive.open("rb") as file:
-            head = file.read(6)
-            file.seek(0)
             folder.mkdir(parents=True, exist_ok=True)
-            if head.startswith((b"PK\3\4", b"PK\5\6")):
-                _unpack_zip(file, target)
-            else:
-                opened = next((opened for magic, opened in _PACKED.items() if head.startswith(magic)), None)
-                _unpack_tar(opened(file) if opened else file, target)
-    except DataError:
-        raise
+            for name, size, content in _members(file, spend):
+                parts = [part for part in name.split("/") if part not in ("", ".")]
+                if name.startswith("/") or ".." in parts or "\0" in name:
+                    raise DataError(f"the member {name!a} is outside of the folder; {_REMEDY}")
+                place = folder.joinpath(*parts)
+                if place in places:
+                    raise DataError(f"two members are named {name!a}; {_REMEDY}")
+                spend(size)
+                (place if content is None else place.parent).mkdir(parents=True, exist_ok=True)
+                if content is None:
+                    continue
+                places.add(place)
+                if place.exists():
+                    continue
+                with place.open("xb") as out:
+                    shutil.copyfileobj(content, out)
+                    if out.tell() != size:
+                        raise DataError(f"the member {name!a} is damaged or truncated; download it again")
+    except DataError as error:
+        raise type(error)(f"{shown}: {error}") from None
     except Exception as error:  # readers raise errors of many kinds on damaged files
         raise DataError(f"{shown}: {_reason(error)}") from None
-    return target.spent
+    return spent
+
+
+def _members(file: IO[bytes], spend: Callable[[int], None]) -> Iterator[Member]:
+    head = file.read(6)
+    file.seek(0)
+    if head.startswith((b"PK\3\4", b"PK\5\6")):
+        return _members_of_zip(file)
+    opened = next((opened for magic, opened in _PACKED.items() if head.startswith(magic)), None)
+    return _members_of_tar(opened(file) if opened else file, spend)
+
+
+def _members_of_zip(file: IO[bytes]) -> Iterator[Member]:
+    with zipfile.ZipFile(file) as archive:
+        members = archive.infolist()
+        if any(info.flag_bits & 1 for info in members):
+            raise EncryptedArchive(f"needs a password; {_REMEDY}")
+        for info in members:
+            _check_kind(info.filename, stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR))
+            with archive.open(info) as content:
+                yield (info.filename, 0, None) if info.is_dir() else (info.filename, info.file_size, content)
+
+
+def _members_of_tar(file: IO[bytes], spend: Callable[[int], None]) -> Iterator[Member]:
+    limited = _Limited(file)
+    with tarfile.open(fileobj=cast(IO[bytes], limited), mode="r:") as archive:
+        while (member := archive.next()) is not None:
+            limited.left = sys.maxsize
+            _check_kind(member.name, member.isdir() or member.isreg())
+            yield member.name, member.size, archive.extractfile(member)
+            limited.left = _HEADERS  # of the next member
+    # A truncated or damaged archive ends the loop like a whole one; only a whole one ends with blocks of zeros.
+    if limited.last != bytes(tarfile.BLOCKSIZE):
+        raise DataError(f"truncated or damaged after {limited.tell() / 1e6:.3g} MB; download it again")
+    while block := file.read(1 << 20):  # the checksum of the compressed data is at its end
+        spend(len(block))
+
+
+def _check_kind(name: str, fits: bool) -> None:
+    if not fits:
+        raise DataError(f"the member {name!a} is a link or a device, not a file or folder; {_REMEDY}")
+
+
+class _Limited:
+    """A file that remembers what was read last, and of which a limited number of bytes may be read."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self.seek, self.tell = file, file.seek, file.tell
+        self.left, self.last = _HEADERS, b""
+
+    def read(self, size: int) -> bytes:
+        """Read so many bytes; a DataError if they are more than are left."""
+        self.left -= size
+        if self.left < 0:
+            raise DataError(f"a name of more than {_HEADERS} characters; {_REMEDY}")
+        self.last = self._file.read(size)
+        return self.last
 
 
 def copy_folder(source: Path, folder: Path) -> int:
@@ -136,106 +212,6 @@ def copy_folder(source: Path, folder: Path) -> int:
     except OSError as error:
         raise DataError(f"{source}: cannot be copied ({error.strerror})") from None
     return sum(path.stat().st_size for path in paths if path.is_file())
-
-
-class _Target:
-    """The folder to unpack to: what is written there is checked and counted."""
-
-    def __init__(self, archive: str, folder: Path, limit: int) -> None:
-        self.archive = archive
-        self.folder = folder
-        self.limit = limit
-        self.spent = 0
-        self._names: set[Path] = set()
-
-    def spend(self, size: int) -> None:
-        """Count bytes, and raise an error if they are more than the limit."""
-        self.spent += max(size, BLOCK)
-        if self.spent > self.limit:
-            raise DataError(
-                f"{self.archive}: unpacks to more than {self.limit / 1e9:g} GB; if it should, use --max-unpacked GB"
-            )
-
-    def refused(self, name: str) -> DataError:
-        """Error of a member of another kind."""
-        return DataError(f"{self.archive}: the member {name!a} is a link or a device, not a file or folder; {_REMEDY}")
-
-    def place(self, name: str) -> Path:
-        """Path of a member, whose name must be new and lead to a place in the folder."""
-        parts = [part for part in name.split("/") if part not in ("", ".")]
-        if name.startswith("/") or ".." in parts or "\0" in name:
-            raise DataError(f"{self.archive}: the member {name!a} is outside of the folder; {_REMEDY}")
-        return self.folder.joinpath(*parts)
-
-    def write(self, name: str, size: int, content: IO[bytes] | None) -> None:
-        """Make the folder of a member without content, or write a file of so many bytes, unless there is one."""
-        place = self.place(name)
-        if content is None:
-            self.spend(0)
-            place.mkdir(parents=True, exist_ok=True)
-            return
-        if place in self._names:
-            raise DataError(f"{self.archive}: two members are named {name!a}; {_REMEDY}")
-        self._names.add(place)
-        self.spend(size)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if place.exists():
-            return
-        written = 0
-        with place.open("xb") as file:
-            while block := content.read(min(_BUFFER, size - written + 1)):
-                written += file.write(block)
-                if written > size:
-                    break
-        if written != size:
-            raise DataError(f"{self.archive}: the member {name!a} is damaged or truncated; download it again")
-
-
-def _unpack_zip(file: IO[bytes], target: _Target) -> None:
-    with zipfile.ZipFile(file) as archive:
-        members = archive.infolist()
-        if any(info.flag_bits & 1 for info in members):
-            raise EncryptedArchive(f"{target.archive}: needs a password; {_REMEDY}")
-        for info in members:
-            kind = stat.S_IFMT(info.external_attr >> 16)
-            if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-                raise target.refused(info.filename)
-            with archive.open(info) as content:
-                target.write(info.filename, info.file_size, None if info.is_dir() else content)
-
-
-class _TarFile:
-    """A file that remembers what was read last, and of which a limited number of bytes may be read."""
-
-    def __init__(self, file: IO[bytes], archive: str) -> None:
-        self._file, self._archive = file, archive
-        self.seek, self.tell = file.seek, file.tell
-        self.left = _HEADERS
-        self.last = b""
-
-    def read(self, size: int) -> bytes:
-        """Read so many bytes; a DataError if they are more than are left."""
-        self.left -= size
-        if self.left < 0:
-            raise DataError(f"{self._archive}: a name of more than {_HEADERS} characters; {_REMEDY}")
-        self.last = self._file.read(size)
-        return self.last
-
-
-def _unpack_tar(file: IO[bytes], target: _Target) -> None:
-    limited = _TarFile(file, target.archive)
-    with tarfile.open(fileobj=cast(IO[bytes], limited), mode="r:") as archive:
-        while (member := archive.next()) is not None:
-            limited.left = sys.maxsize
-            if not member.isdir() and not member.isreg():
-                raise target.refused(member.name)
-            target.write(member.name, member.size, archive.extractfile(member))
-            limited.left = _HEADERS  # of the next member
-    # A truncated or damaged archive ends the loop like a whole one; only a whole one ends with blocks of zeros.
-    if limited.last != bytes(tarfile.BLOCKSIZE):
-        raise DataError(f"{target.archive}: truncated or damaged after {target.spent / 1e6:.3g} MB; download it again")
-    while block := file.read(_BUFFER):  # the checksum of the compressed data is at its end
-        target.spend(len(block))
 
 
 def _reason(error: Exception) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -112,11 +112,36 @@ def show(
     bench show dul_cls
     bench show folder
     """  # noqa: D301 (click's mark for lines that are not to be filled)
-    value, text = describe(name, tuple(plugin or ()))
+    value = describe(name, tuple(plugin or ()))
     if as_json:
         print_json(value)
-    else:
-        typer.echo(text)
+        return
+    rest = {key: held for key, held in value.items() if key not in ("name", "kind", "summary", "document")}
+    typer.echo("\n".join([f"{value['name']}: {value['summary']}", "", value["document"], "", *_shown(rest)]))
+
+
+def _shown(held: Mapping[str, Any], indent: str = "") -> Iterator[str]:
+    """Values by name for readers: a line for what is short, else a line for each part; what is empty is left out."""
+    for key, value in held.items():
+        if _is_long(value):
+            yield f"{indent}{key}"
+            yield from _shown(value, f"{indent}  ")
+        elif isinstance(value, list) and any(len(each) > 40 for each in value if isinstance(each, str)):
+            yield from (f"{indent}{key}", *(f"{indent}  - {each}" for each in value))
+        elif value not in (None, "", [], {}, ()):
+            yield f"{indent}{key} = {_short(value)}"
+
+
+def _is_long(value: object) -> bool:
+    return isinstance(value, Mapping) and (len(value) > 3 or any(map(_is_long, value.values())))
+
+
+def _short(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_short(each)}" for key, each in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_short, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def list_rows(kind: str, plugins: tuple[Path, ...], check: bool) -> list[Row]:
@@ -215,47 +240,34 @@ def _formulas(module: str) -> dict[str, str]:
     return found
 
 
-def describe(name: str, plugins: tuple[Path, ...]) -> tuple[Row, str]:
-    """Describe a method, data set or protocol, as ``bench show`` prints it: as values for JSON, and as text."""
-    from ..protocols._base import PROTOCOLS
+def describe(name: str, plugins: tuple[Path, ...]) -> Row:
+    """Describe a method, data set or protocol, as ``bench show --json`` prints it."""
+    from ..protocols._base import PROTOCOLS, get_protocol
 
     methods, datasets = Registry("methods", plugins), Registry("datasets", plugins)
     if name in methods:
         return _describe_method(methods.method(name))
     if name in datasets:
         return _describe_dataset(datasets.dataset(name))
-    if name in PROTOCOLS:
-        return _describe_protocol(name)
-    raise UnknownName("name", name, [*methods.names, *datasets.names, *PROTOCOLS])
-
-
-def _describe_protocol(name: str) -> tuple[Row, str]:
-    from ..protocols._base import get_protocol
-
+    if name not in PROTOCOLS:
+        raise UnknownName("name", name, [*methods.names, *datasets.names, *PROTOCOLS])
     protocol = get_protocol(name)
     presets = {key: preset.as_dict() for key, preset in protocol.presets.items()}
-    lines = [name, "", protocol.document.strip(), ""]
-    for key, preset in presets.items():
-        lines += [f"preset {key}:"] + [f"  {k} = {v}" for k, v in preset.items()]
-    value = {"name": name, "summary": protocol.summary, "version": protocol.version, "presets": presets}
-    return value, "\n".join(lines)
+    about = {"summary": protocol.summary, "document": protocol.document.strip()}
+    return {"name": name, **about, "version": protocol.version, "presets": presets}
 
 
-def _describe_method(cls: type[Method]) -> tuple[Row, str]:
-    document = (sys.modules[cls.__module__].__doc__ or cls.__doc__ or "").strip()
+def _describe_method(cls: type[Method]) -> Row:
     parameters: dict[str, Row] = {}
     for key, field in cls.Params.model_fields.items():
         extra = field.json_schema_extra
-        parameters[key] = {
-            "default": field.default,
-            "search": extra.get("search") if isinstance(extra, dict) else None,
-        }
-    published = _published(cls)
-    value = {
+        search = extra.get("search") if isinstance(extra, dict) else None
+        parameters[key] = {"default": field.default, "search": search}
+    return {
         "name": cls.name,
         "kind": "method",
         "summary": cls.summary,
-        "document": document,
+        "document": (sys.modules[cls.__module__].__doc__ or cls.__doc__ or "").strip(),
         "paper": None if cls.paper is None else vars(cls.paper),
         "parameters": parameters,
         "deviations": list(cls.deviations),
@@ -266,50 +278,8 @@ def _describe_method(cls: type[Method]) -> tuple[Row, str]:
         "fidelities": list(cls.forms()),
         "released_behaviour": list(cls.released_behaviour),
         "fidelity_defaults": {form: dict(values) for form, values in cls.form_defaults.items()},
-        "published": published,
+        "published": _published(cls),
     }
-    lines = [f"{cls.name}: {cls.summary}", "", document, ""]
-    if (paper := cls.paper) is not None:
-        arxiv = f", arXiv:{paper.arxiv}" if paper.arxiv else ""
-        equations = f", {paper.equations}" if paper.equations else ""
-        lines.append(f"paper       {paper.title} ({paper.venue}{arxiv}{equations})")
-    lines += [
-        f"scorer      {cls.scorer}",
-        f"confidence  {cls.default_confidence}",
-        f"trains      {_trained(cls)}",
-        f"fidelity    {', '.join(cls.forms())}",
-        "parameters" + ("" if parameters else "  none"),
-        *(_parameter_line(cls, key, **parameter) for key, parameter in parameters.items()),
-    ]
-    for title, items in (
-        ("differs from the paper", cls.deviations),
-        ("with --fidelity released, as in the public code", cls.released_behaviour),
-    ):
-        lines += [title, *(f"  - {text}" for text in items)] if items else []
-    if published:
-        lines += ["published settings", *(_setting_line(name, values) for name, values in published.items())]
-    return value, "\n".join(lines)
-
-
-def _trained(cls: type[Method]) -> str:
-    """The parts that a method trains, how, and on what."""
-    if cls.ensemble:
-        return "nothing; takes the trained bases (--base) of all seeds together"
-    how = "" if cls.by_steps else " in one pass"
-    return ", ".join(cls.trains) + how + (" on a trained base (--base)" if cls.on_base else "")
-
-
-def _parameter_line(cls: type[Method], key: str, default: object, search: object) -> str:
-    tuned = ""
-    if isinstance(search, dict):
-        tuned = f", tuned in [{search['low']:g}, {search['high']:g}]{' log' if search['log'] else ''}"
-    others = (f", {name}: {values[key]}" for name, values in cls.form_defaults.items() if key in values)
-    return f"  method.{key} = {default}{''.join(others)}{tuned}"
-
-
-def _setting_line(name: str, values: Mapping[str, object]) -> str:
-    shown = (f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in values.items())
-    return f"  {name}: {', '.join(shown)}"
 
 
 def _published(method: type[Method]) -> dict[str, dict[str, object]]:
@@ -337,10 +307,8 @@ def _published_values(item: Published) -> dict[str, object]:
     }
 
 
-def _describe_dataset(cls: type[Dataset]) -> tuple[Row, str]:
+def _describe_dataset(cls: type[Dataset]) -> Row:
     from ..protocols.recipes._base import recipe_of
 
     document, recipe = (cls.__doc__ or "").strip(), asdict(recipe_of(cls))
-    value = {"name": cls.name, "kind": "dataset", "summary": cls.summary, "document": document, "recipe": recipe}
-    settings = (f"  {key} = {item}" for key, item in recipe.items())
-    return value, "\n".join([f"{cls.name}: {cls.summary}", "", document, "", "recipe", *settings])
+    return {"name": cls.name, "kind": "dataset", "summary": cls.summary, "document": document, "recipe": recipe}

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from ..engine.launch import Launch
     from ..papers.items import Named
     from ..papers.run import PlannedItem
-    from ..papers.tables import Reproduction
     from ..planning.plan import Plan
+    from ..report.table import Document
     from ..site import Site
 
 RUN = [name for name, field in FIELDS.items() if field.place.startswith("run.")]
@@ -74,41 +74,25 @@ def list_items(as_json: Json = False) -> None:
 
 
 @app.command()
-@takes(*RUN, after="results")
+@takes("seeds", "trials", "backbone", "dim", "weights", "allow_partial", "plugin", "set", *RUN, after="results")
 def table(
     name: Annotated[str, typer.Argument(help="A table or figure, such as per/table5 (`bench paper list`).")],
     dataset: Annotated[
         list[str] | None, typer.Option(help="Data sets, comma separated; the paper's if not given.", metavar="D[,D..]")
     ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Replicates; the paper's if not given.")] = None,
     hparams: Annotated[
-        str | None,
-        typer.Option(
-            help="published, default, tuned, or a JSON/TOML file; published on the paper's data sets, default on"
-            " others."
-        ),
-    ] = None,
-    trials: Annotated[int | None, typer.Option(min=1, help="Tuning budget per row, with --hparams tuned.")] = None,
-    backbone: Annotated[str | None, typer.Option(help="Another backbone than the paper's.", metavar="NAME")] = None,
-    dim: Annotated[int | None, typer.Option(min=2, help="Another embedding size than the paper's.")] = None,
-    weights: Annotated[
-        str | None, option_of("weights", help="Backbone weights to start from, as for `bench run`.")
+        str | None, option_of("hparams", help="As for `bench run`; published on the paper's data sets, else default.")
     ] = None,
     data_root: DataRoot = None,
-    allow_partial: Annotated[bool, option_of("allow_partial")] = False,
     results: Results = DEFAULT_RESULTS,
-    plugin: Plugins = None,
-    set_: Annotated[
-        list[str] | None,
-        option_of("set", help="Pin a setting in every row that has it, such as optim.epochs=10; repeatable."),
-    ] = None,
     dry_run: DryRun = False,
     as_json: Json = False,
-    **launched: Any,
+    **typed: Any,
 ) -> None:
     """Run a table or figure of a paper, and print both numbers.
 
-    Trains and tests what it shows; the published values stand next to ours.
+    Trains and tests what it shows; the published values stand next to ours. What is not given is as in the paper;
+    --set pins a setting in every row that has it.
     The same command again resumes where the last one stopped. Differences from the paper are listed below the table.
 
     \b
@@ -123,19 +107,13 @@ def table(
     from ..papers.run import plan_item
 
     named = find_item(name)
-    launch = Launch(**launched).resolved()
-    site = site_of(
-        results,
-        plugin=plugin,
-        data_root=data_root,
-        weights=weights,
-        allow_partial=allow_partial,
-        device=launch.device_here,
-    )
+    launch = Launch(**{name: typed.pop(name) for name in RUN}).resolved()
+    of_site = {name: typed.pop(name) for name in ("plugin", "weights", "allow_partial")}
+    site = site_of(results, data_root=data_root, device=launch.device_here, **of_site)
     if named.item.kind == "drawing":
         _draw(named, site, results, dry_run)
         return
-    options = {"seeds": seeds, "hparams": hparams, "trials": trials, "backbone": backbone, "dim": dim, "set": set_}
+    options = {**typed, "hparams": hparams}
 
     def plan(site: Site) -> list[PlannedItem]:
         return [plan_item(named, each, options, site) for each in names(dataset, named.item.datasets)]
@@ -158,16 +136,18 @@ def _print_plans(planned: list[PlannedItem], site: Site, results: Path, launch: 
     plans: dict[str, Plan] = {}
     for each in planned:
         empty = build_table(each, {})
-        print(f"{empty.name}: {each.named.item.title}")
+        print(f"{empty.heading}: {each.named.item.title}")
         for row in each.rows:
             print(f"[{row.row.title}]" + (f" pinned: {row.plan.pinned}" if row.plan.pinned else ""))
             for plan in row.plans:
                 if plan.template.id not in plans:
                     print_plan(plan)
                 plans.setdefault(plan.template.id, plan)
-        for text in empty.remarks:
+        for text in empty.tables[0].notes:
             print(f"* {text}")
-        print(f"{empty.compared or 'no'} published number{'s' * (empty.compared != 1)} to compare with")
+        # Without a value of ours, every row of the numbers has a published one.
+        count = len(empty.numbers)
+        print(f"{count or 'no'} published number{'s' * (count != 1)} to compare with")
     print(f"at most {sum(plan.trainings for plan in plans.values())} trainings; tables go to {results / FOLDER}")
     print_estimate(tuple(plans.values()), site, launch)
 
@@ -178,7 +158,7 @@ def _reproduce(planned: list[PlannedItem], site: Site, results: Path, launch: La
 
     from ..papers.draw import draw_figure, draw_table
     from ..papers.run import what_differs
-    from ..papers.tables import document, print_table
+    from ..papers.tables import print_table
     from ..report.frame import plain_rows
     from ..report.render import write_documents
 
@@ -186,17 +166,16 @@ def _reproduce(planned: list[PlannedItem], site: Site, results: Path, launch: La
     for each in planned:
         # Below the table, too; but by then the time is spent.
         say(console, f"{named.name} on {each.dataset}: {what_differs(each)}")
-    outcome, tables = _tables(planned, site, results, launch, console)
+    outcome, documents = _tables(planned, site, results, launch, console)
     if outcome is None:
         return 130
     place = Path(FOLDER) / named.paper.key / named.item.key
     out = site.store.root / place
     out.mkdir(parents=True, exist_ok=True)
-    documents = [document(made) for made in tables]
     written = write_documents(documents, out)
     written += draw_figure(named, planned, site, out, partial(console.print, markup=False))
-    for made in tables:
-        written += draw_table(made, out)
+    for each, made in zip(planned, documents):
+        written += draw_table(each, made, out)
         if not as_json:
             print_table(made, Console())
     if as_json:
@@ -210,7 +189,7 @@ def _reproduce(planned: list[PlannedItem], site: Site, results: Path, launch: La
 
 def _tables(
     planned: list[PlannedItem], site: Site, results: Path, launch: Launch, console: Console
-) -> tuple[Outcome | None, list[Reproduction]]:
+) -> tuple[Outcome | None, list[Document]]:
     """Train and test what the rows need, or time their steps, and make the tables."""
     from ..engine.jobs import Outcome
     from ..papers.measure import norms, timed

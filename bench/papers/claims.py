@@ -298,16 +298,6 @@ def commands(
     return found
 
 
-def every_command(claim: Claim, site: Site) -> list[str]:
-    """Commands that make records of a claim, also as released if there is such a form, and for the paper's data."""
-    found = [*commands(claim, site), *(commands(claim, site, "released") if has_released_form(claim, site) else [])]
-    if claim.datasets and claim.tables:
-        found += [f"bench paper table {name} --data-root DIR" for name in claim.tables]
-    elif claim.datasets:
-        found += commands(claim, site, datasets=claim.datasets, ending="--data-root DIR")
-    return [*dict.fromkeys(found)]
-
-
 def has_released_form(claim: Claim, site: Site) -> bool:
     """Check if a public code of any method of a claim computes something else than the corrected form."""
     methods = [(side, method_of(side.method, name, site)) for side in claim.sides for name in claim.tested_on]

@@ -12,10 +12,10 @@ from ..report.figures.registry import FIGURES, write_kinds
 from ..report.figures.source import Note, Source
 from ..report.figures.style import figure_style, save_figure
 from ..report.frame import Results, collect
+from ..report.table import Document
 from ..site import Site
 from .items import Named
 from .run import PlannedItem
-from .tables import Reproduction
 
 AXES = {
     "curves": {"xlabel": "least confident images removed, %", "ylabel": "MAP@R"},
@@ -25,36 +25,43 @@ AXES = {
 """What the axes of each kind of figure say, besides the name of the table and of its first column."""
 
 
-def draw_table(table: Reproduction, out: Path) -> list[Path]:
+MISSING = (float("nan"), float("nan"))
+
+
+def draw_table(planned: PlannedItem, table: Document, out: Path) -> list[Path]:
     """Write a figure of a paper that shows the values of its reproduced table, as PNG and SVG, if it has one.
 
     ``curves`` are one per row along the columns with a place on the axis; a ``sweep`` is the first column along the
     rows with such a place, beside that of the others; ``points`` are the first column of every run.
     """
-    kind = table.planned.named.item.figure
+    kind, columns = planned.named.item.figure, planned.named.columns(planned.dataset)
     if kind not in AXES:
         return []
-    lines = [line for line in table.lines if line.run]
-    firsts = [(line.run.row.x if line.run else None, line.title, line.cells[0]) for line in lines]
-    if kind == "points":
-        firsts = [(float(number), title, cell) for number, (_, title, cell) in enumerate(firsts)]
-    series = {"": [(x, cell) for x, _, cell in firsts if x is not None]}
-    series |= {title: [(x, cell) for x, _ in series[""]] for x, title, cell in firsts if x is None}
-    if kind == "curves":
-        at = [column.x for column in table.columns]
-        series = {each.title: [(x, cell) for x, cell in zip(at, each.cells) if x is not None] for each in table.lines}
+    lines = [row.cells[0].text for row in table.tables[0].rows]
+    cells = {
+        (each["row"], each["column"]): (each["ours_mean"], each["ours_sd"]) for _, each in table.numbers.iterrows()
+    }
+    runs = {each.row.title: each.row.x for each in planned.rows if each.row.title in lines}
+    firsts = {title: cells.get((title, columns[0].title), MISSING) for title in runs}
+    series = {"": [(float(number), *cell) for number, cell in enumerate(firsts.values())]}
+    if kind == "sweep":
+        series = {"": [(x, *firsts[title]) for title, x in runs.items() if x is not None]}
+        series |= {title: [(x, *firsts[title]) for x, *_ in series[""]] for title in runs if runs[title] is None}
+    elif kind == "curves":
+        at = [(column.title, column.x) for column in columns if column.x is not None]
+        series = {title: [(x, *cells.get((title, heading), MISSING)) for heading, x in at] for title in lines}
     with figure_style():
         figure = Figure(figsize=(6.4, 4.4), layout="constrained")
         axis = figure.subplots()
         for title, values in series.items():
-            x, y, sd = zip(*((x, cell.ours.mean, cell.ours.sd) for x, cell in values))
+            x, y, sd = zip(*values)
             axis.errorbar(x, y, np.nan_to_num(sd), fmt="o" if kind == "points" else "-", capsize=2, label=title)
-        axis.set(**{"title": table.name, "ylabel": table.columns[0].title, **AXES[kind]})
+        axis.set(**{"title": table.heading, "ylabel": columns[0].title, **AXES[kind]})
         if kind == "points":
-            axis.set_xticks(range(len(lines)), [line.title for line in lines], rotation=30, ha="right")
+            axis.set_xticks(range(len(runs)), list(runs), rotation=30, ha="right")
         elif len(series) > 1:
             axis.legend(fontsize=7)
-        return save_figure(figure, out / table.planned.dataset)
+        return save_figure(figure, out / planned.dataset)
 
 
 def draw_figure(named: Named, planned: Sequence[PlannedItem], site: Site, out: Path, note: Note) -> list[Path]:

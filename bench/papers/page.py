@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
 from rich.console import Console
 
 from ..errors import printable
-from ..protocols.metrics import title_of
 from ..report.compare import Comparison
-from ..report.render import files_of, markdown_text
+from ..report.render import files_of
 from ..report.table import (
     GAP,
-    Cell,
     Column,
     Document,
     cells_table,
@@ -28,7 +27,7 @@ from ..report.table import (
 )
 from ..site import Site
 from ..store.files import write_atomic
-from .claims import Claim, Ledger, commands, every_command, published_differences
+from .claims import Claim, Ledger, Source, commands, published_differences
 from .items import UNPUBLISHED
 from .judge import OUTCOMES, Finding, Setting, p_values
 
@@ -49,12 +48,6 @@ ABOUT = (
 )
 """Legend of the tables."""
 
-NOTES = {
-    read: f"These claims were written from {where} of the paper; its text was not at hand."
-    for read, where in (("abstract", "the abstract"), ("memory", "memory"))
-}
-"""Note on a paper by what its claims were written from."""
-
 
 def write_verdicts(ledger: Ledger, found: Sequence[Finding], site: Site, out: Path) -> list[Path]:
     """Write verdicts as ``claims.csv`` and ``claims.md``; equal records give equal files."""
@@ -65,44 +58,47 @@ def write_verdicts(ledger: Ledger, found: Sequence[Finding], site: Site, out: Pa
 
 
 def texts_of(ledger: Ledger, found: Sequence[Finding], site: Site) -> dict[str, str]:
-    """The files of verdicts by name: a page with a count, a table per paper and the commands of every claim; CSV."""
+    """The files of verdicts by name: the numbers, and a page with a table of each claim and a count."""
     names = labels(found)
     rows = []
     for setting, name in names.items():
-        own = [each for each in found if each.setting == setting]
-        counts = [sum(each.outcome == kind for each in own) for kind in OUTCOMES]
-        rows.append([name, setting_text(setting), *map(str, (*counts, sum(each.flips for each in own)))])
-    titles = headings("data", "setting", *OUTCOMES, "flipped by a public code", labels=2)
-    tables = [cells_table("Verdicts by data set and setting", titles, rows)]
-    firsts = [own[0] for own in grouped(found, lambda each: each.claim).values()]
-    for key, paper in ledger.paper.items():
-        own = [each for each in found if each.claim.paper == key]
-        notes = (NOTES[paper.read],) if paper.read in NOTES else ()
-        title = f"{paper.title} ({paper.venue})"
-        tables += [table_of(_columns(names, firsts), own, title, notes=notes)] if own else []
-    introduction = f"`bench paper claims` writes this page from records.\n\n{ABOUT}"
-    page = Document("claims", "Claims of the papers", introduction, tuple(tables), to_frame(found, site))
+        counts = Counter(each.outcome for each in found if each.setting == setting)
+        rows.append([name, setting_text(setting), *(str(counts[kind]) for kind in OUTCOMES)])
+    tables = [cells_table("Verdicts by data set and setting", headings("data", "setting", *OUTCOMES, labels=2), rows)]
+    for claim, own in grouped(found, lambda each: each.claim).items():
+        notes = tuple(_notes(claim, ledger.paper[claim.paper], site))
+        tables.append(table_of(columns(names), _both_forms(own), f"{claim.id}: {claim.says}", notes=notes))
+    page = Document("claims", "Claims of the papers", ABOUT, tuple(tables), to_frame(found, site))
     texts = files_of(page)
-    commanded = _commands([each.claim for each in firsts], site)
-    return {"claims.csv": texts["claims.csv"], "claims.md": f"{texts['claims.md']}{commanded}"}
+    return {name: texts[name] for name in ("claims.csv", "claims.md")}
 
 
-def _columns(names: Mapping[Setting, str], firsts: Sequence[Finding]) -> tuple[Column[Finding], ...]:
-    """Columns of a paper's claims; what is said of a claim stands in its first row alone."""
+def _notes(claim: Claim, paper: Source, site: Site) -> Iterator[str]:
+    """What is said of a claim below its table."""
+    read = "" if paper.read == "text" else f" (written from {'its abstract' if paper.read == 'abstract' else 'memory'})"
+    where = ", ".join((*claim.datasets, *claim.elsewhere))
+    yield f"{paper.title} ({paper.venue}), {claim.place}{read}, on {where}. {claim.note}".strip()
+    numbers = ", ".join(f"{dataset} {value:+.3g}" for dataset, value in published_differences(claim).items())
+    yield f"{claim.metric} of {claim.a.label(claim.declared)} is {claim.direction}; published: {numbers or UNPUBLISHED}"
+    yield f"Records: {' && '.join(commands(claim, site))}"
 
-    def once(text: Callable[[Claim], str]) -> Callable[[Finding], str]:
-        return lambda each: text(each.claim) if any(each is first for first in firsts) else ""
 
+def _both_forms(found: Iterable[Finding]) -> list[Finding]:
+    """Findings, each followed by that on the public codes' form, if there is one with records."""
+    return [each for own in found for each in (own, own.released) if each and (each is own or each.decides)]
+
+
+def columns(names: Mapping[Setting, str]) -> tuple[Column[Finding], ...]:
+    """Columns of verdicts for readers; the numbers are of the B that decides."""
     return (
-        label("claim", once(lambda claim: f"{claim.id}: {claim.says}")),
         label("data", lambda each: names.get(each.setting, GAP)),
         label("paper's data", papers_data),
+        label("form", lambda each: each.fidelity),
+        label("B", lambda each: each.decisive.about["b"]),
         label("A - B", difference_text),
         label("region", lambda each: f"±{_size_text(each.claim, each.region)}" if each.region else GAP),
         label("seeds", seeds_of),
-        label("verdict", lambda each: Cell(verdict_text(each), bold=each.outcome in ("holds", "reversed"))),
-        label("as released", released_text),
-        label("published A - B", once(published_text)),
+        label("verdict", verdict_text),
     )
 
 
@@ -185,12 +181,8 @@ def labels(found: Sequence[Finding]) -> dict[Setting, str]:
 
 def difference_text(each: Finding) -> str:
     """Mean difference from the B that decides with its 95 % t-interval, in points of percent if it is a share."""
-    row = each.decisive
-    if not row.n:
-        return GAP
-    mean, _, low, high = _difference(row).values()
-    text = interval(*(_size_text(each.claim, end, "+") for end in (mean, low, high)))
-    return f"{text} ({row.about['b']})" if len(each.claim.b) > 1 else text
+    mean, _, low, high = _difference(each.decisive).values()
+    return interval(*(_size_text(each.claim, end, "+") for end in (mean, low, high)))
 
 
 def _size_text(claim: Claim, value: float, sign: str = "") -> str:
@@ -205,75 +197,33 @@ def seeds_of(each: Finding) -> str:
 
 
 def verdict_text(each: Finding) -> str:
-    """The outcome with the remark on it."""
+    """The outcome with the remark on it; without records, the remark."""
     if not each.decides:
         return each.reason
     return f"{each.outcome} ({each.reason})" if each.reason else each.outcome
 
 
-def released_text(each: Finding) -> str:
-    """Verdict on the released form of the methods."""
-    if each.released is None:
-        return GAP
-    text = verdict_text(each.released) if each.released.decides else each.released.outcome
-    return f"{text}: flipped" if each.flips else text
-
-
-def published_text(claim: Claim) -> str:
-    """Differences that the paper published, by data set; says so if there are none."""
-    found = published_differences(claim)
-    return ", ".join(f"{dataset} {value:+.3g}" for dataset, value in found.items()) or UNPUBLISHED
-
-
-def _commands(claims: Sequence[Claim], site: Site) -> str:
-    """Section of the page with the commands that make the records of every claim."""
-    out = ["## Commands", "", "The first lines of a claim make the records of its table, also as released if"]
-    out += ["there is such a form; the line of `DIR` is for the paper's own data."]
-    for claim in claims:
-        out += ["", f"### {claim.id}", "", markdown_text(_about(claim)), ""]
-        out += ["```sh", *every_command(claim, site), "```"]
-    return "\n".join([*out, ""])
-
-
-def _about(claim: Claim) -> str:
-    """Place, metric, direction, sides and data of a claim, in one paragraph."""
-    metric = title_of(claim.metric)
-    rivals = "; ".join(side.label(claim.declared) for side in claim.b)
-    where = ", ".join((*claim.datasets, *claim.elsewhere))
-    fraction = "" if claim.fraction is None else f", {100 * claim.fraction:g} % removed"
-    variants = [name for name in claim.variant if name]
-    variant = f", variant {' or '.join(variants)}" if variants else ""
-    text = (
-        f"{claim.place}. A: {claim.a.label(claim.declared)}. B: {rivals}. {metric} ({claim.metric}, {claim.split}"
-        f"{variant}{fraction}) is {claim.direction}. The paper's data: {where}."
-    )
-    return f"{text} {claim.note}" if claim.note else text
-
-
 def print_verdicts(found: Sequence[Finding], site: Site, console: Console) -> None:
-    """Print verdicts, a line for each data set; claims that the records say nothing about are counted."""
+    """Print the verdicts that records give, and how to make those of a claim without any."""
     for line in _lines(found, site):
         console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
 
 
 def _lines(found: Sequence[Finding], site: Site) -> Iterator[str]:
-    names, every = labels(found), grouped(found, lambda each: each.claim)
-    judged = [(names[each.setting], difference_text(each), each) for each in found if each.decisive.n]
-    texts = ([name for name, _, _ in judged], [difference for _, difference, _ in judged])
-    widths = [max(map(len, each), default=0) for each in texts]
-    for claim, lines in grouped(judged, lambda line: line[2].claim).items():
+    names = labels(found)
+    judged = grouped((each for each in _both_forms(found) if each.decisive.n), lambda each: each.claim)
+    for claim, own in judged.items():
         yield claim.id
-        for name, difference, each in lines:
-            remark = f"; as released: {released_text(each)}" if each.released and each.released.decides else ""
-            yield f"  {name:<{widths[0]}}  {difference:<{widths[1]}}  {verdict_text(each)}{remark}"
-        every.pop(claim)
-    shown = {each.setting for *_, each in judged}
+        for each in own:
+            difference = f"{difference_text(each)} ({each.decisive.about['b']})"
+            yield f"  {names[each.setting]:<11} {each.fidelity:<9}  {difference:<36}  {verdict_text(each)}"
+    shown = {each.setting for own in judged.values() for each in own}
     yield from (f"{name}: {setting_text(setting)}" for setting, name in names.items() if setting in shown)
-    if every:
+    others = [each for each in found if each.claim not in judged]
+    if others:
         # Begun with: some of its methods have records.
-        those = [each for own in every.values() for each in own]
-        begun = next((each for each in those if each.setting.dataset), those[0])
-        count = f"{len(every)} claim{'' if len(every) == 1 else 's'}"
-        yield f"{count} cannot be judged by these records; claims.md has the commands of each"
+        begun = next((each for each in others if each.setting.dataset), others[0])
+        count = len({each.claim for each in others})
+        yield f"{count} claim{'s' * (count > 1)} cannot be judged by these records; claims.md has the commands of each"
         yield f"{begun.claim.id}: {begun.reason}"
         yield from (f"    {line}" for line in commands(begun.claim, site))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import replace
 from statistics import fmean
-from typing import NamedTuple
 
 import pandas as pd
 from rich.console import Console
@@ -20,10 +18,10 @@ from ..report.frame import Results
 from ..report.questions import CONFIDENCE, USES
 from ..report.render import markdown_text
 from ..report.seeds import SeedGroup, SeedStatistics, divided, seed_groups
-from ..report.table import GAP, Document, Table, cells_table, headings
+from ..report.table import GAP, Document, cells_table, headings
 from ..report.views import WORTH, outcome_text
 from .items import UNPUBLISHED, Column, How, Named, Published, Reads, Row, published_value, quoted_rows
-from .run import PlannedItem, PlannedRow, what_differs
+from .run import PlannedItem, what_differs
 
 BySeed = dict[int, float]
 """Values by seed."""
@@ -127,150 +125,85 @@ def value_text(value: SeedStatistics, decimals: int) -> str:
     return f"{value.mean:.{decimals}f}{sd}{missing}"
 
 
-class Pair(NamedTuple):
-    """Our mean and SD over seeds, in the paper's unit, next to the number that the paper published."""
+def build_table(planned: PlannedItem, cells: Cells) -> Document:
+    """Put measured values, by title of the row and of the column, next to the published ones.
 
-    ours: SeedStatistics
-    published: Published | None
-    decimals: int
-
-    @property
-    def texts(self) -> tuple[str, str]:
-        """Both as ``mean ± SD``; ``-`` if there is none."""
-        return value_text(self.ours, self.decimals), self.published.text if self.published else GAP
-
-
-class Line(NamedTuple):
-    """A line of a reproduced table: a row of the paper with its cells, one per column."""
-
-    title: str
-    run: PlannedRow | None  # None if it is computed from other rows, only quoted from the paper, or was left out
-    cells: tuple[Pair, ...]
-
-
-@dataclass(frozen=True)
-class Reproduction:
-    """A table or figure of a paper on one data set: our values next to the published numbers."""
-
-    planned: PlannedItem
-    columns: tuple[Column, ...]
-    lines: tuple[Line, ...]
-
-    @cached_property
-    def differs(self) -> str:
-        """How our set-up differs from the paper's."""
-        return what_differs(self.planned)
-
-    @property
-    def name(self) -> str:
-        """Name of the table and data set."""
-        return f"{self.planned.named.name} on {self.planned.dataset}"
-
-    @property
-    def compared(self) -> int:
-        """Number of published numbers to compare with."""
-        return sum(cell.published is not None for line in self.lines for cell in line.cells)
-
-    @property
-    def remarks(self) -> list[str]:
-        """What to keep in mind when comparing: differences of set-up, notes on published numbers, rows left out."""
-        notes = dict.fromkeys(
-            f"published {line.title}, {column.title}: {cell.published.note}"
-            for line in self.lines
-            for column, cell in zip(self.columns, line.cells)
-            if line.run is not None and cell.published is not None and cell.published.note
-        )
-        left_out = (f"left out: {title}: {reason}" for title, reason in self.planned.left_out.items())
-        return [self.differs, *self.planned.named.differences, *notes, *left_out]
-
-    @property
-    def legend(self) -> str:
-        """What a cell shows."""
-        if not self.compared:
-            return "Mean ± SD over seeds. No value was published to put next to ours."
-        return f"Ours | published, mean ± SD over seeds; {GAP} is no value of ours, or {UNPUBLISHED}."
-
-    def shown(self, title: str, terminal: bool = False) -> Table:
-        """The table for readers, ``ours | published`` in a cell; ours alone where nothing was published at all."""
-
-        def text(cell: Pair) -> str:
-            both = cell.texts if self.compared else cell.texts[:1]
-            return GAP if set(both) == {GAP} else " | ".join(both)
-
-        rows = []
-        for line in self.lines:
-            ours = f"{line.run.contender.label}, {line.run.contender.hparams}" if line.run else ""
-            rows.append([line.title, *[ours] * terminal, *map(text, line.cells)])
-        # Terminals are narrow: a word of a heading per line.
-        titles = [column.title.replace(" ", "\n") if terminal else column.title for column in self.columns]
-        columns = headings("", *["ours"] * terminal, *titles, labels=1 + terminal)
-        return cells_table(title, columns, rows, notes=() if terminal else tuple(self.remarks), caption=self.legend)
-
-
-def build_table(planned: PlannedItem, cells: Cells) -> Reproduction:
-    """Put measured values, by title of the row and of the column, next to the published ones."""
-    named, dataset = planned.named, planned.dataset
-    columns = named.columns(dataset)
-    runs = {each.row.title: each for each in planned.rows}
-    every = derived(cells, named.rows, columns)
-
-    def pair(row: Row, column: Column) -> Pair:
-        published, quoted = published_value(named, row, column, dataset), row.quoted.get(dataset, {})
-        if published is None and column.title in quoted:
-            published = Published(mean=quoted[column.title], text=str(quoted[column.title]))
-        ours = SeedStatistics.of(every.get((row.title, column.title), {}))
-        return Pair(ours, published, 2 if row.how else column.decimals)
-
-    lines = [Line(row.title, runs.get(row.title), tuple(pair(row, each) for each in columns)) for row in named.rows]
-    for title, quoted in quoted_rows(named, dataset).items():
-        cells_of = (Pair(SeedStatistics.of({}), quoted.get(column.title), column.decimals) for column in columns)
-        lines.append(Line(title, None, tuple(cells_of)))
-    held = (line for line in lines if line.run or any(cell.ours.seeds or cell.published for cell in line.cells))
-    return Reproduction(planned, columns, tuple(held))
-
-
-def to_frame(table: Reproduction) -> pd.DataFrame:
-    """Numbers of a reproduced table: one row per cell that has a value of ours or a published one.
-
-    ``differs`` is how our set-up differs from the paper's; ``published_note`` is ``no published value`` for a value of
-    ours that the paper has no number for.
+    The numbers have one row per cell with a value of ours or a published one: ``differs`` is how our set-up differs
+    from the paper's; ``published_note`` is ``no published value`` for a value of ours that the paper has no number for.
+    Notes of the table are what to keep in mind when comparing.
     """
-    lines = []
-    for line in table.lines:
-        contender = line.run.contender._asdict() if line.run else {}
+    named, dataset, differs = planned.named, planned.dataset, what_differs(planned)
+    columns = named.columns(dataset)
+    ours, theirs = derived(cells, named.rows, columns), _published(named, dataset)
+    runs, computed = {each.row.title: each for each in planned.rows}, {row.title for row in named.rows if row.how}
+    lines, numbers, notes = [], list[dict[str, object]](), dict[str, None]()
+    for title in dict.fromkeys([*(row.title for row in named.rows), *(title for title, _ in theirs)]):
+        run, texts, before = runs.get(title), [title], len(numbers)
+        contender = run.contender._asdict() if run else {}
         own = {key: value for key, value in contender.items() if key not in ("dataset", "ensemble")}
-        for column, (ours, published, _) in zip(table.columns, line.cells):
-            if not ours.seeds and published is None:
+        for column in columns:
+            value = SeedStatistics.of(ours.get((title, column.title), {}))
+            published = theirs.get((title, column.title))
+            text = value_text(value, 2 if title in computed else column.decimals)
+            both = [text, published.text if published else GAP] if theirs else [text]
+            texts.append(GAP if set(both) == {GAP} else " | ".join(both))
+            if not value.seeds and published is None:
                 continue
             number = {
-                "name": table.planned.named.name,
-                "dataset": table.planned.dataset,
-                "row": line.title,
+                "name": named.name,
+                "dataset": dataset,
+                "row": title,
                 "column": column.title,
-                "ours_mean": ours.mean,
-                "ours_sd": ours.sd,
-                "ours_seeds": ours.defined if ours.seeds else None,
+                "ours_mean": value.mean,
+                "ours_sd": value.sd,
+                "ours_seeds": value.defined if value.seeds else None,
                 "published_mean": published.mean if published else None,
                 "published_sd": published.sd if published else None,
             }
-            about = {"differs": table.differs, "published_note": published.note if published else UNPUBLISHED}
-            lines.append(number | own | about)
-    return pd.DataFrame(lines)
+            note = published.note if published else UNPUBLISHED
+            numbers.append(number | own | {"differs": differs, "published_note": note})
+            if run and published and note:
+                notes[f"published {title}, {column.title}: {note}"] = None
+        if run or len(numbers) > before:
+            lines.append(texts)
+    legend = "Mean ± SD over seeds. No value was published to put next to ours."
+    if theirs:
+        legend = f"Ours | published, mean ± SD over seeds; {GAP} is no value of ours, or {UNPUBLISHED}."
+    left_out = (f"left out: {title}: {reason}" for title, reason in planned.left_out.items())
+    table = cells_table(
+        f"{named.item.title} ({dataset})",
+        headings("", *(column.title for column in columns)),
+        lines,
+        notes=(differs, *named.differences, *notes, *left_out),
+        caption=legend,
+    )
+    introduction = f"{markdown_text(f'{named.paper.title}. {named.item.asks}')}\n\n{legend}"
+    return Document(dataset, f"{named.name} on {dataset}", introduction, (table,), pd.DataFrame(numbers))
 
 
-def document(table: Reproduction) -> Document:
-    """A reproduced table for the files ``DATASET.csv``, ``.md`` and ``.tex``."""
-    named, dataset = table.planned.named, table.planned.dataset
-    introduction = f"{markdown_text(f'{named.paper.title}. {named.item.asks}')}\n\n{table.legend}"
-    shown = table.shown(f"{named.item.title} ({dataset})")
-    return Document(dataset, markdown_text(table.name), introduction, (shown,), to_frame(table))
+def _published(named: Named, dataset: str) -> dict[tuple[str, str], Published]:
+    """Published numbers by title of the row and of the column, with those that the paper quotes from others."""
+    columns, found = named.columns(dataset), dict[tuple[str, str], Published]()
+    for row in named.rows:
+        quoted = row.quoted.get(dataset, {})
+        for column in columns:
+            value = published_value(named, row, column, dataset)
+            if value is None and column.title in quoted:
+                value = Published(mean=quoted[column.title], text=str(quoted[column.title]))
+            if value is not None:
+                found[row.title, column.title] = value
+    others = quoted_rows(named, dataset).items()
+    return found | {(title, heading): value for title, own in others for heading, value in own.items()}
 
 
-def print_table(table: Reproduction, console: Console) -> None:
-    """Print a reproduced table, and remarks below it."""
-    title = f"{table.name}: {table.planned.named.item.asks}\n{table.legend}"
-    render.print_table(table.shown(title, terminal=True), console)
-    for text in table.remarks:
+def print_table(document: Document, console: Console) -> None:
+    """Print a reproduced table, and its notes below it."""
+    (table,) = document.tables
+    # Terminals are narrow: a word of a heading per line.
+    columns = tuple(replace(column, title=column.title.replace(" ", "\n")) for column in table.columns)
+    title = f"{document.heading}: {table.title}\n{table.caption}"
+    render.print_table(replace(table, title=title, columns=columns, notes=()), console)
+    for text in table.notes:
         console.print(f"* {printable(text)}", highlight=False, markup=False, soft_wrap=True)
 
 

@@ -311,7 +311,7 @@ def test_an_interrupted_import_leaves_nothing(releases, tmp_path, monkeypatch):
         assert list((tmp_path / "data").rglob("*.png"))  # half done
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(archives, "_unpack_tar", stop)
+    monkeypatch.setattr(archives, "_members_of_tar", stop)
     assert main(["data", "import", "folder", str(source), "--data-root", str(tmp_path / "data")]) == 130
     assert not list((tmp_path / "data").iterdir())
 

@@ -4,9 +4,9 @@ import math
 
 import pandas as pd
 import pytest
-from bench.papers.items import Column, Published, Reads, Row, find_item
+from bench.papers.items import Column, Reads, Row, find_item
 from bench.papers.run import plan_item
-from bench.papers.tables import Pair, build_table, derived, document, read
+from bench.papers.tables import build_table, derived, read, value_text
 from bench.report.contender import Contender
 from bench.report.render import files_of
 from bench.report.seeds import SeedGroup, SeedStatistics
@@ -82,18 +82,16 @@ def test_a_relative_change_from_a_negative_value_keeps_its_sign():
     assert known["change", "d"] == {0: pytest.approx(20.0)}
 
 
-def test_a_cell_shows_ours_and_theirs_with_missing_seeds():
-    ours = SeedStatistics.of({0: 1.0, 1: 3.0, 2: math.nan})
-    assert Pair(ours, Published(mean=2.5, text="2.5 ± 0.3"), 2).texts == ("2.00 ± 1.41 [2/3]", "2.5 ± 0.3")
-    assert Pair(SeedStatistics.of({}), Published(mean=7.0, text="7.0"), 1).texts == ("-", "7.0")
+def test_a_cell_shows_missing_seeds():
+    assert value_text(SeedStatistics.of({0: 1.0, 1: 3.0, 2: math.nan}), 2) == "2.00 ± 1.41 [2/3]"
+    assert value_text(SeedStatistics.of({}), 1) == "-"
 
 
 def test_ours_stands_beside_the_published_number(layouts, tmp_path):
     site = Site(results=str(tmp_path), data_root=str(layouts["cub200"]), weights="none")
     options = {"set": ("data.classes_per_batch=2",)}
     planned = plan_item(find_item("per/table5"), "cub200", options, site)
-    table = build_table(planned, {("SCF", "Spearman's rho"): {0: 0.5, 1: 0.6}})
-    made = document(table)
+    made = build_table(planned, {("SCF", "Spearman's rho"): {0: 0.5, 1: 0.6}})
     markdown, latex, frame = files_of(made)["cub200.md"], files_of(made)["cub200.tex"], made.numbers
     assert "| SCF | 0.550 ± 0.071 \\| 0.528 ± 0.036 |" in markdown
     assert "| HIB | \\- \\| 0.223 ± 0.120 |" in markdown
@@ -109,9 +107,8 @@ def test_quoted_rows_have_published_numbers_only(layouts, tmp_path):
     options = {"set": ("data.classes_per_batch=2",)}
     planned = plan_item(find_item("el/table2"), "cub200", options, site)
     table = build_table(planned, {})
-    lines = {line.title: line for line in table.lines}
-    margin = lines["Margin, R50/128"]
-    assert margin.run is None
-    assert [cell.texts[1] for cell in margin.cells] == ["63.6", "74.4", "69.0"]
-    assert [column.title for column in table.columns] == ["R@1", "R@2", "NMI"]  # R@10 is of SOP
+    (shown,) = table.tables
+    lines = {row.cells[0].text: [cell.text for cell in row.cells[1:]] for row in shown.rows}
+    assert lines["Margin, R50/128"] == ["- | 63.6", "- | 74.4", "- | 69.0"]
+    assert [column.title for column in shown.columns[1:]] == ["R@1", "R@2", "NMI"]  # R@10 is of SOP
     assert "PANC + EL-nivMF, R50/512" in lines

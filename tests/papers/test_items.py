@@ -18,7 +18,7 @@ from bench.papers.items import (
     quoted_rows,
 )
 from bench.papers.run import PlannedItem
-from bench.papers.tables import build_table, document, to_frame
+from bench.papers.tables import build_table
 from bench.report.render import files_of
 
 NAMES = {
@@ -64,13 +64,13 @@ def test_all_730_published_numbers_are_reached_and_only_quoted_ones_have_no_run(
 
 @pytest.mark.slow
 def test_all_published_numbers_are_in_the_files_of_the_tables_before_anything_is_run(monkeypatch):
-    """What a user reads (``to_frame``), not only what could be found."""
+    """What a user reads, not only what could be found."""
     monkeypatch.setattr("bench.papers.tables.what_differs", lambda planned: "")
     written, quoted_in_text, cells = 0, 0, 0
     for named in every_item().values():
         for dataset in named.item.datasets:
             planned = PlannedItem(named=named, dataset=dataset, options={}, rows=(), left_out={})
-            frame = to_frame(build_table(planned, {}))
+            frame = build_table(planned, {}).numbers
             written += 0 if frame.empty else int(frame["published_mean"].notna().sum())
             quoted_in_text += sum(len(row.quoted.get(dataset, {})) for row in named.rows)
         cells += sum(1 for _ in _cells(named))
@@ -84,10 +84,10 @@ def test_a_value_of_ours_without_a_published_one_says_so(monkeypatch):
     planned = PlannedItem(named=named, dataset="cars196", options={}, rows=(), left_out={})
     values = {0: 17.0, 1: 18.0}
     table = build_table(planned, {("HIB, L2", "MAP@R"): values, ("PFE, MLS", "MAP@R"): values})
-    frame = to_frame(table).set_index("row")
+    frame = table.numbers.set_index("row")
     assert frame.loc["HIB, L2", "published_note"] == "no published value"
     assert (frame.loc["PFE, MLS", "published_note"], frame.loc["PFE, MLS", "published_mean"]) == ("", 18.03)
-    page = files_of(document(table))["cars196.md"]
+    page = files_of(table)["cars196.md"]
     assert "| HIB, L2 | 17.50 ± 0.71 \\| - |" in page
     assert "- is no value of ours, or no published value" in page
 

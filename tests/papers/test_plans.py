@@ -6,7 +6,7 @@ import pytest
 from bench.cli import main
 from bench.papers.items import every_item, find_item
 from bench.papers.run import batches_of, plan_item, what_differs
-from bench.papers.tables import build_table, document
+from bench.papers.tables import build_table
 from bench.report.render import files_of
 from bench.site import Site
 
@@ -26,8 +26,8 @@ def test_every_row_is_planned_on_an_embedded_set(name, tmp_path):
     assert all(reason.startswith("the same run as") for reason in planned.left_out.values()), planned.left_out
     assert {row.plan.hparams for row in planned.rows} == {"default"}
     table = build_table(planned, {})
-    assert not table.compared
-    assert f"no value was published for ndigit_smoke ({name} has " in table.differs
+    assert table.numbers.empty
+    assert f"no value was published for ndigit_smoke ({name} has " in table.tables[0].notes[0]
 
 
 @pytest.mark.slow
@@ -91,9 +91,8 @@ def test_what_was_adapted_to_the_data_set_is_said_once(tmp_path):
     rows = tuple(
         replace(each, plans=tuple(replace(plan, notes=("x",)) for plan in each.plans)) for each in planned.rows
     )
-    table = build_table(replace(planned, rows=rows), {})
-    assert table.differs.split("; ").count("x") == 1
-    assert table.remarks[0] == table.differs
+    (table,) = build_table(replace(planned, rows=rows), {}).tables
+    assert table.notes[0].split("; ").count("x") == 1
 
 
 def test_another_network_and_a_part_of_the_data_are_told_in_every_form(layouts, tmp_path):
@@ -104,15 +103,15 @@ def test_another_network_and_a_part_of_the_data_are_told_in_every_form(layouts, 
     options = {"backbone": "squeezenet1_0", "set": ("data.classes_per_batch=2",)}
     planned = plan_item(find_item("per/table5"), "cub200", options, site)
     assert all(row.plan.hparams == "default" for row in planned.rows)
-    table = build_table(planned, {})
+    made = build_table(planned, {})
+    differs = what_differs(planned)
     for text in ("squeezenet1_0/128 instead of bn_inception/128", "a part of the data (23 of 24 images"):
-        assert text in table.differs
-    assert "the recipe's settings for every row" in table.differs
-    assert "\n" not in table.differs
-    made = document(table)
-    assert table.differs in files_of(made)["cub200.md"]
+        assert text in differs
+    assert "the recipe's settings for every row" in differs
+    assert "\n" not in differs
+    assert differs in files_of(made)["cub200.md"]
     assert "squeezenet1\\_0/128 instead of" in files_of(made)["cub200.tex"]
-    assert set(made.numbers["differs"]) == {table.differs}
+    assert set(made.numbers["differs"]) == {differs}
     assert len(made.numbers) == 7  # every published number
 
 
