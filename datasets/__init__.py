@@ -11,23 +11,15 @@ if TYPE_CHECKING:
     from .array_images import ArrayImages as ArrayImages
     from .augmentation import Augmentation as Augmentation
     from .augmentation import TrainingAugmentation as TrainingAugmentation
-    from .augmentation import augment as augment
-    from .augmentation import centre_crop as centre_crop
-    from .batches import class_balanced_batches as class_balanced_batches
-    from .corruptions._base import corrupt as corrupt
-    from .corruptions._base import corrupted as corrupted
-    from .corruptions.registry import CORRUPTIONS as CORRUPTIONS
     from .dataset import Dataset as Dataset
     from .dataset import ImageSet as ImageSet
     from .dataset import TrainVal as TrainVal
     from .dataset import register as register
     from .dataset import register_dataset as register_dataset
     from .files import DataError as DataError
-    from .photo_images import PhotoImages as PhotoImages
     from .releases import Listing as Listing
     from .releases import PhotoDataset as PhotoDataset
     from .releases import read_lines as read_lines
-    from .splits import class_folds as class_folds
     from .splits import development_and_test_classes as development_and_test_classes
     from .splits import train_and_validation_classes as train_and_validation_classes
     from .view import PhotoAugmentation as PhotoAugmentation
@@ -37,16 +29,12 @@ else:
 
     _NAMES = {
         ".array_images": ("ArrayImages",),
-        ".augmentation": ("Augmentation", "TrainingAugmentation", "augment", "centre_crop"),
-        ".corruptions.registry": ("CORRUPTIONS",),
+        ".augmentation": ("Augmentation", "TrainingAugmentation"),
         ".files": ("DataError",),
         ".dataset": ("Dataset", "ImageSet", "TrainVal", "register", "register_dataset"),
         ".releases": ("Listing", "PhotoDataset", "read_lines"),
         ".view": ("PhotoAugmentation", "View"),
-        ".photo_images": ("PhotoImages",),
-        ".batches": ("class_balanced_batches",),
-        ".splits": ("class_folds", "development_and_test_classes", "train_and_validation_classes"),
-        ".corruptions._base": ("corrupt", "corrupted"),
+        ".splits": ("development_and_test_classes", "train_and_validation_classes"),
     }
     _EXPORTS = {name: module for module, names in _NAMES.items() for name in names}
 

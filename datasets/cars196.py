@@ -68,8 +68,7 @@ class Cars196(PhotoDataset):
                 (p for p in (folder / "devkit" / file, folder / file, listing.folder / file) if p.exists()), None
             )
             if path is None:
-                near = next(folder.rglob(f"{Path(file).stem}*.mat"), None)
-                listing.notes.append(f"{file} is not there{f' (there is {near}: rename it)' if near else ''}")
+                listing.notes.append(f"{file} is not there")
                 continue
             rows = _annotations(path)
             sizes[part] = len(rows)

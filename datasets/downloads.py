@@ -14,22 +14,12 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import unquote, urlsplit
-from urllib.request import (
-    HTTPDefaultErrorHandler,
-    HTTPErrorProcessor,
-    HTTPHandler,
-    HTTPRedirectHandler,
-    HTTPSHandler,
-    OpenerDirector,
-    ProxyHandler,
-    Request,
-    UnknownHandler,
-)
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from .archives import SUFFIXES
 from .files import DataError
@@ -206,7 +196,7 @@ def _opened(url: str, part: _Part, version: str) -> http.client.HTTPResponse:
     if version:
         headers |= {"Range": f"bytes={part.size}-", "If-Range": version}
     try:
-        answer: http.client.HTTPResponse = _opener().open(Request(url, headers=headers), timeout=TIMEOUT)
+        answer: http.client.HTTPResponse = build_opener(_ToHttp).open(Request(url, headers=headers), timeout=TIMEOUT)
         return answer
     except HTTPError as error:
         reason = (str(error.reason).splitlines() or [""])[0]
@@ -220,16 +210,14 @@ def _opened(url: str, part: _Part, version: str) -> http.client.HTTPResponse:
         raise _Interruption(_reason(error)) from None
 
 
-@cache
-def _opener() -> OpenerDirector:
-    """Opener of http and https alone: a redirection must not lead to anything else."""
-    opener = OpenerDirector()
-    for handler in (
-        *(ProxyHandler, HTTPHandler, HTTPSHandler, HTTPRedirectHandler),
-        *(HTTPDefaultErrorHandler, HTTPErrorProcessor, UnknownHandler),
-    ):
-        opener.add_handler(handler())
-    return opener
+class _ToHttp(HTTPRedirectHandler):
+    """Redirections to http and https: one must not lead to anything else."""
+
+    def redirect_request(self, *given: Any) -> Request | None:
+        """Request of a redirection, whose address comes last."""
+        if urlsplit(given[-1]).scheme not in ("http", "https"):
+            raise URLError(f"redirects to {given[-1]}")
+        return super().redirect_request(*given)
 
 
 def _goes_on(answer: http.client.HTTPResponse, have: int, version: str) -> bool:

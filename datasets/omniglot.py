@@ -82,9 +82,7 @@ class Omniglot(PhotoDataset):
                     character = f"{path.parts[-3]}/{path.parts[-2]}"
                     listing.add(f"{name}/{character}/{path.name}", character, character, part)
         if not listing.ids:
-            near = next(folder.rglob("*.[pP][nN][gG]"), None)
-            there = f"; there is {near}: move its folders" if near else ""
-            raise DataError(f"{folder}: no image at {next(iter(PARTS))}/ALPHABET/character01/*.png{there}")
+            raise DataError(f"{folder}: no image at {next(iter(PARTS))}/ALPHABET/character01/*.png; move its folders")
         return listing
 
 

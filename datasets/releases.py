@@ -152,16 +152,6 @@ def of_system(name: str) -> bool:
     return name.lower() in _OF_SYSTEMS
 
 
-def _elsewhere(name: str, root: Path) -> str:
-    """Sentence with the likeliest place below a folder of a missing file, in small or capital letters; or none."""
-    *folders, wanted = re.split(r"[/\\]", name.lower())
-    found = [Path(where, file) for where, _, files in os.walk(root) for file in sorted(files) if file.lower() == wanted]
-    if not found:
-        return ""
-    near = max(found, key=lambda path: len({*folders} & {*str(path).lower().split(os.sep)}))
-    return f" (there is {near}: move or rename its folder, or correct the list)"
-
-
 def folders_below(root: Path, depth: int = _DEPTH) -> Iterator[Path]:
     """List a folder and the folders below it, nearest first, each level in the order of names.
 
@@ -340,17 +330,11 @@ class PhotoDataset(Dataset):
         present = listing.keep(exists) if absent else listing
         images, classes = self.counts if self.counts[0] else (len(listing.ids), len(listing.names))
         have = (len(present.ids), len(present.names))
-
-        def missing() -> str:
-            if not absent:
-                return ""
-            there = _elsewhere(absent[0], self.root or listing.folder)
-            return f", {len(absent)} listed ones are not there, such as {absent[0]}{there}"
-
+        missing = f", {len(absent)} listed ones are not there, such as {absent[0]}" if absent else ""
         if len(present.names) < 4:
             instead = self.without_training()
             raise DataError(
-                f"{self.official} at {listing.folder}: {have[0]} images of {have[1]} classes{missing()}; training,"
+                f"{self.official} at {listing.folder}: {have[0]} images of {have[1]} classes{missing}; training,"
                 f" validation and test classes need at least 4{f'; {instead}' if instead else ''}"
             )
         if have == (images, classes) and not absent:
@@ -361,7 +345,7 @@ class PhotoDataset(Dataset):
         if not allow_partial:
             notes = "".join(f", {note}" for note in listing.notes)
             raise DataError(
-                f"{self.official} at {listing.folder} is incomplete: {what}{missing()}{notes};"
+                f"{self.official} at {listing.folder} is incomplete: {what}{missing}{notes};"
                 f" complete it ({self.source}), or use --allow-partial"
             )
         self.partial = what

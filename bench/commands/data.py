@@ -205,7 +205,7 @@ def download_data(
         typer.echo(f"{cls.official} is at {root / name} already; remove it to download it anew")
     else:
         take = partial(import_release, name, root=root, allow_partial=allow_partial, plugins=plugins)
-        _download(cls, cls.archive, mirror, checksum, take, root / ".downloads")
+        _download(cls, cls.archive.all(), mirror, checksum, take, root / ".downloads")
     dataset = _open(cls, root / name, allow_partial)
     _verify(dataset)
     where = "" if data_root is None else f" --data-root {shlex.quote(str(data_root))}"
@@ -256,7 +256,7 @@ def import_features(
 
 def _download(
     cls: type[PhotoDataset],
-    archive: Archive,
+    archives: Sequence[Archive],
     mirror: str | None,
     checksum: str | None,
     take: Callable[[Sequence[Path]], str],
@@ -270,7 +270,6 @@ def _download(
     from ..datasets.files import DataError
     from ..progress import download_bar
 
-    archives = archive.all()
     paths = [folder / each.file for each in archives]
     wanted = [each.checksum if mirror is None else checksum or "" for each in archives]
     try:
@@ -279,7 +278,7 @@ def _download(
             check_checksum(hashed)
         _print_source(cls, archives, urls, folder)
         folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / f"{archive.file}.lock", timeout=0):
+        with FileLock(folder / f"{archives[0].file}.lock", timeout=0):
             for each, url, path, hashed in zip(archives, urls, paths, wanted):
                 with download_bar(Console(stderr=True)) as progress:
                     size = each.size if mirror is None else 0

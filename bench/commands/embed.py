@@ -45,14 +45,7 @@ def embed(
         Path | None, typer.Option(help="weights.safetensors of a trained unit, its record next to it.", metavar="FILE")
     ] = None,
     backbone: Annotated[str | None, option_of("backbone", help="A backbone alone, its pooled features.")] = None,
-    weights: Annotated[
-        str | None,
-        option_of(
-            "weights",
-            help="Weights of the backbone (.safetensors or .pth; averaged ones, EMA or a teacher's, if it has both),"
-            " `none`, or `download` for ImageNet's; those on this machine if not given.",
-        ),
-    ] = None,
+    weights: Annotated[str | None, option_of("weights")] = None,
     image_size: Annotated[
         int | None, typer.Option(min=8, help="Input side of the backbone, pixels; its own if not given.")
     ] = None,
@@ -69,12 +62,7 @@ def embed(
         int, typer.Option(min=0, max=64, help="Also embed so many augmented views, for `bench data features`.")
     ] = 0,
     corruptions: Annotated[
-        list[str] | None,
-        option_of(
-            "corruptions",
-            help="Also embed corrupted images, such as crop; see `bench list corruptions`.",
-            metavar="C,..",
-        ),
+        list[str] | None, option_of("corruptions", help="Also embed corrupted images, such as crop.")
     ] = None,
     strict: Strict = False,
     data_root: DataRoot = None,

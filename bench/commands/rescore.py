@@ -91,12 +91,13 @@ def _rescored(record: TestRecord, site: Site, groups: tuple[str, ...], arrays: S
     from ..store.specs import versions_text
 
     row: Row = {"test": "/".join((*record.cell, record.unit)), "seed": record.columns.seed}
+    row |= {"rescoring": "", "code": "", "values": 0, "left_out": [], "failure": ""}
     try:
         made = rescore_test(record, site, groups, arrays)
     except UnitFailed as error:
-        return {**row, "rescoring": "", "code": "", "values": 0, "left_out": [], "failure": str(error)}
-    row |= {"rescoring": made.unit, "code": versions_text(made.spec.versions), "values": len(made.rows)}
-    return {**row, "left_out": list(made.left_out), "failure": ""}
+        return {**row, "failure": str(error)}
+    code, left_out = versions_text(made.spec.versions), list(made.left_out)
+    return {**row, "rescoring": made.unit, "code": code, "values": len(made.rows), "left_out": left_out}
 
 
 def _said(row: Row) -> str:

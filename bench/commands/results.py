@@ -204,8 +204,7 @@ def report(
         raise UserError(f"{results} is a file; name a folder with --out")
     site = site_of(results, plugin=plugin, data_root=data_root or last_data_root(results), allow_partial=True)
     if figures is not None:
-        drawn = draw_figures(names(figures), site, out, reference)
-        print_paths([*_page_with(drawn, results, out), *drawn], as_json)
+        print_paths(_draw(names(figures), site, results, out, reference), as_json)
         return
     from rich.console import Console
 
@@ -258,40 +257,34 @@ def print_paths(written: Iterable[Path], as_json: bool) -> None:
         print(path)
 
 
-def _page_with(drawn: Iterable[Path], results: Path, out: Path | None) -> list[Path]:
-    """Write the page of a results folder with figures in it, if it has a test."""
+def _draw(chosen: tuple[str, ...], site: Site, results: Path, out: Path | None, reference: str) -> list[Path]:
+    """Draw figures by name, or ``all``, with a line for each that cannot be drawn; returns them, the page first."""
+    from ..report.figures.registry import THEORY, kinds_of, write_kinds
+    from ..report.figures.source import Source
+    from ..report.frame import Results
     from ..report.page.page import write_page
     from ..report.write import Judged
 
-    if not results.exists():
-        return []  # figures of theory need none
-    store = open_results(results)
-    collected, damaged = collect_from(store)
-    pictures = [path for path in drawn if path.suffix == ".png"]
-    return (
-        [write_page(Judged(store, collected), damaged, out or results / "report", pictures)] if collected.tests else []
-    )
-
-
-def draw_figures(chosen: tuple[str, ...], site: Site, out: Path | None, reference: str) -> list[Path]:
-    """Draw figures by name, or ``all``, and print one line for each that cannot be drawn; returns the files."""
-    from ..report.figures.registry import THEORY, kinds_of, write_kinds
-    from ..report.figures.source import Source
-    from ..report.frame import Results, collect
-
     kinds = kinds_of(chosen)
     load_plugins(map(Path, site.plugins))  # their distributions, and titles of their metrics
-    empty = set(kinds) <= THEORY.keys()
-    if empty and out is None and not (site.store.root / "store.json").exists():
+    if set(kinds) <= THEORY.keys() and out is None and not (site.store.root / "store.json").exists():
         raise UserError(f"{site.results} holds no results; name a folder for the figures with --out")
-    collected = Results.of(()) if empty else collect(open_results(Path(site.results)))
+    collected, damaged = Results.of(()), list["Damage"]()
+    if results.exists() or not set(kinds) <= THEORY.keys():
+        store = open_results(results)
+        collected, damaged = collect_from(store)
+    folder = out or results / "report"
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-    source, folder = Source(site, collected, reference), out or site.store.root / "report"
-    written = write_kinds(kinds, source, folder, lambda note: typer.echo(printable(note), err=True))
-    if not written:
+    drawn = write_kinds(
+        kinds, Source(site, collected, reference), folder, lambda note: typer.echo(printable(note), err=True)
+    )
+    if not drawn:
         raise UserError(f"no figure of {', '.join(chosen)} could be drawn from {site.results}")
-    return written
+    if not collected.tests:
+        return drawn
+    pictures = [path for path in drawn if path.suffix == ".png"]
+    return [write_page(Judged(store, collected), damaged, folder, pictures), *drawn]
 
 
 def open_results(results: Path, damaged_marker: bool = False) -> Store:

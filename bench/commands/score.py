@@ -6,7 +6,6 @@ import contextlib
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -20,7 +19,6 @@ from .options import DEFAULT_RESULTS, Device, Json, Plugins, Results, Row, Stric
 if TYPE_CHECKING:
     from ..scoring.embedding_set import EmbeddingSet
     from ..scoring.score import Scored
-    from ..store.folder import Store
 
 
 Draw = Literal["queries", "classes"]
@@ -255,26 +253,13 @@ def compare(
             raise UnknownName("method of these results", name, set(frame["method"]))
     lines = paired_methods(seed_groups(collected.merged), methods)
     if lines.empty or not lines["seeds"].any():
-        raise UserError(_nothing_to_compare(store, sorted(set(frame["method"])), sorted(set(frame["dataset"]))))
+        have = ", ".join(sorted(set(frame["method"])))
+        raise UserError(
+            f"{store.root} has no two methods with a common seed on one data set (of {have}); `bench status` counts"
+            " what each has, and `bench run` with the options of their run adds another"
+        )
     if as_json:
         print_json(plain_rows(lines))
         return
     say_what_was_left_out(damaged, collected.superseded, Console(stderr=True))
     print_paired(lines, Console())
-
-
-def _nothing_to_compare(store: Store, methods: Sequence[str], datasets: Sequence[str]) -> str:
-    """Line for results without a pair, with a command that makes one."""
-    if len(methods) > 1:
-        return (
-            f"{store.root}: no two of {', '.join(methods)} have a common seed on one data set; `bench status` counts"
-            " what each has"
-        )
-    from ..report.questions import base_of_recipe
-
-    base = base_of_recipe(datasets[0])
-    other = base if base and base not in methods else "METHOD"
-    return (
-        f"{store.root} has one method, {methods[0]}; run another with the options of that run, such as `bench run"
-        f" --method {other} --dataset {datasets[0]} --results {quote(str(store.root))} ..`"
-    )

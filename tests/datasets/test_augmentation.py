@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from bench.datasets import Augmentation, augment, centre_crop
+from bench.datasets.augmentation import Augmentation, augment, centre_crop
 from scipy.stats import kstest
 
 STILL = Augmentation(crop_probability=0.0, shift=0.0, rotation=0.0)

@@ -2,7 +2,7 @@ from collections import Counter
 
 import pytest
 import torch
-from bench.datasets import class_balanced_batches
+from bench.datasets.batches import class_balanced_batches
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 from bench.conformance import CORRUPTION_CHECKS
-from bench.datasets import CORRUPTIONS, ArrayImages, PhotoImages, View, corrupt, corrupted
+from bench.datasets import ArrayImages, View
 from bench.datasets.corruptions import _base
-from bench.datasets.corruptions._base import check_range, draw_quality, manifest_sha256
+from bench.datasets.corruptions._base import check_range, corrupt, corrupted, draw_quality, manifest_sha256
 from bench.datasets.corruptions.blur import BLUR_SIGMA
 from bench.datasets.corruptions.noise import NOISE_SD
+from bench.datasets.corruptions.registry import CORRUPTIONS
 from bench.datasets.feature_images import FeatureImages
+from bench.datasets.photo_images import PhotoImages
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image

@@ -151,9 +151,7 @@ def test_folders_in_folders_of_their_name_are_named(release):
     for part in ("images_background", "images_evaluation"):
         shutil.move(release / part, release.parent / "x")
         shutil.move(release.parent / "x", release / part / part)
-    with pytest.raises(
-        DataError, match=r"no image at images_\w+/ALPHABET/.*; there is .*images_\w+/images_\w+/.*png: move"
-    ):
+    with pytest.raises(DataError, match=r"no image at images_\w+/ALPHABET/.*png; move"):
         Omniglot(release)
 
 

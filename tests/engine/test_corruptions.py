@@ -8,7 +8,7 @@ from statistics import fmean
 import numpy as np
 import pandas as pd
 import pytest
-from bench.datasets import CORRUPTIONS
+from bench.datasets.corruptions.registry import CORRUPTIONS
 from bench.planning.experiment import Experiment
 from bench.planning.plan import build_plans
 from bench.site import Site

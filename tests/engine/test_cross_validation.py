@@ -7,7 +7,7 @@ from statistics import fmean
 import pandas as pd
 import pytest
 import torch
-from bench.datasets import PhotoImages
+from bench.datasets.photo_images import PhotoImages
 from bench.engine.optim import build_optimizer, learning_rate_factor
 from bench.planning.experiment import Experiment
 from bench.planning.plan import build_plans
