@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from statistics import fmean
 
@@ -12,14 +12,11 @@ from rich.console import Console
 
 from ..errors import printable
 from ..report import render
-from ..report.compare import OUTCOMES, Comparison, ask
-from ..report.contender import Contender, distinct_labels
+from ..report.contender import distinct_labels
 from ..report.frame import Results
-from ..report.questions import CONFIDENCE, USES
 from ..report.render import markdown_text
 from ..report.seeds import SeedGroup, SeedStatistics, divided, seed_groups
 from ..report.table import GAP, Document, cells_table, headings
-from ..report.views import WORTH, outcome_text
 from .items import UNPUBLISHED, Column, How, Named, Published, Reads, Row, published_value, quoted_rows
 from .run import PlannedItem, what_differs
 
@@ -28,15 +25,6 @@ BySeed = dict[int, float]
 
 Cells = dict[tuple[str, str], BySeed]
 """Values by title of the row and of the column, in the unit of the paper."""
-
-VERDICTS = tuple(f"worth it {heading}" for heading in USES.values())
-"""Headings of the verdicts on the method's own confidence: at query time, the best of it alone and combined."""
-
-FORM_LEGEND = (
-    "Mean ± SD over seeds of our own runs. Worth it: is the method's own confidence better than the free one that"
-    " validation chose, before there is a gallery and at query time (alone or combined with free ones)?"
-)
-"""Legend of the tables of any results."""
 
 
 def measured(planned: PlannedItem, results: Results) -> Cells:
@@ -209,10 +197,8 @@ def print_table(document: Document, console: Console) -> None:
 
 def fill_form(named: Named, results: Results) -> Document:
     """A paper's table filled with the results of a folder, one table per data set; it has none without results."""
-    every = seed_groups(results.merged)
-    answers = ask(CONFIDENCE, every)
-    tables, numbers = [], []
-    for (dataset,), groups in divided(every, ["dataset"]).items():
+    legend, tables, numbers = "Mean ± SD over seeds of our own runs.", [], []
+    for (dataset,), groups in divided(seed_groups(results.merged), ["dataset"]).items():
         columns = named.columns(dataset)
         names = distinct_labels([group.contender for group in groups])
         measured: Cells = {}
@@ -223,27 +209,12 @@ def fill_form(named: Named, results: Results) -> Document:
         rows = []
         for contender, name in names.items():
             values = [SeedStatistics.of(cells.get((name, column.title), {})) for column in columns]
-            said = answers_of(contender, answers)
-            rows.append([name, *(value_text(value, each.decimals) for each, value in zip(columns, values)), *said])
+            rows.append([name, *(value_text(value, each.decimals) for each, value in zip(columns, values))])
             for column, value in zip(columns, values):
                 number = {"mean": value.mean, "sd": value.sd, "seeds": value.defined}
-                place = {"name": named.name, "column": column.title}
-                numbers.append({**contender._asdict(), **place, **number, **dict(zip(VERDICTS, said))})
-        titles = headings("method", *(column.title for column in columns), *VERDICTS)
-        caption = f"the columns of {named.item.title}. {FORM_LEGEND}"
+                numbers.append({**contender._asdict(), "name": named.name, "column": column.title, **number})
+        titles = headings("method", *(column.title for column in columns))
+        caption = f"the columns of {named.item.title}. {legend}"
         tables.append(cells_table(f"{named.name} on {dataset}", titles, rows, caption=caption))
     stem, heading = f"form_{named.name.replace('/', '_')}", f"{named.name}: {named.item.title}"
-    return Document(stem, heading, FORM_LEGEND, tuple(tables), pd.DataFrame(numbers))
-
-
-def answers_of(contender: Contender, answers: Sequence[Comparison]) -> tuple[str, ...]:
-    """Verdicts on a contender's own confidence, as they stand below :data:`VERDICTS`."""
-    texts = []
-    for use in USES:
-        own = [
-            a for a in answers if (a.contender, a.column.split, a.use) == (contender, "test", use) and a.about["chosen"]
-        ]
-        # One of its confidences suffices, one without a remark first.
-        first = min(own, key=lambda row: (OUTCOMES.index(row.outcome), row.why != ""), default=None)
-        texts.append(outcome_text(first, WORTH) if first else GAP)
-    return tuple(text or GAP for text in texts)
+    return Document(stem, heading, legend, tuple(tables), pd.DataFrame(numbers))

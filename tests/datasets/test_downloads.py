@@ -25,6 +25,7 @@ from bench.datasets.grocery import Grocery
 from bench.datasets.sop import SOP
 from bench.datasets.view import View
 
+from .conftest import photo
 from .mirror import Mirror, serving
 
 CONTENT = bytes(range(256)) * 2000
@@ -368,26 +369,21 @@ def test_releases_that_are_downloaded_state_terms():
         downloads.check_checksum(cls.archive.checksum or MD5)
 
 
-def _grocery(root, names, images=2, copies=("train", "val", "test")):
+def _grocery(root, names, images=2):
     base = root / "GroceryStoreDataset-fc80ba9" / "dataset"
     base.mkdir(parents=True)
     (base / "classes.csv").write_text("Class Name (str),Class ID (int)\n")
-    for part in copies:
-        lines = []
-        for number, name in enumerate(names):
-            for i in range(images):
-                path = f"{part}/Fruit/{name}/{name}_{i:03d}.jpg"
-                lines.append(f"{path}, {number}, 0")
-        (base / f"{part}.txt").write_text("\n".join(lines) + "\n")
+    for part in ("train", "val", "test"):
+        paths = {f"{part}/Fruit/{name}/{name}_{i:03d}.jpg": n for n, name in enumerate(names) for i in range(images)}
+        for path in paths:
+            photo(base / path)
+        (base / f"{part}.txt").write_text("".join(f"{path}, {number}, 0\n" for path, number in paths.items()))
     return base
 
 
-def test_grocery_is_split_by_name_with_test_images_against_train_images(tmp_path, make_photo, monkeypatch):
+def test_grocery_is_split_by_name_with_test_images_against_train_images(tmp_path, monkeypatch):
     names = ["Zucchini", "Apple", "Milk", "Banana", "Leek"]
-    base = _grocery(tmp_path, names)
-    for part in ("train", "val", "test"):
-        for line in (base / f"{part}.txt").read_text().splitlines():
-            make_photo(base / line.split(",")[0])
+    _grocery(tmp_path, names)
     monkeypatch.setattr(Grocery, "counts", (30, 5))
     data = Grocery(tmp_path)
     test, split = data.test(), data.train_val()
@@ -417,25 +413,14 @@ def test_lists_of_grocery_that_are_wrong_are_refused(tmp_path):
         Grocery(tmp_path)
 
 
-def test_an_archive_of_a_commit_is_read_as_github_packs_it(tmp_path, make_photo, mirror, monkeypatch, capsys):
+def test_an_archive_of_a_commit_is_read_as_github_packs_it(tmp_path, mirror, monkeypatch, capsys):
     base = _grocery(tmp_path / "tree", ["Apple", "Milk", "Leek", "Plum"], images=1)
-    for part in ("train", "val", "test"):
-        for line in (base / f"{part}.txt").read_text().splitlines():
-            make_photo(base / line.split(",")[0])
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz", format=tarfile.PAX_FORMAT, pax_headers={"comment": "fc80"}) as file:
         file.add(base.parent, base.parent.name)
     mirror.content, mirror.length, mirror.tag = packed.getvalue(), False, ""
-    arguments = [
-        "data",
-        "download",
-        "grocery",
-        "--mirror",
-        f"{mirror.url}/any.tar.gz",
-        "--data-root",
-        str(tmp_path / "d"),
-    ]
-    assert main(arguments) == 0
+    arguments = ["--mirror", f"{mirror.url}/any.tar.gz", "--data-root", str(tmp_path / "d")]
+    assert main(["data", "download", "grocery", *arguments]) == 0
     said = capsys.readouterr().out
     assert "incomplete: 12 of 5421 images, 4 of 81 classes" in said
     assert "(2 queries, 2 gallery)" in said

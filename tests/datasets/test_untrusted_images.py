@@ -12,8 +12,10 @@ import pytest
 import torch
 from bench.cli import main
 from bench.datasets import DataError
+from bench.datasets.cub200 import CUB200
 from bench.datasets.decode import FORMATS, MAX_PIXELS, decode, open_image, pixel_limit
 from bench.datasets.folder import Folder, images_below
+from bench.datasets.soft_labels import FILE
 from PIL import Image
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (21, 17, 3), dtype=np.uint8)
@@ -232,22 +234,16 @@ def test_a_pipe_in_a_flat_folder_is_listed_so_that_it_is_refused(tmp_path):
     assert images_below(tmp_path)[0].ids == ["x.png"]
 
 
-@pytest.mark.parametrize("name", ["images.txt", "image_class_labels.txt"])
-def test_a_list_that_is_a_pipe_is_refused(releases, name):
-    from bench.datasets.cub200 import CUB200
-
-    root = releases.cub()
-    (root / "CUB_200_2011" / name).unlink()
-    _fifo(root / "CUB_200_2011" / name)
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("cub", "CUB_200_2011/images.txt"), ("cub", "CUB_200_2011/image_class_labels.txt"), ("folder", FILE)],
+)
+def test_a_list_that_is_a_pipe_is_refused(releases, kind, name):
+    root = getattr(releases, kind)()
+    (root / name).unlink(missing_ok=True)
+    _fifo(root / name)
     with pytest.raises(DataError, match=f"{name}: a pipe, device or socket"):
-        CUB200(root)
-
-
-def test_label_distributions_that_are_a_pipe_are_refused(releases):
-    root = releases.folder()
-    _fifo(root / "probabilities.csv")
-    with pytest.raises(DataError, match=r"probabilities.csv: a pipe"):
-        Folder(root)
+        {"cub": CUB200, "folder": Folder}[kind](root)
 
 
 @pytest.mark.parametrize("path", ["../secret.jpg", "/etc/secret.jpg", "a/../../secret.jpg"])

@@ -45,7 +45,7 @@ def test_a_form_has_the_columns_of_the_paper_and_a_row_for_every_method(results)
     assert other["mean"].isna().all()
     assert "| cosface |" in markdown(document)
     assert " | \\- |" in markdown(document)
-    assert "worth it before the gallery" in latex(document)
+    assert "cosface & " in latex(document)
 
 
 def test_parquet_has_the_tables_and_equal_records_give_equal_bytes(results, tmp_path):

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from bench.papers.tables import answers_of
 from bench.protocols.rows import FREE_IMAGE_CONFIDENCES, OWN, RETRIEVAL_CONFIDENCES
 from bench.report.compare import ask
 from bench.report.frame import confidences
@@ -308,12 +307,6 @@ def test_a_combination_of_what_orders_images_as_a_free_one_beats_nothing_free(ap
     assert (found.outcome, found.same_order_as, found.counts) == ("better", name, not name)
     assert found.why == ("orders images as norm" if name else "")
     assert verdict_document([found]).numbers["same_order_as"].tolist() == [name]
-
-
-def test_a_form_of_a_paper_shows_the_best_verdict():
-    values = _levels(own=0.62) | {("test", "method+margin"): [0.93] * 3}
-    found = verdicts_of(*_results(values))
-    assert answers_of(found[0].contender, found)[1] == "worth it"
 
 
 def test_rounding_errors_decide_nothing():

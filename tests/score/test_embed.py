@@ -98,15 +98,20 @@ def test_a_trained_unit_embeds_as_its_network_does(photos, bench, tmp_path):
     }
 
 
-@pytest.mark.slow
-def test_a_point_embedding_keeps_its_norm_and_its_confidence(photos, bench, tmp_path):
-    model, folder = untrained_unit(tmp_path, "cosface")
-    arguments = ("embed", "--checkpoint", folder / WEIGHTS, "--images", "photos", "--out", "x.safetensors")
-    assert bench(*arguments)[0] == 0
-    found, _ = read_embeddings(tmp_path / "x.safetensors")
+def _of_checkpoint(method, photos, bench, tmp_path, out):
+    """Model, its embedding of the photographs, and what ``bench embed --checkpoint`` wrote."""
+    model, folder = untrained_unit(tmp_path, method)
+    assert bench("embed", "--checkpoint", folder / WEIGHTS, "--images", "photos", "--out", out)[0] == 0
+    found, others = read_embeddings(tmp_path / out)
     dataset = Site(results=str(tmp_path)).dataset("ndigit_smoke")
     with torch.no_grad():
-        embedding = model(torch.stack([_grey(photos / name, dataset) for name in found["ids"]]))
+        return model, model(torch.stack([_grey(photos / name, dataset) for name in found["ids"]])), found, others
+
+
+@pytest.mark.slow
+def test_a_point_embedding_keeps_its_norm_and_its_confidence(photos, bench, tmp_path):
+    model, embedding, found, _ = _of_checkpoint("cosface", photos, bench, tmp_path, "x.safetensors")
+    with torch.no_grad():
         confidence = model.confidences(embedding)["max_cosine"]
     assert found["embeddings"] == pytest.approx(embedding.raw.numpy(), abs=1e-5)
     assert found["confidence"] == pytest.approx(confidence.numpy(), abs=1e-5)
@@ -115,13 +120,7 @@ def test_a_point_embedding_keeps_its_norm_and_its_confidence(photos, bench, tmp_
 @pytest.mark.slow
 def test_an_own_confidence_that_no_spread_gives_is_kept(photos, bench, tmp_path):
     """That of predicted losses was lost: `method` in the scores of a file follows from variance or concentration."""
-    model, folder = untrained_unit(tmp_path, "loss_prediction")
-    arguments = ("embed", "--checkpoint", folder / WEIGHTS, "--images", "photos", "--out", "x.npz")
-    assert bench(*arguments)[0] == 0
-    found, others = read_embeddings(tmp_path / "x.npz")
-    dataset = Site(results=str(tmp_path)).dataset("ndigit_smoke")
-    with torch.no_grad():
-        embedding = model(torch.stack([_grey(photos / name, dataset) for name in found["ids"]]))
+    _, embedding, found, others = _of_checkpoint("loss_prediction", photos, bench, tmp_path, "x.npz")
     assert found["confidence"] == pytest.approx(-embedding.distribution.uncertainty.numpy(), rel=1e-4)
     assert others == ["uncertainty"]
     code, out, _ = bench("score", "x.npz", "--json")
