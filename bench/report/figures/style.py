@@ -74,7 +74,7 @@ def save_figure(figure: Figure, path: Path) -> list[Path]:
         engine.execute(figure)
     figure.set_layout_engine(None)  # "none" leaves a placeholder, for which savefig draws twice
     # Of a layout, titles and legends alone may be larger than the figure; to measure everything is a tenth of the time.
-    found = [each.get_tightbbox() for each in (*figure.texts, *figure.legends)]
+    found = filter(None, [each.get_tightbbox() for each in (*figure.texts, *figure.legends)])
     box = Bbox.union([figure.bbox, *found]).transformed(figure.dpi_scale_trans.inverted())
     written = []
     for suffix, metadata in ((".png", {"Software": None}), (".svg", {"Date": None})):
