@@ -76,12 +76,12 @@ def test_decisions_in_a_simulated_pipeline_of_known_truth(step):
     """Ten trials tuned on a flat noisy value; the confidence depends on the tuned value, steeply or not."""
     rng = np.random.default_rng(1)
 
-    def risks(runs, gain=0.0):
+    def risks(runs, gain=0.0, noise=0.01):
         tuned = rng.random((runs, 5, 10))
         validation = -0.05 * (tuned - 0.45) ** 2 + rng.normal(0, 0.015, tuned.shape)
         best = np.take_along_axis(tuned, validation.argmax(-1)[..., None], -1)[..., 0]
         effect = 0.1 * np.tanh(12 * (best - 0.5)) if step else 0.2 * (best - 0.5)
-        return 0.3 + effect - gain + rng.normal(0, 0.01, best.shape)
+        return 0.3 + effect - gain + rng.normal(0, noise, best.shape)
 
     runs = 1500
     for gain in (0.0, 0.05):
@@ -91,7 +91,8 @@ def test_decisions_in_a_simulated_pipeline_of_known_truth(step):
         assert covered > 0.93  # standard error 0.006
         assert wrong < 0.05
     # Five seeds of one tuned setting know nothing of the other settings.
-    at_one_setting = risks(runs)[:, :1] - risks(runs)[:, :1] + rng.normal(0, 0.01, (runs, 5))
+    settings = risks(runs, noise=0.0)[:, :1] - risks(runs, noise=0.0)[:, :1]
+    at_one_setting = settings + rng.normal(0, 0.01 * 2**0.5, (runs, 5))
     half = stats.t.ppf(0.975, 4) * at_one_setting.std(1, ddof=1) / np.sqrt(5)
     assert np.mean(np.abs(at_one_setting.mean(1)) <= half) < 0.4
 
