@@ -1,7 +1,7 @@
 """A loss and a miner of pytorch-metric-learning as a method, with their tuned parameters.
 
     bench test --method pml_triplet --plugin pml_loss.py
-    bench run --method pml_triplet,cosface --dataset ndigit --seeds 5 --trials 10 --plugin pml_loss.py
+    bench run --method pml_triplet,cosface --dataset ndigit --seeds 5 --trials 15 --plugin pml_loss.py
 
 It needs ``pip install pytorch-metric-learning``. Every method gets the same batches, of as many images of each class as
 ``MPerClassSampler`` draws: ``--set data.classes_per_batch=32 --set data.images_per_class=4``.

@@ -11,12 +11,12 @@ import pandas as pd
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else "results/runs")
 table = pd.read_csv(folder / "metrics.csv", keep_default_na=False, na_values={"value": "", "fraction": "", "seed": ""})
 
-# One metric: clean test images, ranked by cosine. A row per seed; no two rows agree in all columns but the value.
+# One metric: clean test images, ranked by cosine. A row per replicate; no two rows agree in all columns but the value.
 map_at_r = table[(table.split == "test") & (table.metric == "map_at_r") & (table.scorer == "cosine")]
 summary = map_at_r.groupby(["dataset", "method", "base"]).value.agg(["mean", "std", "count"])
 print("MAP@R\n", summary.to_string(float_format="%.3f"), sep="")
 
-# Seeds of two methods are paired (same initialisation, same order of images), so compare them seed by seed.
+# Replicates of two methods are paired (same initialisation, same order of images), so compare them one by one.
 by_seed = map_at_r.pivot_table(index=["dataset", "seed"], columns="method", values="value")
 print("\nby seed\n", by_seed.to_string(float_format="%.3f"), sep="")
 

@@ -1,8 +1,8 @@
 """The Metric-Learning Reality Check as "Probabilistic Embeddings Revisited" reduced it: a declarative plan.
 
-Class-disjoint halves, one validation fold of four, five replicates, each a Bayesian optimisation on validation MAP@R and
-the network that it chooses, then tests on clean and on centre-cropped images (Musgrave et al. 2020, arXiv:2003.08505;
-PER, arXiv 2202). In presets ``per`` and ``mlrc`` replicates are seeds at the best setting of one optimisation. Preset
+Class-disjoint halves, one validation fold of four, five replicates, each an optimisation on validation MAP@R with the
+network that it chooses, then tests on clean and on centre-cropped images (Musgrave et al. 2020, arXiv:2003.08505; PER,
+arXiv 2202). In presets ``per`` and ``mlrc`` replicates are seeds at the best setting of one optimisation. Preset
 ``mlrc`` is the check in full: all four folds, ten runs. The engine interprets the plan; nothing here trains.
 """
 
@@ -66,7 +66,7 @@ PRESETS = {
 
 PROTOCOL = Protocol(
     name="reality_check",
-    summary="class-disjoint split, tuned on validation MAP@R, 5 replicates, retrieval + verification + confidence tests",
+    summary="class-disjoint split, tuned on validation MAP@R, 5 studies, retrieval + verification + confidence tests",
     version=1,
     document=__doc__,
     presets=PRESETS,

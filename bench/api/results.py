@@ -140,7 +140,7 @@ class Results:
 
     @property
     def _counts(self) -> Table:
-        """Number of tested seeds by method and data set."""
+        """Number of tested replicates by method and data set."""
         from collections import Counter
 
         from ..report.table import Column, cells_table, label

@@ -45,7 +45,7 @@ def run(
         dataset: Name of a data set, or several.
         results: Results folder.
         **options: Further options of the command (``bench run --help-all``), with underscores: ``seeds=5``,
-            ``trials=10``, ``frozen=True``, ``data_root="photos"``, ``plugins=["mine.py"]``,
+            ``trials=15``, ``frozen=True``, ``data_root="photos"``, ``plugins=["mine.py"]``,
             ``set={"optim.epochs": 10}``.
 
     Returns:
@@ -59,7 +59,7 @@ def run(
     Example:
         ::
 
-            r = bench.run(methods=["cosface", "dul_cls"], dataset="ndigit", seeds=5, trials=10)
+            r = bench.run(methods=["cosface", "dul_cls"], dataset="ndigit", seeds=5, trials=15)
             r.verdicts
     """
     experiment, words = asked_for({"methods": methods, "datasets": dataset, "results": results, **options})

@@ -58,16 +58,15 @@ def draw():
     lane(ax, 3.75, "reality_check / ndigit / cosface (the base)", 2.85)
     lane(ax, 0.35, "reality_check / ndigit / pfe", 2.85)
     for y in (4.05, 0.65):
-        box(ax, 4.25, y, 2.0, 1.9, "study", "10 trials: one\ntraining each, with\nseed “tuning”", "study")
-        for row, seed in enumerate((0, 1)):
-            top = y + 1.05 - 1.05 * row
-            box(ax, 7.55, top, 2.2, 0.85, "training", f"seed {seed}")
-            box(ax, 10.6, top, 1.75, 0.85, "test", f"seed {seed}")
-            arrow(ax, (9.75, top + 0.42), (10.6, top + 0.42), "arrays" if row == 0 else "")
-            arrow(ax, (6.25, y + 0.95), (7.55, top + 0.42))
-        ax.text(6.88, y + 1.68, "best\nsetting", ha="center", va="center", fontsize=7.5, color="#333")
-    arrow(ax, (8.65, 4.05), (8.65, 2.55))
-    ax.text(8.8, 3.47, "weights of the base, seed by seed", fontsize=7.5, color="#333", va="center")
+        for number in (0, 1):
+            top = y + 1.05 - 1.05 * number
+            box(ax, 4.25, top, 2.2, 0.85, f"study {number}", "5 trials, trained", "study")
+            box(ax, 7.55, top, 2.2, 0.85, "network", "of the best trial")
+            box(ax, 10.6, top, 1.75, 0.85, "test", f"replicate {number}")
+            arrow(ax, (6.45, top + 0.42), (7.55, top + 0.42), "chooses" if number == 0 else "")
+            arrow(ax, (9.75, top + 0.42), (10.6, top + 0.42), "arrays" if number == 0 else "")
+    arrow(ax, (7.9, 4.05), (5.6, 2.55))
+    ax.text(7.3, 3.47, "weights of the base, by replicate", fontsize=7.5, color="#333", va="center")
 
     arrow(ax, (3.3, 6.05), (4.0, 5.6))
     arrow(ax, (3.3, 4.2), (4.0, 4.6))
