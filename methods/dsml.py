@@ -22,7 +22,7 @@ from .distributions.normal import LOG_2PI, IsotropicNormal
 from .distributions.von_mises_fisher import VonMisesFisher
 from .heads import positive_from_raw, variance_from_raw
 from .learned_spread import RELEASED_SPREAD, SpreadParams
-from .losses import CosineClassifier
+from .losses import CosineClassifier, cross_entropies
 from .published import PER
 
 
@@ -72,7 +72,7 @@ class ClassDistributions(CosineClassifier):
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
         """Scalar loss: mean cross-entropy of a batch of B embeddings with class labels ``[B]``."""
-        return F.cross_entropy(self.class_logits(distribution), labels)
+        return cross_entropies(self.class_logits(distribution), labels).mean()
 
 
 @register

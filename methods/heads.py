@@ -28,6 +28,18 @@ class MeanHead(nn.Linear):
         nn.init.zeros_(self.bias)
 
 
+class FewOutputs(nn.Linear):
+    """Linear layer from ``[B, F]`` to few numbers ``[B, out]``, as products and sums.
+
+    Libraries round products of so small matrices differently for processors with other instruction sets, and a training
+    magnifies a last bit: after some epochs, the networks differ as those of two seeds do.
+    """
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Outputs ``[B, out]`` of features ``[B, F]``."""
+        return (features[:, None] * self.weight).sum(-1) + self.bias
+
+
 class SpreadHead(nn.Sequential):
     """Three linear layers with leaky ReLU from features ``[B, F]`` to raw spreads ``[B, out]``, F -> F/2 -> F/4 -> out.
 
@@ -47,7 +59,7 @@ class SpreadHead(nn.Sequential):
             nn.Identity() if linear else nn.LeakyReLU(0.01),
             nn.Linear(wide, narrow),
             nn.Identity() if linear else nn.LeakyReLU(0.01),
-            nn.Linear(narrow, out),
+            FewOutputs(narrow, out),
         )
         last = self[-1]
         assert isinstance(last, nn.Linear)

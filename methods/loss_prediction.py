@@ -26,7 +26,7 @@ from torch.distributions import Distribution
 from ._base import Method, MethodParams, Paper, register, tuned
 from .distributions.normal import RatedPoint
 from .heads import SpreadHead
-from .losses import CosineClassifier
+from .losses import CosineClassifier, cross_entropies, softplus
 
 GAP = 0.1
 """Difference of two predictions at which the hinge of their order ends, as in the public code of the 2024 paper."""
@@ -54,7 +54,7 @@ class PredictedCrossEntropy(CosineClassifier):
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
         """Scalar loss of a batch of B points, whose uncertainties are the predictions, with class labels ``[B]``."""
         assert isinstance(distribution, RatedPoint)
-        losses = F.cross_entropy(self.training_logits(distribution, labels), labels, reduction="none")
+        losses = cross_entropies(self.training_logits(distribution, labels), labels)
         return losses.mean() + self.prediction_weight * self.error(distribution.uncertainty, losses.detach())
 
 
@@ -135,7 +135,7 @@ class LossPrediction(Method):
     def distribution(self, raw: Tensor, spread: Tensor | None) -> RatedPoint:
         """Points whose uncertainty is the predicted loss, softplus of ``spread [B, 1]``."""
         assert spread is not None
-        return RatedPoint(raw, F.softplus(spread.squeeze(-1)))
+        return RatedPoint(raw, softplus(spread.squeeze(-1)))
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Build the loss module: cross-entropy over the training classes and the error of its predictions."""

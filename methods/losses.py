@@ -12,6 +12,21 @@ from torch.distributions import Distribution
 from ._base import UnfitBase
 
 
+def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy ``[B]`` of each row of logits ``[B, C]`` with its class label ``[B]``, nats.
+
+    It is that of torch, and so is :func:`softplus`, but from operations that torch rounds alike for all widths of a
+    processor's vectors.
+    """
+    shifted = logits - logits.detach().amax(1, keepdim=True)
+    return shifted.exp().sum(1).log() - shifted.gather(1, labels[:, None]).squeeze(1)
+
+
+def softplus(x: Tensor) -> Tensor:
+    """The function log(1 + exp(x)) of finite numbers of any shape, without overflow; its slope at 0 is 1/2."""
+    return (x + x.abs()) / 2 + (-x.abs()).exp().log1p()
+
+
 def arcface_cosines(cosine: Tensor, margin: float) -> Tensor:
     """Target cosine cos(theta) after an additive angular margin m in [0, pi] (ArcFace, Deng et al. 2019, Eq. 3).
 
@@ -71,7 +86,7 @@ class CosineClassifier(nn.Module):
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
         """Scalar loss: mean cross-entropy of a batch of B embeddings, one draw each, with class labels ``[B]``."""
-        return F.cross_entropy(self.training_logits(distribution, labels), labels)
+        return cross_entropies(self.training_logits(distribution, labels), labels).mean()
 
 
 class CosFaceLoss(CosineClassifier):

@@ -43,7 +43,7 @@ def distance_weighted_negatives(distances: Tensor, same: Tensor, dim: int, cutof
     d = distances.detach().clamp(cutoff, 2.0 - 1e-4)
     log_weight = -((dim - 2) * d.log() + 0.5 * (dim - 3) * torch.log1p(-0.25 * d.square()))
     log_weight = log_weight.masked_fill(same, -torch.inf)
-    return torch.multinomial(torch.softmax(log_weight, 1), 1).squeeze(1)
+    return torch.multinomial((log_weight - log_weight.amax(1, keepdim=True)).exp(), 1).squeeze(1)
 
 
 class MarginLoss(nn.Module):

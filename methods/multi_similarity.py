@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ._base import Method, MethodParams, Paper, register, tuned
+from .losses import softplus
 from .published import PER
 
 _FAR = -1e30
@@ -46,7 +47,7 @@ def multi_similarity_loss(
     keep_positive = positive & (cosines - epsilon < nearest)
 
     def part(logits: Tensor, keep: Tensor, factor: float) -> Tensor:
-        return F.softplus(torch.logsumexp(torch.where(keep, logits, _FAR), 1)) / factor
+        return softplus(torch.logsumexp(torch.where(keep, logits, _FAR), 1)) / factor
 
     pull = part(-alpha * (cosines - threshold), keep_positive, alpha)
     push = part(beta * (cosines - threshold), keep_negative, beta)

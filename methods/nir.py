@@ -37,6 +37,7 @@ from torch.func import functional_call
 from ._base import Method, MethodParams, Paper, register, tuned
 from .distributions.normal import PointMass
 from .flow import ConditionalFlow
+from .losses import softplus
 from .proxies import ProxyAnchorLoss, ProxyNCALoss, SoftTripleLoss
 from .published import NivmfScripts
 
@@ -111,7 +112,7 @@ class NirLoss(nn.Module):
             # In float64: a sum over dimensions reaches exp(-900) within an epoch.
             exponent = (nll.double() / self.params.gamma_temperature).clamp_max(_LARGEST)
             return exponent.exp().mean().to(nll.dtype)
-        return (F.softplus(nll) if self.params.gamma == "softplus" else nll).mean()
+        return (softplus(nll) if self.params.gamma == "softplus" else nll).mean()
 
     def regulariser(self, points: Tensor, labels: Tensor) -> Tensor:
         """Regulariser of a batch, a scalar: mean_i gamma(NLL_i), with NLL_i the negative log likelihood of point i.

@@ -12,6 +12,7 @@ from torch import Tensor
 from .distributions.bessel import vmf_log_normalizer, vmf_mean_resultant_length
 from .distributions.non_isotropic import nivmf_log_prob
 from .distributions.von_mises_fisher import VonMisesFisher, released_rsample
+from .losses import cross_entropies
 from .norm_concentration import DistributionProxies, NormConcentrationParams
 
 DISTANCES = ("cosine", "l2", "nivmf", "el_vmf", "b_vmf", "kl_vmf")
@@ -185,4 +186,4 @@ class ElNivmfLoss(DistributionProxies):
 
     def forward(self, distribution: VonMisesFisher, labels: Tensor) -> Tensor:
         """Scalar loss: mean cross-entropy of a batch of B embeddings with class labels ``[B]``."""
-        return F.cross_entropy(self.logits(distribution), labels)
+        return cross_entropies(self.logits(distribution), labels).mean()

@@ -7,7 +7,7 @@ constant alpha is set from the data before training.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -197,11 +197,8 @@ def from_scripts(values: Mapping[str, str], fields: Collection[str]) -> tuple[di
         "concentration_rate": rate["conc"] / rate["proxy"],
         "temperature_rate": rate["temp"] / rate["proxy"],
     }
-    others: dict[str, tuple[str, Callable[[str], Any]]] = {
-        "samples": ("n_samples", int),
-        "omega": ("guidance_w", float),
-    }
-    for ours, (theirs, convert) in others.items():
-        if ours in fields and f"loss_proxyvmf_{theirs}" in values:
-            params[ours] = convert(values[f"loss_proxyvmf_{theirs}"])
+    if "samples" in fields and "loss_proxyvmf_n_samples" in values:
+        params["samples"] = int(values["loss_proxyvmf_n_samples"])
+    if "omega" in fields and "loss_proxyvmf_guidance_w" in values:
+        params["omega"] = float(values["loss_proxyvmf_guidance_w"])
     return params, {"lr_objective": 1e-5 * rate["proxy"]}

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from .host_labels import on_host, sent
+from .losses import cross_entropies, softplus
 
 _FAR = -1e30
 
@@ -52,7 +53,7 @@ class Proxies(nn.Module):
 
 def _softplus_lse(logits: Tensor, mask: Tensor, dim: int) -> Tensor:
     """log(1 + sum over the masked of exp(logits))."""
-    return F.softplus(torch.logsumexp(torch.where(mask, logits, _FAR), dim))
+    return softplus(torch.logsumexp(torch.where(mask, logits, _FAR), dim))
 
 
 def proxy_anchor_loss(
@@ -86,7 +87,7 @@ def proxy_nca_softplus_loss(
     logit = -alpha * (own - delta)
     if count_samples:
         logit = logit + torch.bincount(labels, minlength=cosines.shape[1])[labels].to(cosines.dtype).log()
-    return (F.softplus(logit) + _softplus_lse(alpha * (cosines + delta), ~positive, 1)).mean()
+    return (softplus(logit) + _softplus_lse(alpha * (cosines + delta), ~positive, 1)).mean()
 
 
 def proxy_nca_loss(points: Tensor, proxies: Tensor, labels: Tensor, scale: float, *, with_positive: bool) -> Tensor:
@@ -199,4 +200,4 @@ class SoftTripleLoss(nn.Module):
         """Scalar loss of a batch of B embeddings with class labels ``[B]``."""
         similarity, _ = self.assigned(distribution.mean)
         logits = similarity - self.margin * F.one_hot(labels, similarity.shape[1])
-        return F.cross_entropy(self.scale * logits, labels) + self.tau * self.regulariser()
+        return cross_entropies(self.scale * logits, labels).mean() + self.tau * self.regulariser()

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ._base import Paper, register, tuned
 from .distributions.von_mises_fisher import VonMisesFisher
+from .losses import cross_entropies
 from .nivmf_losses import EL_NIVMF_RELEASED, ElNivmfLoss, ElNivmfParams
 from .norm_concentration import PROXY_DEVIATIONS, DistributionProxyMethod, from_scripts
 from .proxies import proxy_anchor_loss
@@ -29,7 +29,7 @@ class GuidedElNivmfLoss(ElNivmfLoss):
         """Scalar loss of a batch of B embeddings with class labels ``[B]``."""
         cosines = distribution.loc @ self.directions().mT
         guide = proxy_anchor_loss(cosines, labels, self.alpha, self.delta, over_samples=self.released)
-        return F.cross_entropy(self.logits(distribution), labels) + self.omega * guide
+        return cross_entropies(self.logits(distribution), labels).mean() + self.omega * guide
 
 
 @register

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ._base import Paper, register
 from .distributions.von_mises_fisher import VonMisesFisher
+from .losses import cross_entropies
 from .nivmf_losses import distance_logits
 from .norm_concentration import (
     PROXY_DEVIATIONS,
@@ -50,7 +50,7 @@ class DistanceLoss(DistributionProxies):
 
     def forward(self, distribution: VonMisesFisher, labels: Tensor) -> Tensor:
         """Scalar loss: mean cross-entropy of a batch of B embeddings with class labels ``[B]``."""
-        return F.cross_entropy(self.logits(distribution), labels)
+        return cross_entropies(self.logits(distribution), labels).mean()
 
 
 @register

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
@@ -20,7 +19,7 @@ from .distributions.normal import IsotropicNormal
 from .distributions.von_mises_fisher import VonMisesFisher
 from .heads import SpreadHead
 from .learned_spread import RELEASED_HEAD, SpreadMethod, SpreadParams
-from .losses import CosineClassifier
+from .losses import CosineClassifier, cross_entropies
 from .published import PER
 
 
@@ -43,7 +42,7 @@ class LikelihoodClassifier(CosineClassifier):
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
         """Scalar loss: mean cross-entropy of a batch of B embeddings with class labels ``[B]``."""
         cosine, scale = self.class_cosines(distribution)
-        return F.cross_entropy(scale * cosine, labels)
+        return cross_entropies(scale * cosine, labels).mean()
 
 
 @register

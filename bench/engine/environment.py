@@ -1,4 +1,4 @@
-"""What a unit ran on, and what it cost: machine, software, run time and memory."""
+"""What a unit ran on, and what it cost: machine, software, run time and memory; and how the machine rounds."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ from typing import Self
 import torch
 
 from .._version import __version__
+from ..methods.host_labels import labels_on
+from ..protocols.recipes._base import Optim
 from ..site import Site
 from ..store.records import Cost, Environment
+from ..store.specs import TrainSpec
 from .gpu import software as gpu_software
-from .networks import CHUNK
+from .networks import CHUNK, build_model, prepare_steps, state_sha256
+from .optim import Optimisation
 from .running import Running
 
 EMBEDDING = "embedding of split test"
@@ -93,7 +97,7 @@ def _peak_memory() -> int | None:
     return int(found[1]) >> 10 if found else None
 
 
-def environment(site: Site, started: float, running: Running) -> Environment:
+def environment(site: Site, started: float, running: Running, rounding: str = "") -> Environment:
     """Record of the machine, the software, the run time and, if it was measured, the cost of a training or test."""
     per_mib = 1 << 20 if platform.system() == "Darwin" else 1 << 10  # macOS counts bytes, Linux KiB
     return Environment(
@@ -110,6 +114,7 @@ def environment(site: Site, started: float, running: Running) -> Environment:
         cost=running.cost() if isinstance(running, Meter) else None,
         processor=processor(),
         commit=commit(),
+        rounding=rounding,
     )
 
 
@@ -135,3 +140,45 @@ def commit() -> str:
         return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""
+
+
+STEPS, IMAGES, CLASSES = 20, 8, 4
+
+_known: dict[tuple[str, str, int], str] = {}
+
+
+def rounding(spec: TrainSpec, site: Site, shape: tuple[int, ...]) -> str:
+    """Hash of the weights after 20 steps of the method, at its default setting, on 8 images of noise ``[C, H, W]``.
+
+    Machines with equal hashes train alike to the last bit, as far as so few steps can tell. A process computes it once
+    for a method and network. A method of a plug-in has none: its code may count what it does.
+    """
+    if site.methods.get(spec.method).plugin:
+        return ""
+    own = spec.optim
+    optim = Optim(epochs=1, lr=1e-3, lr_objective=1e-3, optimizer=own.optimizer, precision=own.precision)
+    base = spec.base and spec.base.model_copy(update={"params": {}, "unit": ""})
+    fixed = spec.replaced(params={}, optim=optim, base=base, replicate=0, fold=0, crop_confidence=None)
+    key = fixed.id, site.device, torch.get_num_threads()
+    if key not in _known:
+        _known[key] = _after_steps(fixed, site.model_copy(update={"weights": "none"}), shape)
+    return _known[key]
+
+
+def _after_steps(spec: TrainSpec, site: Site, shape: tuple[int, ...]) -> str:
+    model = build_model(spec, site, CLASSES, shape[0]).train()
+    prepare_steps(model, spec.optim)
+    noise = torch.rand(IMAGES, *shape, generator=torch.Generator().manual_seed(0)).to(site.device)
+    images = noise.contiguous(memory_format=torch.channels_last) if noise.dim() == 4 else noise
+    labels = labels_on(site.device, torch.arange(IMAGES) % CLASSES)
+    if not model.method.by_steps:
+        with torch.no_grad():
+            model.method.fit(model.eval(), model.features(images), labels)
+        return state_sha256(model)[:16]
+    optimisation = Optimisation(model, spec.optim, site.device)
+    with torch.no_grad():
+        features = model.features(images)
+    for _ in range(STEPS):
+        features = features if model.backbone_frozen else model.features(images)
+        optimisation.step(model.objective(model.embed_features(features).distribution, labels))
+    return state_sha256(model)[:16]

@@ -22,14 +22,13 @@ from ..protocols.embeddings import Embeddings
 from ..protocols.known_tests import load_tests
 from ..protocols.rows import SplitRow
 from ..site import Site
-from ..store.files import DamagedFile, file_sha256, file_texts, sha256, unpacked
+from ..store.files import file_sha256, file_texts, sha256, unpacked
 from ..store.folder import Store
 from ..store.records import RescoreRecord, TestRecord
-from ..store.specs import Cell, RescoreSpec
+from ..store.specs import RescoreSpec
 from . import queries
 from .embedded_model import ConcatenatedModels, Embedded
 from .environment import environment
-from .networks import load_model
 from .running import Running
 from .testing import draw_seed, mean_rows, noise_of, options_of, rows_of_views, view_of_split, without_nan
 
@@ -156,15 +155,6 @@ def _owner(record: TestRecord, store: Store) -> TestRecord:
         return record
     same = (test for test in store.tests(record.cell) if test.spec.train == record.spec.train and test.files)
     return next(same, record)
-
-
-def trained_options(cell: Cell, unit: str, site: Site) -> dict[str, float]:
-    """Trained parameters of a method's scorer, from the weights of a training; empty if these are not there."""
-    try:
-        model, _ = load_model(cell, unit, site)
-    except (FileNotFoundError, DamagedFile):
-        return {}
-    return {name: float(value) for name, value in model.scorer_options().items()}
 
 
 def read_model(path: Path, own_scorer: str) -> StoredModel:

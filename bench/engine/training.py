@@ -34,7 +34,7 @@ from ..store.folder import CHECKPOINT, WEIGHTS
 from ..store.records import Epoch, TrainRecord
 from ..store.specs import TUNING, TrainSpec
 from .corrupted_images import crop_auroc, sample
-from .environment import environment
+from .environment import environment, rounding
 from .gpu import Read, room_for_pixels
 from .inputs import (
     AugmentedImages,
@@ -122,6 +122,8 @@ class Trainer:
         dataset = site.dataset(spec.dataset, spec.view)
         self.channels = dataset.input_channels
         self.data: TrainVal = dataset.train_val(spec.fold, spec.folds)
+        side = spec.photographs.get("image_size")
+        self.rounding = rounding(spec, site, (self.channels, *([side] * 2 if side else dataset.image_size)))
         self.model = build_model(spec, site, self.data.train.num_classes, self.channels)
         self.inputs = self._inputs(dataset)
         prepare_steps(self.model, spec.optim)
@@ -428,7 +430,7 @@ class Trainer:
             val_confidence_auroc=confidence,
             note=progress.note,
             weights_copy=getattr(self.model.backbone, "copy", ""),
-            environment=environment(self.site, self._started, self.running),
+            environment=environment(self.site, self._started, self.running, self.rounding),
         )
         self.site.store.write(record)
         (self.folder / CHECKPOINT).unlink(missing_ok=True)

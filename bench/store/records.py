@@ -200,6 +200,8 @@ class Environment(_Value):
             no checkout, or in records of earlier versions.
         gpu_software: Versions of CUDA, cuDNN and the driver; empty if no GPU was used. Precision and TF32 are in the
             specification of the training (``optim.precision``).
+        rounding: Hash of the first steps of a training's method on a fixed batch, equal on machines that round alike;
+            empty, and not written, for tests, plug-ins and in older records.
     """
 
     bench: str
@@ -216,6 +218,7 @@ class Environment(_Value):
     processor: str = ""
     commit: str = ""
     gpu_software: str = ""
+    rounding: str = Field("", exclude_if=lambda digest: not digest)
 
     @property
     def memory_note(self) -> str:

@@ -1,8 +1,8 @@
-"""Small pieces of work that tests and benchmarks do on a device: a training step, its values, a loss alone."""
+"""Small pieces of work that tests and benchmarks do on a device: a training step and its values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,13 +22,12 @@ from bench.methods.backbones.registry import build_backbone
 from bench.methods.cosface import CosFace
 from bench.methods.distributions.arrays import to_arrays
 from bench.methods.distributions.von_mises_fisher import PROPOSALS
-from bench.methods.host_labels import labels_on
 from bench.methods.scorers.spec import DistributionScorer
 from bench.protocols.recipes._base import Optim
 from bench.registry import Registry
 from bench.site import Site
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -138,38 +137,6 @@ class DrawsOnCpu(TorchDispatchMode):
         if func._schema.is_mutable:  # in place
             return args[0].copy_(drawn)
         return tree_map_only(Tensor, lambda tensor: _moved(tensor, device=device), drawn)
-
-
-class Flat(nn.Module):
-    """Identity in place of a backbone: returns its features unchanged."""
-
-    out_features = 1024
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Features as they are."""
-        return x
-
-
-def loss_step(method: Any, classes: int, dim: int, batch: int, device: str) -> Callable[[], None]:
-    """Work of a method behind the backbone: distribution, loss, and backward to raw embeddings and objective."""
-    torch.manual_seed(0)
-    base = CosFace().objective(classes, dim) if method.on_base else None
-    model = EmbeddingModel(method, Flat(), classes, dim, base).to(device).train()
-    labels = labels_on(device, torch.arange(batch) // 4 % classes)
-    features = torch.rand(batch, Flat.out_features, device=device)
-    if method.warm_start:
-        with torch.no_grad():
-            method.initialise(model, model(features).raw, labels)
-    raw = model(features).raw.detach()
-    spread = None if model.spread is None else model.spread(features).detach()
-
-    def run() -> None:
-        model.zero_grad(set_to_none=True)
-        point = raw.clone().requires_grad_()
-        width = None if spread is None else spread.clone().requires_grad_()
-        model.objective(method.distribution(point, width), labels).backward()
-
-    return run
 
 
 def photograph(rng: np.random.Generator, size: tuple[int, int]) -> Image.Image:

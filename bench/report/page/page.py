@@ -66,7 +66,7 @@ def page_html(judged: Judged, damaged: Iterable[Damage], pictures: Sequence[Path
         tables=tables,
         table=to_html,
         warnings=[*_warnings(parts)],
-        losses=[*sources.losses(tested)],
+        losses=[*sources.losses(tested), *sources.roundings(tested)],
         legend=Markup(
             svg.legend(
                 ("better", "better adjusted", "worse", "worse adjusted", "undecided", "depends on tuning", "no verdict")

@@ -37,6 +37,14 @@ def losses(found: Iterable[Tested]) -> Iterator[str]:
             yield f"{of.method} on {place}, seed {of.seed}: {note}."
 
 
+def roundings(found: Iterable[Tested]) -> Iterator[str]:
+    """Sentences about contenders whose trainings did not all round alike, on other machines or with other versions."""
+    for contender, own in grouped(found, lambda each: on_own_split(Contender.of_columns(each[0].columns))).items():
+        digests = {train.environment.rounding for _, trainings in own for train in trainings} - {""}
+        if len(digests) > 1:
+            yield f"{contender.name} on {contender.dataset}: {len(digests)} roundings among its trainings."
+
+
 def methods_table(tests: Iterable[TestRecord]) -> Table:
     """Summaries of the methods of tests; those of plug-ins have none."""
     found = {name for test in tests for name in (test.columns.method, test.columns.base)}
