@@ -23,8 +23,8 @@ def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def softplus(x: Tensor) -> Tensor:
-    """The function log(1 + exp(x)) of finite numbers of any shape, without overflow; its slope at 0 is 1/2."""
-    return (x + x.abs()) / 2 + (-x.abs()).exp().log1p()
+    """The function log(1 + exp(x)) of finite numbers of any shape; beyond 20, as in torch, the numbers themselves."""
+    return torch.where(x > 20, x, (x + x.abs()) / 2 + (-x.abs()).exp().log1p())  # with the slope 1/2 at 0
 
 
 def arcface_cosines(cosine: Tensor, margin: float) -> Tensor:

@@ -32,7 +32,7 @@ def test_cross_entropy_of_logits_far_apart_is_exact():
 
 def test_softplus_is_that_of_torch_also_far_out_and_at_zero():
     x = torch.tensor([-300.0, -30.0, -1e-9, 0.0, 1e-9, 0.3, 30.0, 300.0], dtype=torch.float64, requires_grad=True)
-    _equal(softplus, lambda x: F.softplus(x, threshold=1e9), x)
+    _equal(softplus, F.softplus, x)
     low = torch.tensor([-90.0, -20.0, 0.0, 80.0, 1e30])
     torch.testing.assert_close(softplus(low), F.softplus(low.double()).float(), rtol=1e-6, atol=0.0)
 
