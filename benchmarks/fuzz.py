@@ -470,7 +470,7 @@ class Records(Reader):
 def _records(folder: Path) -> dict[str, bytes]:
     """A record of each kind, and the marker, of a small run."""
     runs = folder / "runs"
-    small = ["--trials", "1", "--seeds", "1", "--folds", "1", "--set", "optim.epochs=1", "--results", runs]
+    small = ["--trials", "2", "--seeds", "1", "--folds", "1", "--set", "optim.epochs=1", "--results", runs]
     command = [
         Path(sys.executable).with_name("bench"),
         "run",

@@ -2,7 +2,7 @@
 
     uv run python benchmarks/main_job.py [--pin optim.precision=bfloat16] [--seeds 3] [--epochs 20]
 
-The main job is ``bench run --method dul_cls --dataset ndigit --seeds 5``: 50 trials and 5 seeds, trainings of 20
+The main job is ``bench run --method dul_cls --dataset ndigit --seeds 5``: five studies of ten trials, trainings of 20
 epochs, each in a process with one thread. Trainings at the usual setting and with the pinned value run in turn, with
 the same seeds, each in a process of its own that is forked when everything is imported. Compared are processor seconds,
 peak memory and the MAP@R of the validation classes that selects the epoch.

@@ -28,21 +28,21 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 RUNS = {
-    "main": "--method dul_cls --dataset ndigit --seeds 5",
+    "main": "--method dul_cls --dataset ndigit --seeds 5 --studies 1",
     "all_methods": "--method all --dataset ndigit_smoke --seeds 2 --hparams default",
-    "scorers_corruptions": "--method cosface,pfe,dul_cls --dataset ndigit_smoke --seeds 2 --trials 6 --scorers all"
-    " --corruptions all",
+    "scorers_corruptions": "--method cosface,pfe,dul_cls --dataset ndigit_smoke --seeds 2 --trials 6 --studies 1"
+    " --scorers all --corruptions all",
     "mlrc": "--method cosface,pfe --dataset ndigit_smoke --preset mlrc --seeds 2 --trials 2",
     "per": "--method cosface,dul_cls --dataset ndigit_smoke --preset per --seeds 2 --trials 2",
     "standardized": "--method margin,el_nivmf --dataset ndigit_smoke --protocol standardized --seeds 2"
     " --hparams default",
     "released": "--method hib,pfe,vmf_loss,el_nivmf,arcface --dataset ndigit_smoke --fidelity released --seeds 2"
     " --hparams default",
-    "frozen": "--method cosface,scf --dataset cub200 --frozen --seeds 2 --trials 2 {photographs}",
-    "tune_both": "--method dul_cls,pfe --dataset ndigit_smoke --tune-for both --seeds 2 --trials 4",
+    "frozen": "--method cosface,scf --dataset cub200 --frozen --seeds 2 --trials 2 --studies 1 {photographs}",
+    "tune_both": "--method dul_cls,pfe --dataset ndigit_smoke --tune-for both --seeds 2 --trials 4 --studies 1",
     "sweep": "--method cosface --dataset ndigit_smoke --seeds 2 --hparams default --sweep method.margin=0.2,0.4",
-    "options": "--method dul_cls --dataset ndigit_smoke --seeds 2 --trials 2 --sampler tpe --select-by l2 --dim 32"
-    " --set optim.epochs=3",
+    "options": "--method dul_cls --dataset ndigit_smoke --seeds 2 --trials 2 --studies 1 --sampler tpe"
+    " --select-by l2 --dim 32 --set optim.epochs=3",
     "photographs": "--method cosface,dul_cls --dataset cub200 --seeds 2 --hparams default --set optim.epochs=2"
     " {photographs}",
 }

@@ -256,7 +256,9 @@ def drive(grid: Grid, root: Path, workers: int, template: Path, **asked: tuple[s
     began = time.process_time()
     site = Site(results=str(root))
     names = {"methods": ("all",), "datasets": DATASETS, **asked}
-    plans = build_plans(Experiment(**names, tuning={"folds": FOLDS}, trials=grid.trials, seeds=grid.seeds), site).plans
+    plans = build_plans(
+        Experiment(**names, tuning={"folds": FOLDS, "studies": 1}, trials=grid.trials, seeds=grid.seeds), site
+    ).plans
     planning = time.process_time() - began
     site.store.mark(plans[0].cell.protocol, plans[0].template.protocol_version)
     shop = Workshop(next(Store(template).tests()))
