@@ -110,7 +110,9 @@ class Results:
 
     @cached_property
     def history(self) -> pd.DataFrame:
-        """Epochs of all finished trainings, those of tuning included (``seed`` is then ``tuning``), a row each."""
+        """Epochs of all finished trainings, those of tuning included (``seed`` is then ``tuning``, with the
+        number of a replicate's own study), a row each.
+        """
         import pandas as pd
 
         return pd.DataFrame(

@@ -74,7 +74,7 @@ class TestImages:
             seed=partial(draw_seed, name),
             options=options_of(tests),
         )
-        return cls(images, corrupted, noise_of(images.ids, name, train.replicate), view, asked)
+        return cls(images, corrupted, noise_of(images.ids, name, train.number), view, asked)
 
 
 def drawn_queries(ids: Sequence[str], queries: Tensor | None, asked: int | None, dataset: str) -> Tensor | None:
@@ -257,7 +257,7 @@ def _validation_view(model: EmbeddedModel, images: TestImages, names: Sequence[s
         own_scorers=(model.own_scorer,),
         confidences={
             **model.confidence["val"],
-            "random": noise_of(model.validation.ids, trained.dataset, trained.replicate),
+            "random": noise_of(model.validation.ids, trained.dataset, trained.number),
         },
         validation_split=model.validation_split,
         held_out=True,

@@ -131,7 +131,11 @@ class Network:
 
     def __repr__(self) -> str:
         spec = self.record.spec
-        of = "all seeds" if isinstance(self.module, EnsembleModel) else f"seed {spec.replicate}"
+        of = (
+            "all seeds"
+            if isinstance(self.module, EnsembleModel)
+            else f"{'' if spec.is_trial else 'seed '}{spec.replicate}"
+        )
         return f"<{self.module.method.name} on {spec.dataset}, {of}, {self.place.name}, {self.site.device}>"
 
     @cached_property

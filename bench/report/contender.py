@@ -17,8 +17,8 @@ from ..store.specs import Pinned, split_pinned
 from .table import Column, grouped, label
 
 ONE_SETTING = (
-    "These are statements about one tuned setting of each method, not about the method: another tuning may turn them"
-    " round. Without --studies 1 every replicate is tuned anew."
+    "At one tuned setting of each method: another tuning may turn an outcome round. Without --studies 1, replicates are"
+    " tuned anew."
 )
 """Remark on results of one study."""
 

@@ -36,8 +36,8 @@ def _equal_values(results):
 
 @pytest.mark.slow
 def test_old_results_get_a_new_metric_and_become_a_contribution(cli):
-    run = ("run", "--method", "hib,pfe", "--dataset", "ndigit_smoke", "--seeds", "1", "--hparams", "default",
-           "--set", "optim.epochs=1")  # fmt: skip
+    run = ("run", "--method", "hib,pfe", "--dataset", "ndigit_smoke", "--seeds", "1", "--trials", "2",
+           "--set", "optim.epochs=1", "--set", "tuning.first_study=3")  # fmt: skip
     cli(*run, timeout=1500)
     before = cli.json("status")
     tests = sum(row["tested"] for row in before)

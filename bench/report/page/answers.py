@@ -15,7 +15,7 @@ from ...protocols.rows import OWN
 from ...registry import Registry
 from ..compare import Comparison, Use, ask
 from ..comparison import ComparisonRow
-from ..contender import ONE_SETTING, Contender, budget_texts, by_budget, distinct_labels
+from ..contender import Contender, budget_texts, by_budget, distinct_labels
 from ..questions import CONFIDENCE, CONSTANT, IMAGES, MEASURES, PLAIN, RETRIEVAL, SYSTEM, USES
 from ..seeds import ComparedColumn, SeedGroup, SeedStatistics, defined_values
 from ..splits import MEAN
@@ -282,8 +282,6 @@ def answers(parts: Sequence[Part]) -> Iterator[tuple[str, Markup]]:
     ]
     if turned:
         yield "Depends on tuning", _listed(turned, always=True)
-    if any(each.is_one_setting for part in parts for each in part.means):
-        yield "At one setting", Markup("{}").format(ONE_SETTING)
     lost = ((part, row) for part, row in rows if row.outcome == "no verdict")
     reasons = named_by_reason(sorted({(f"{part.names[row.contender]} on {part.name}", row.why) for part, row in lost}))
     if reasons:

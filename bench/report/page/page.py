@@ -17,6 +17,7 @@ from ...protocols.rows import AGREEMENT, MARGIN, OWN
 from ...store.check import failures
 from ...store.folder import Damage
 from .. import comparison
+from ..contender import ONE_SETTING
 from ..questions import DEFAULTS, IMAGES
 from ..render import data_uri, environment, to_html, write_file
 from ..table import cells_table, grouped, headings
@@ -84,8 +85,10 @@ def page_html(judged: Judged, damaged: Iterable[Damage], pictures: Sequence[Path
     return text.lstrip()
 
 
-def _warnings(parts: Iterable[Part]) -> Iterator[str]:
-    """What a reader has to know before any number: parts of data, and heads that gain nothing."""
+def _warnings(parts: Sequence[Part]) -> Iterator[str]:
+    """What a reader has to know before any number: single settings, parts of data, and heads that gain nothing."""
+    if once := [part.name for part in parts if any(each.is_one_setting for each in part.means)]:
+        yield f"{', '.join(once)}: {ONE_SETTING[0].lower()}{ONE_SETTING[1:]}"
     for part in parts:
         partial = dict.fromkeys(each.pinned.partial for each in part.labels if each.pinned.partial)
         yield from (f"{part.name}: part of the data only, {text}." for text in partial)
