@@ -110,9 +110,7 @@ class Results:
 
     @cached_property
     def history(self) -> pd.DataFrame:
-        """Epochs of all finished trainings, those of tuning included (``seed`` is then ``tuning``, with the
-        number of a replicate's own study), a row each.
-        """
+        """Epochs of all finished trainings, a row each; of those of tuning, ``seed`` is ``tuning``, and its study."""
         import pandas as pd
 
         return pd.DataFrame(
