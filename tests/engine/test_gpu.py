@@ -203,7 +203,7 @@ def test_tf32_is_for_the_backbone_of_a_step_if_asked_for(gpu, precision, micro_b
         trainer.train_epoch(0)
         backbone = on if precision == "tf32" else off
         assert seen["convolution", True] == seen["convolution_backward", False] == {backbone}
-        assert seen["_log_softmax", True] == {default}  # a product in the loss is not rounded
+        assert seen["log", True] == {default}  # a product in the loss is not rounded
         seen.clear()
         embed(trainer.model, small_images().evaluation, 24, "cuda")
     assert seen["convolution", False] == {off}
@@ -231,7 +231,7 @@ PLACES = {
     "network to the GPU": _to_gpu({2}, torch.float32),
     "convolution of a step": _in_training("convolution"),
     "batch norm of a step": _in_training("native_batch_norm"),
-    "loss of a step": _in_training("_log_softmax"),
+    "loss of a step": _in_training("log"),
     "backward pass": lambda op, args, to_gpu: op == "convolution_backward",
     "batch to the GPU": lambda op, args, to_gpu: (
         _to_gpu({4}, torch.float32)(op, args, to_gpu) and threading.current_thread() is not threading.main_thread()
