@@ -67,9 +67,8 @@ PlanKey = tuple[str, ...]
 Specs = dict[int, TrainSpec]
 """Training specifications of one replicate, by the block of classes that validates: one model each."""
 
-STARTUP, OF_OWN = 4, 2
-"""Start-up points of a replicate's own study, the default setting included, and its trials that are proposed together:
-most have about ten."""
+STARTUP = 4
+"""Start-up points of a replicate's own study, the default setting included."""
 
 OF_FOLDS: tuple[Ensemble, ...] = ("separated", "concatenated")
 
@@ -536,7 +535,7 @@ def _plan_one(
         hparams=asked.file.label if asked.file else experiment.hparams,
         sampler=experiment.tuning.sampler,
         tune_for=tune_for,
-        trial_batch=OF_OWN if own_studies else preset.trial_batch,
+        trial_batch=preset.trial_batch,
         startup=STARTUP if own_studies else None,
         first=first,
         base=None,

@@ -73,7 +73,7 @@ def test_a_dry_run_times_a_training_once_for_all_splits(tmp_path, monkeypatch, c
         ({"hparams": "default", "seeds": 1}, 2, 100 + 10),  # one training is not divided
         ({"hparams": "default", "seeds": 4}, 2, 4 * (100 + 10) / 2),
         # Two batches of trials, then the seeds.
-        ({"hparams": "tuned", "trials": 8, "seeds": 1}, 64, 4 * 100 + 10),
+        ({"hparams": "tuned", "trials": 8, "seeds": 1}, 64, 2 * 100 + 10),
         ({"hparams": "tuned", "trials": 8, "seeds": 1, "tuning": {"studies": 1}}, 64, 3 * 100 + 10),
     ],
 )
