@@ -125,7 +125,7 @@ class Tuning(Section):
     """How a setting is tuned, for those who need another way than the usual."""
 
     sampler: Annotated[Literal["gp", "tpe"], Option(TUNED)] = "gp"
-    """gp suits about 50 trials, tpe 100 and more."""
+    """What proposes after the start-up points: a Gaussian process, or Parzen estimators for 100 trials and more."""
 
     studies: Annotated[int | None, Option(TUNED)] = Field(None, ge=1, le=MOST)
     """Tuning studies. Every replicate has one of its own if not given, and its chosen network is tested. 1 is the
