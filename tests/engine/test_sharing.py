@@ -211,19 +211,20 @@ def test_of_two_machines_that_propose_different_trials_the_one_that_is_first_cou
 
 
 def test_a_study_tries_given_points_first_and_says_that_it_chose_nothing(tmp_path, monkeypatch):
-    plan = _plans(tmp_path, methods=("cosface",))[0][0]
+    once = {"methods": ("cosface",), "tuning": {"studies": 1}}
+    plan = _plans(tmp_path, **once)[0][0]
     given = {**plan.defaults(), "method.scale": 20.0}
     design, fake = {"startup": 4, "first": (given,)}, Fake()
     fake.value = lambda unit: 1.0
-    _, [display] = _drive(tmp_path, [fake], monkeypatch, design, methods=("cosface",))
+    _, [display] = _drive(tmp_path, [fake], monkeypatch, design, **once)
     [(study, trials)] = Store(tmp_path).studies()
-    quasi_random = [propose(plan.sampler_axes, plan.space, "gp", number, [], [], 1, 6) for number in range(2, 6)]
+    quasi_random = [propose(plan.sampler_axes(0), plan.space, "gp", number, [], [], 1, 6) for number in range(2, 6)]
     points = {trial.number: trial.params for trial in trials}
     assert [points[number] for number in range(6)] == [plan.defaults(), given, *quasi_random]
     assert any("validation MAP@R is the same in all 6 trials: the choice says nothing" in x for x in display.lines)
     seeds = {spec.id for seed in (0, 1) for spec in plan.train_specs(plan.defaults(), seed, None).values()}
     assert seeds <= {unit for _, unit in fake.ran}
-    assert study.unit == replace(plan, startup=4).study_spec(None).id != plan.study_spec(None).id
+    assert study.unit == replace(plan, startup=4).study_spec(0, None).id != plan.study_spec(0, None).id
 
 
 def _best_base(root, trials):

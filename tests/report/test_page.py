@@ -445,7 +445,7 @@ def test_texts_have_the_contrast_that_wcag_asks_for():
 def test_old_records_without_the_agreement_of_own_confidences_say_so():
     about = {"with_agreement": False}
     row = SimpleNamespace(rival="margin+agreement", about=about)
-    part = SimpleNamespace(name="d", labels={}, systems=[row], rows={})
+    part = SimpleNamespace(name="d", labels={}, means={}, systems=[row], rows={})
     assert "own confidences not" in " ".join(_warnings([part]))
     about["with_agreement"] = True
     assert not list(_warnings([part]))

@@ -128,8 +128,10 @@ def _picture(path: Path) -> dict[str, str]:
     if len(content) > LARGE_PICTURE:
         from PIL import Image
 
+        from ...datasets.decode import decode  # late: it imports torch
+
         packed = io.BytesIO()
-        Image.open(path).convert("RGB").save(packed, "JPEG", quality=85)
+        Image.fromarray(decode(path).permute(1, 2, 0).numpy()).save(packed, "JPEG", quality=85)
         kind, content = "image/jpeg", packed.getvalue()
     return {"title": path.stem.replace("_", " "), "source": data_uri(kind, content)}
 
