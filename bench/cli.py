@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ._version import __version__
-from .commands import catalogue, data, doctor, embed, export, new, paper, rescore, results, run, score, share, test
+from .commands import catalogue, data, doctor, embed, export, new, paper, rescore, results, run, score, test
 from .commands.options import SectionedCommand
 from .datasets.files import DataError
 from .errors import (
@@ -83,7 +83,7 @@ app.command("score")(score.score)
 app.command("compare")(score.compare)
 app.command("embed")(embed.embed)
 app.command("export")(export.export)
-app.command("share")(share.share)
+app.command("share")(export.share)
 app.add_typer(paper.app, name="paper")
 app.command("reproduce", hidden=True)(paper.table)  # its name until the next release
 app.command("claims", hidden=True)(paper.claims)  # likewise

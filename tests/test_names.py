@@ -84,7 +84,7 @@ REGISTERED = {
 
 @pytest.mark.parametrize("kind", REGISTERED)
 def test_other_plug_ins_of_hostile_names_are_refused(tmp_path, refusal, monkeypatch, kind):
-    from bench.datasets.corruptions import CORRUPTIONS
+    from bench.datasets.corruptions.registry import CORRUPTIONS
     from bench.methods.scorers import SCORERS
     from bench.protocols import declare
 

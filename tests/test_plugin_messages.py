@@ -8,6 +8,8 @@ from bench.cli import main
 from bench.protocols import declare
 from PIL import Image
 
+from tests.engine.test_plugins import PHOTOS
+
 DOTS = """
 from dataclasses import replace
 import numpy as np
@@ -42,30 +44,8 @@ class Dots(Dataset):
 COUNT = 24
 """
 
-BIRDS = """
-from pathlib import Path
-from bench.datasets import Listing, PhotoDataset, register_dataset
 
-@register_dataset
-class Birds(PhotoDataset):
-    '''Some birds.'''
-
-    name = "birds"
-    summary = "birds"
-    official = "Birds"
-    source = "the aviary"
-    needs = "birds.txt"
-
-    @classmethod
-    def recognises(cls, folder):
-        return (folder / "birds.txt").exists()
-
-    def list_images(self, folder):
-        listing = Listing(folder)
-        for path in sorted(folder.glob("*/*.png")):
-            listing.add(f"{path.parent.name}/{path.name}", path.parent.name, path.parent.name)
-        return listing
-"""
+BIRDS = PHOTOS.format(inside="", top="")
 
 EXTENT = """
 from bench.protocols.declare import test
@@ -207,7 +187,15 @@ PARTS = "dev, test, query, gallery"
     ],
 )
 def test_a_listing_of_photographs_that_is_wrong_is_refused_in_one_line(bench, written, photos, old, new, said):
-    code, _, err = bench("data", "verify", "birds", "--data-root", photos, "--plugin", written(BIRDS, old, new))
+    code, _, err = bench(
+        "data",
+        "verify",
+        "birds",
+        "--data-root",
+        photos,
+        "--plugin",
+        written(BIRDS, old, new),
+    )
     assert (code, len(err)) == (2, 1)
     assert said in err[0]
 
@@ -285,10 +273,3 @@ def test_metrics_are_listed_with_those_of_a_plugin(bench, written, tmp_path):
     assert code == 0
     assert out[0].startswith("recall_at_{k} ")
     assert any(line.startswith("extent ") and "Extent" in line for line in out)
-
-
-def test_an_unknown_name_points_at_plugins(bench):
-    for options in (("--method", "mine"), ("--method", "pfe", "--dataset", "mine")):
-        code, _, said = bench("run", *options)
-        assert code == 2
-        assert "one of a plug-in needs --plugin FILE" in " ".join(said)

@@ -100,12 +100,19 @@ class Results:
         """Tuning trials of all studies, a row each, with what was tried (``method.margin``, ``optim.lr``, ..)."""
         import pandas as pd
 
-        from ..report.figures.tuning import trial_lines
-
+        shown = {"number", "state", "value", "reason", "val_map_at_r", "val_confidence_auroc"}
         return pd.DataFrame(
-            {"dataset": study.spec.template.dataset, **line, **trial.params}
+            {
+                "dataset": study.cell.dataset,
+                "study": study.unit,
+                "method": study.cell.method,
+                "metric": study.spec.template.selection.metric,
+                "tune_for": study.spec.tune_for,
+                **trial.model_dump(include=shown),
+                **trial.params,
+            }
             for study, trials in self._store.studies()
-            for trial, line in zip(trials, trial_lines(study, trials))
+            for trial in trials
         )
 
     @cached_property

@@ -113,10 +113,9 @@ def _of_unit(plan: Plan) -> dict[str, object]:
     """Settings of the network and its gradients that are never tuned."""
     batches = plan.template.batches
     names = ("pooling", "calibrate", "freeze_norm")
-    start = plan.template.head_start
+    given = {HEAD_START: plan.template.head_start, TRAIN_FROM: plan.template.train_from}
     shown = {"optim.grad_clip": plan.template.optim.grad_clip} | {f"data.{k}": getattr(batches, k) for k in names}
-    stage = plan.template.train_from
-    return shown | ({HEAD_START: start} if start else {}) | ({TRAIN_FROM: stage} if stage else {})
+    return shown | {name: value for name, value in given.items() if value}
 
 
 def print_estimate(plans: tuple[Plan, ...], site: Site, launch: Launch) -> None:

@@ -1,4 +1,4 @@
-"""``bench export``: a trained network as a file for other programs."""
+"""``bench export`` and ``bench share``: a trained network as a file for other programs, or on the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import typer
 
 from .options import DEFAULT_RESULTS, Plugins, Results, site_of
 
+Unit = Annotated[str, typer.Argument(help="A trained or tested unit of the results folder, by the start of its id.")]
+
 
 def export(
-    run: Annotated[str, typer.Argument(help="A trained or tested unit of the results folder, by the start of its id.")],
+    run: Unit,
     to: Annotated[Literal["onnx", "torch"], typer.Option(help="ONNX (extra onnx), or a program of torch.export.")],
     out: Annotated[Path, typer.Option(help="File to write.", metavar="FILE")],
     results: Results = DEFAULT_RESULTS,
@@ -35,3 +37,23 @@ def export(
 
     keep_memory()
     typer.echo(export_unit(unit_folder(results, run), site_of(results, plugin=plugin), to == "onnx", out))
+
+
+def share(
+    run: Unit,
+    url: Annotated[str, typer.Argument(help="Repository on the Hugging Face Hub.", metavar="hf://ORG/NAME")],
+    results: Results = DEFAULT_RESULTS,
+) -> None:
+    """Upload a trained unit to the Hugging Face Hub.
+
+    Its weights, its record and a model card.
+    A repository that does not exist is made, and is public. Log in before, by `hf auth login` or $HF_TOKEN.
+
+    \b
+    bench share 3f2a hf://me/dul-cls-birds
+    bench embed --run hf://me/dul-cls-birds --images photos --out photos.npz
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
+    from ..engine.trained import unit_folder
+    from ..store import hub
+
+    typer.echo(hub.share(unit_folder(results, run), url))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 
+from ..engine.tuning import choose, distributions_of, objectives
 from ..errors import UserError, require_known
 from ..papers.items import every_item
-from ..report.exporters import write_optuna
 from ..report.frame import as_texts
 from ..report.render import write_documents
 from ..report.table import Document
@@ -17,6 +18,7 @@ from ..report.write import Judged
 from ..scoring.parquet import check_pyarrow
 from ..site import Site
 from ..store.files import write_atomic
+from ..store.folder import Store
 
 PARQUET = "parquet"
 SIDE_BY_SIDE = "side_by_side"
@@ -67,3 +69,36 @@ def _documents(chosen: Sequence[str], site: Site, judged: Judged, reference: str
             if not filled.tables:
                 raise UserError(f"{name}: there are no results to fill it with")
             yield filled
+
+
+def write_optuna(store: Store, out: Path) -> Path:
+    """Write a journal with a study for each tuning of a results folder, and return its path.
+
+    A study is called ``DATASET/METHOD/ID``. Its trials have the values that ours maximised, two of a study for both.
+    """
+    import optuna
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+    from optuna.study import StudyDirection
+    from optuna.trial import TrialState, create_trial
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    path = out / "optuna.log"
+    path.unlink(missing_ok=True)
+    storage = JournalStorage(JournalFileBackend(str(path)))
+    for record, trials in store.studies():
+        tune_for, distributions = record.spec.tune_for, distributions_of(record.spec.space)
+        name = f"{record.cell.dataset}/{record.cell.method}/{record.unit}"
+        directions = [StudyDirection.MAXIMIZE] * (2 if tune_for == "both" else 1)
+        study = optuna.create_study(storage=storage, study_name=name, directions=directions)
+        chosen = choose(tune_for, trials)
+        about = {"protocol": record.cell.protocol, "tuned for": tune_for, "chosen": chosen and chosen.number}
+        for key, value in about.items():
+            study.set_user_attr(key, value)
+        for trial in trials:
+            values = objectives(tune_for, trial)
+            state = TrialState.FAIL if values is None else TrialState.COMPLETE
+            attrs = {"trainings": list(trial.units), "reason": trial.reason}
+            tried = partial(create_trial, params=dict(trial.params), distributions=distributions)
+            study.add_trial(tried(state=state, values=values, user_attrs=attrs))
+    return path

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from string import Template
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -13,18 +12,7 @@ from ..errors import UserError
 from ..names import why_not_a_name
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
-
-
-class PluginKind(StrEnum):
-    """Kinds of plug-ins that ``bench new`` writes a template of, named after what the plug-in defines."""
-
-    method = "method"
-    dataset = "dataset"
-    photo_dataset = "photo-dataset"
-    test = "test"
-    corruption = "corruption"
-    scorer = "scorer"
-    distribution = "distribution"
+PluginKind = Literal["method", "dataset", "photo-dataset", "test", "corruption", "scorer", "distribution"]
 
 
 def new(
@@ -44,14 +32,14 @@ def new(
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     path = out or Path(f"{name}.py")
     write_template(kind, name, path)
-    typer.echo(f"wrote {path}, a {kind.value} to start from; its first lines say how to try it")
+    typer.echo(f"wrote {path}, a {kind} to start from; its first lines say how to try it")
 
 
 def write_template(kind: PluginKind, name: str, path: Path) -> None:
     """Write the commented template of a plug-in to a file that does not exist."""
     if reason := why_not_a_name(name):
         raise UserError(reason)
-    text = (TEMPLATES / f"{kind.value}.py.tmpl").read_text(encoding="utf-8")
+    text = (TEMPLATES / f"{kind}.py.tmpl").read_text(encoding="utf-8")
     title = "".join(part.capitalize() for part in name.split("_"))
     filled = Template(text).substitute(name=name, Class=title, file=path.name)
     path.parent.mkdir(parents=True, exist_ok=True)

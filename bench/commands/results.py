@@ -157,8 +157,8 @@ def report(
     figures: Annotated[
         list[str] | None,
         typer.Option(
-            help="Draw these figures only, comma separated, or `all`: filter_out, risk_coverage, confidence, tuning,"
-            " sweeps, pictures (which every report has), convergence, spectra, norms, images, and, without any results,"
+            help="Draw these figures only, comma separated, or `all`: filter_out, risk_coverage, confidence, sweeps,"
+            " pictures (which every report has), convergence, spectra, norms, images, and, without any results,"
             " densities, distances, normalisers.",
             metavar="NAME[,NAME]",
         ),

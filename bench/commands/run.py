@@ -95,7 +95,7 @@ def run(
         allow_partial=experiment.allow_partial,
         strict=experiment.run.strict,
     )
-    launch = Launch(**experiment.run.model_dump(exclude={"strict"}))
+    launch = Launch(**experiment.run.model_dump())
     raise typer.Exit(run_experiment(experiment, site, results, launch, on_existing, dry_run=dry_run, save=save))
 
 

@@ -52,9 +52,8 @@ class Estimate:
         Features of a frozen backbone are computed for the base of every seed and for the one that all trials share;
         those of a backbone at its starting weights once.
         """
-        studies = plan.seeds if plan.replicate == "study" else int(plan.trials > 0)
-        others = 0 if plan.replicate == "study" and not plan.retrain else plan.seeds
-        bases = 1 if plan.template.caches_views else studies + others
+        studies = plan.studies * (plan.trials > 0)
+        bases = 1 if plan.template.caches_views else studies + plan.seeds * plan.retrain
         each = plan.trainings * self.training / plan.models + bases * self.features + plan.seeds * self.test
         return plan.models * (each + studies * plan.trials * self.measuring)
 
@@ -64,9 +63,7 @@ class Estimate:
         That is a training for each batch of trials, then that of a seed and its test, or the test of the best trial.
         """
         batches = -(-plan.trials // plan.trial_batch)
-        trained = batches * (self.training + self.measuring) + self.training * (
-            plan.replicate == "seed" or plan.retrain
-        )
+        trained = batches * (self.training + self.measuring) + self.training * plan.retrain
         return self.features + trained + self.test
 
 

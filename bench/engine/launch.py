@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UserError
+from ..planning.experiment import Run
 from ..resources import CARD, SHARE, cores, gpu_names, pick_device, worker_count
 from ..site import Site
 from .jobs import ReadyJob
@@ -19,20 +19,11 @@ if TYPE_CHECKING:
     from ..planning.plan import Plan
 
 
-@dataclass(frozen=True)
-class Launch:
+class Launch(Run):
     """Choice of the workers of a run, ``local`` ones or those of a Ray cluster.
 
-    Without a number there is one worker per core or GPU, each with one training or test at a time. ``gpus_per_worker``
-    is the share of a GPU for each, in (0, 1]; ``stall`` the minutes without progress after which a job is given up.
+    Without a number there is one worker per core or GPU, each with one training or test at a time.
     """
-
-    launcher: str = "local"
-    address: str | None = None
-    workers: int | None = None
-    device: str = "auto"
-    gpus_per_worker: float | None = None
-    stall: float | None = None
 
     def resolved(self) -> Launch:
         """The choice with the device of this machine, if workers are here; refuses options that do not fit."""
@@ -44,7 +35,7 @@ class Launch:
             raise UserError(f"--gpus-per-worker {self.gpus_per_worker:g}: no GPU is used here; leave the option out")
         if local:
             worker_count(self.workers, device, self.gpus_per_worker)  # raises before anything is decoded
-        return replace(self, device=device)
+        return self.model_copy(update={"device": device})
 
     @property
     def device_here(self) -> str:

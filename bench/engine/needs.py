@@ -13,10 +13,9 @@ from pydantic import BaseModel, ConfigDict
 
 from ..errors import UserError
 from ..planning.checks import files_hash, weights_hash
-from ..planning.plan import Plan, versions_of
-from ..protocols._base import Tests
+from ..planning.plan import Plan, TestPlan, versions_of
 from ..site import Site
-from ..store.specs import TrainSpec, Versions
+from ..store.specs import TrainSpec
 
 PACKAGES = ("probembed", "torch", "torchvision", "timm", "numpy", "scipy", "scikit-learn", "faiss-cpu")
 """Packages whose versions must agree: those that compute values."""
@@ -31,10 +30,7 @@ class PlanNeeds(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     template: TrainSpec
-    tests: Tests
-    scorers: tuple[str, ...]
-    tests_versions: Versions
-    soft_labels: str
+    testing: TestPlan
     folds: tuple[int, ...]
 
 
@@ -65,15 +61,7 @@ def needs_of(plans: Iterable[Plan], site: Site, driver: Path) -> Needs:
         software=software(),
         driver=str(driver),
         plans=tuple(
-            PlanNeeds(
-                template=plan.template,
-                tests=plan.testing.tests,
-                scorers=(site.methods.method(plan.cell.method).scorer, *plan.testing.scorers),
-                tests_versions=plan.testing.versions,
-                soft_labels=plan.testing.soft_labels,
-                folds=plan.validate_folds,
-            )
-            for plan in plans
+            PlanNeeds(template=plan.template, testing=plan.testing, folds=plan.validate_folds) for plan in plans
         ),
     )
 
@@ -112,12 +100,13 @@ def visible(paths: Iterable[Path], seconds: float) -> bool:
 def _check_plan(plan: PlanNeeds, site: Site) -> None:
     spec = plan.template
     what = f"{spec.method} on {spec.dataset}"
-    if versions_of(spec, plan.tests, plan.scorers, site) != (spec.versions, plan.tests_versions):
+    scorers = (site.methods.method(spec.method).scorer, *plan.testing.scorers)
+    if versions_of(spec, plan.testing.tests, scorers, site) != (spec.versions, plan.testing.versions):
         raise UserError(f"its code of {what} is not that of this run; give every node the same code and plug-ins")
     if weights_hash(spec.backbone, site.weights) != spec.weights:
         raise UserError(f"its weights of {spec.backbone} are not those of this run; copy the same file to every node")
     data = site.dataset(spec.dataset, spec.view)
-    same = data.soft_labels_sha256 == plan.soft_labels
+    same = data.soft_labels_sha256 == plan.testing.soft_labels
     if spec.view:
         same &= data.partial == spec.partial and files_hash(data, spec.fold, spec.folds) == spec.files
     if not same:

@@ -169,7 +169,7 @@ class LocalWorker:
                 if silent >= allowed:
                     await self.stop()
                     self._process = None
-                    raise WorkerSilent(f"no progress for {allowed / 60:g} min{self._where}; ended (--stall)")
+                    raise WorkerSilent(f"no progress for {allowed / 60:g} min{self._where}; ended (run.stall)")
         finally:
             reading.cancel()
         line = reading.result()
@@ -188,10 +188,6 @@ if TYPE_CHECKING:
     Worker: TypeAlias = "LocalWorker | RayWorker"
 
 
-def _unheard(step: str) -> None:
-    pass
-
-
 class Pool:
     """Pool of workers, which are reused from job to job; workers may join and leave at any time.
 
@@ -201,7 +197,7 @@ class Pool:
     """
 
     lost = ""
-    heard: Callable[[str], None] = staticmethod(_unheard)
+    heard: Callable[[str], None] = staticmethod(lambda step: None)
 
     def __init__(self, workers: Iterable[Worker] = (), first: ReadyJob | None = None) -> None:
         self._all: list[Worker] = list(workers)

@@ -31,7 +31,7 @@ from ..store.specs import Cell, Kind, Point, TestSpec, TrainSpec
 from .jobs import Failure, JobFailed, Outcome, ProposeJob, SettingFailed, TestJob, TrainJob
 from .needs import visible
 from .pool import Pool
-from .tuning import Best, Told, Trained, best_of, measured, objectives, saturated, tuning_note
+from .tuning import Told, Trained, choose, measured, objectives, saturated, tuning_note
 
 if TYPE_CHECKING:
     from ..progress import Display
@@ -116,31 +116,35 @@ class Scheduler:
             short = [str(path).removeprefix(f"{self.store.root}/") for path in (damage.path, target)]
             self.display.log(f"damaged: {short[0]}: {damage.reason}; moved to {short[1]}, made again if needed")
 
-    def _study(self, plan: Plan, seed: int) -> Awaitable[Best]:
+    def _study(self, plan: Plan, seed: int) -> Awaitable[tuple[Point, Specs]]:
         return self._once(("study", plan.study_of(seed)), partial(self._tune, plan, seed))
 
-    async def _tune(self, plan: Plan, seed: int) -> Best:
-        """Best trial of a study: batches of trials, each proposed before any of its results is reported."""
+    async def _tune(self, plan: Plan, seed: int) -> tuple[Point, Specs]:
+        """Values and trainings of the best trial of a study; both are empty if nothing is tuned.
+
+        Batches of trials are proposed before any of their results is reported.
+        """
         if plan.trials == 0:
-            return Best({})
-        study, bases = await self._once(("begun", plan.study_of(seed)), partial(self._begin, plan, seed))
+            return {}, {}
+        _, bases = await self._begun(plan, seed)
         trials = [*await self._first(plan, seed)]
         noise = await self._noise(plan)
-        best = None
-        with_weights: set[str] = set()
+        chosen, specs, with_weights = None, Specs(), set[str]()
         for start in range(0, plan.trials, plan.trial_batch):
-            if start:
-                numbers = range(start, min(start + plan.trial_batch, plan.trials))
-                trials += await self._batch(plan, seed, study, numbers, trials, bases)
-            best = best_of(plan, seed, trials, bases, noise)
-            self.display.note(plan.cell, tuning_note(plan, seed, trials, best.trial if best else None))
+            trials += await self._batch(plan, seed, start, trials) if start else []
+            chosen = choose(plan.tune_for, trials, noise)
+            specs = plan.train_specs(chosen.params, plan.trial_of(seed), bases) if chosen else {}
+            self.display.note(plan.cell, tuning_note(plan, seed, trials, chosen))
             batch = trials[start:]
-            with_weights = self._prune(plan, with_weights.union(*(trial.units for trial in batch)), best)
-        if best is None:
+            with_weights = self._prune(plan, with_weights.union(*(trial.units for trial in batch)), specs)
+        if chosen is None:
             raise self._all_failed(plan, trials)
         if same := saturated(plan, trials):
             self.display.log(shortened(f"study of {plan.cell.method} on {plan.cell.dataset}: {same}", LINE - 12))
-        return best
+        return chosen.params, specs
+
+    def _begun(self, plan: Plan, seed: int) -> Awaitable[tuple[str, Specs | None]]:
+        return self._once(("begun", plan.study_of(seed)), partial(self._begin, plan, seed))
 
     async def _begin(self, plan: Plan, seed: int) -> tuple[str, Specs | None]:
         """Begin a study: its id, and the models that its heads are trained on."""
@@ -156,13 +160,7 @@ class Scheduler:
 
     def _first(self, plan: Plan, seed: int) -> Awaitable[list[TrialRecord]]:
         """The first batch of trials of a study; the first of all is of the default setting."""
-
-        async def work() -> list[TrialRecord]:
-            study, bases = await self._once(("begun", plan.study_of(seed)), partial(self._begin, plan, seed))
-            numbers = range(min(plan.trial_batch, plan.trials))
-            return await self._batch(plan, seed, study, numbers, [], bases)
-
-        return self._once(("first trials", plan.study_of(seed)), work)
+        return self._once(("first trials", plan.study_of(seed)), partial(self._batch, plan, seed, 0, []))
 
     async def _noise(self, plan: Plan) -> float | None:
         """SD of the first objective over the studies of a plan, at its default setting, if that is asked for."""
@@ -180,16 +178,10 @@ class Scheduler:
         error.what, error.unit = f"study of {plan.cell.method} on {plan.cell.dataset}", f"train {unit}" if unit else ""
         return error
 
-    async def _batch(
-        self,
-        plan: Plan,
-        seed: int,
-        study: str,
-        numbers: Iterable[int],
-        earlier: list[TrialRecord],
-        bases: Specs | None,
-    ) -> list[TrialRecord]:
-        """Records of a batch of trials; those that are missing are proposed and trained."""
+    async def _batch(self, plan: Plan, seed: int, start: int, earlier: list[TrialRecord]) -> list[TrialRecord]:
+        """Records of the batch of trials that begins at one; those that are missing are proposed and trained."""
+        study, bases = await self._begun(plan, seed)
+        numbers = range(start, min(start + plan.trial_batch, plan.trials))
         known = {n: self.store.trial(plan.cell, study, n) for n in numbers}
         units = {unit for record in known.values() if record is not None for unit in record.units}
         for unit in units:
@@ -272,12 +264,12 @@ class Scheduler:
             self._tasks.pop(("unit", unit, False), None)  # nobody asks again, and there may be 100,000 of them
         return first or record
 
-    def _prune(self, plan: Plan, units: set[str], best: Best | None) -> set[str]:
+    def _prune(self, plan: Plan, units: set[str], best: Specs) -> set[str]:
         """Drop the weights of trials that cannot be the best any more, and return the other trainings.
 
         The network that a study of fewer trials has chosen keeps its own, since a test is of it.
         """
-        left = {spec.id for spec in best.specs.values()} & units if best else set()
+        left = {spec.id for spec in best.values()} & units
         left |= {unit for _, test in self._all_tested(plan.cell).values() for unit in test.spec.train} & units
         for unit in units - left:
             folder = self.store.unit_dir(plan.cell, "train", unit)
@@ -291,8 +283,8 @@ class Scheduler:
 
     async def _tuning_bases(self, base: Plan, seed: int) -> Specs:
         """Specifications of the bases that heads are tuned on: the best trial of the base's study."""
-        best = await self._study(base, seed)
-        return best.specs or base.train_specs(best.point, base.trial_of(seed), None)
+        point, specs = await self._study(base, seed)
+        return specs or base.train_specs(point, base.trial_of(seed), None)
 
     def _seed(self, plan: Plan, seed: int) -> asyncio.Task[Specs]:
         return self._once(("train", plan.key, seed), partial(self._train, plan, seed))
@@ -301,11 +293,9 @@ class Scheduler:
         """Train one seed at the best setting, after its base, or tune a replicate; returns the specifications."""
         # The base's seed is asked for before the study ends: both can be trained at the same time.
         base = None if plan.base is None else self._seed(plan.base, seed)
-        best = await self._study(plan, seed)
-        if plan.replicate == "study" and not plan.retrain:
-            specs = best.specs
-        else:
-            specs = plan.train_specs(best.point, seed, None if base is None else await base)
+        point, specs = await self._study(plan, seed)
+        if plan.retrain:
+            specs = plan.train_specs(point, seed, None if base is None else await base)
         await self._all_trained(plan, specs)
         return specs
 

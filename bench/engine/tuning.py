@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-from pydantic import BaseModel, ConfigDict
 
 from ..protocols.recipes._base import Range
 from ..seeds import seed_for
@@ -20,7 +17,7 @@ from ..store.specs import Point, TuneFor
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-    from ..planning.plan import Plan, Specs
+    from ..planning.plan import Plan
 
 ONE_POINT = 0.01
 """MAP@R that a study for both gives up, at most, for a better confidence, if the noise of seeds is not known."""
@@ -35,10 +32,8 @@ but that it is bad; the Gaussian process scales all values by their spread, and 
 _ROUNDING = 1e-12
 
 
-class Told(BaseModel):
+class Told(NamedTuple):
     """A finished trial of an earlier batch, as the tuner is told: values to be maximised are None if it failed."""
-
-    model_config = ConfigDict(frozen=True)
 
     params: Point
     values: tuple[float, ...] | None
@@ -160,18 +155,6 @@ def _by_confidence(trial: TrialRecord) -> tuple[float, ...]:
     return auroc, -math.inf if map_at_r is None else map_at_r
 
 
-@dataclass(frozen=True)
-class Best:
-    """Chosen trial of a tuning study: its values, its trainings by the fold that validates, and its record.
-
-    All are empty if nothing was tuned.
-    """
-
-    point: Point
-    specs: Specs = field(default_factory=dict)
-    trial: TrialRecord | None = None
-
-
 class Trained(NamedTuple):
     """Values of a finished training that a study needs; whole records of all would fill the driver's memory."""
 
@@ -201,16 +184,6 @@ def measured(tune_for: TuneFor, trained: Sequence[Trained]) -> dict[str, object]
     }
 
 
-def best_of(
-    plan: Plan, number: int, trials: Sequence[TrialRecord], bases: Specs | None, noise: float | None
-) -> Best | None:
-    """The best of some trials of the study of a replicate; None if all of them failed."""
-    chosen = choose(plan.tune_for, trials, noise)
-    if chosen is None:
-        return None
-    return Best(chosen.params, plan.train_specs(chosen.params, plan.trial_of(number), bases), chosen)
-
-
 def saturated(plan: Plan, trials: Sequence[TrialRecord]) -> str:
     """What a study says if all of its trials have the same values, so that nothing was chosen; else empty."""
     values = [found for trial in trials if (found := objectives(plan.tune_for, trial)) is not None]
@@ -232,7 +205,4 @@ def tuning_note(plan: Plan, number: int, trials: Sequence[TrialRecord], chosen: 
         if plan.tune_for != "retrieval":
             shown = f"chosen: val MAP@R {chosen.val_map_at_r:.4f}, confidence AUROC {chosen.val_confidence_auroc:.4f}"
         text += f", {shown}"
-    auroc = chosen.val_confidence_auroc if chosen is not None else None
-    if len(trials) == plan.trials and auroc is not None and auroc < 0.5:
-        text += f", confidence reversed on validation crops (AUROC {auroc:.2f})"
     return ", ".join(filter(None, [text, f"{failed} failed" if failed else "", saturated(plan, trials)]))

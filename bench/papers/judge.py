@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from ..planning.experiment import settings_of
-from ..protocols.statistics import holm, p_greater, seeds_needed
+from ..protocols.statistics.paired import holm, p_greater, seeds_needed
 from ..report.compare import ALPHA, NAN, Comparison, Question, Reason, Unit, ask, common
 from ..report.contender import Contender
 from ..report.frame import Results

@@ -104,15 +104,6 @@ def _paired(how: How, first: float, second: float) -> float:
     return 100.0 * (first - second) / abs(second) if how == "relative change" else first / second
 
 
-def value_text(value: SeedStatistics, decimals: int) -> str:
-    """Our value as ``mean ± SD``, with ``[defined/seeds]`` if some seeds have no value; ``-`` if there is none."""
-    if not value.defined:
-        return GAP
-    missing = f" [{value.defined}/{value.seeds}]" if value.defined < value.seeds else ""
-    sd = f" ± {value.sd:.{decimals}f}" if value.sd == value.sd else ""
-    return f"{value.mean:.{decimals}f}{sd}{missing}"
-
-
 def build_table(planned: PlannedItem, cells: Cells) -> Document:
     """Put measured values, by title of the row and of the column, next to the published ones.
 
@@ -132,7 +123,7 @@ def build_table(planned: PlannedItem, cells: Cells) -> Document:
         for column in columns:
             value = SeedStatistics.of(ours.get((title, column.title), {}))
             published = theirs.get((title, column.title))
-            text = value_text(value, 2 if title in computed else column.decimals)
+            text = value.text(2 if title in computed else column.decimals)
             both = [text, published.text if published else GAP] if theirs else [text]
             texts.append(GAP if set(both) == {GAP} else " | ".join(both))
             if not value.seeds and published is None:
@@ -209,7 +200,7 @@ def fill_form(named: Named, results: Results) -> Document:
         rows = []
         for contender, name in names.items():
             values = [SeedStatistics.of(cells.get((name, column.title), {})) for column in columns]
-            rows.append([name, *(value_text(value, each.decimals) for each, value in zip(columns, values))])
+            rows.append([name, *(value.text(each.decimals) for each, value in zip(columns, values))])
             for column, value in zip(columns, values):
                 number = {"mean": value.mean, "sd": value.sd, "seeds": value.defined}
                 numbers.append({**contender._asdict(), "name": named.name, "column": column.title, **number})

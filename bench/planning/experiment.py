@@ -178,8 +178,8 @@ class Run(Section):
     gpus_per_worker: Annotated[float | None, Option(WORKERS, "SHARE")] = Field(None, ge=0.01, le=1.0)
     """Share of a GPU for each worker, such as 0.25; a whole one if not given."""
 
-    stall: Annotated[float | None, Option(WORKERS, "MINUTES")] = Field(None, ge=0.01)
-    """End a training or test that has made no progress for so long; without it a hung plug-in is waited for."""
+    stall: float | None = Field(None, ge=0.01)
+    """Minutes without progress after which a training or test is ended; without it a hung plug-in is waited for."""
 
     strict: bool = False
     """Whether damaged images of a folder are refused, rather than a few of them left out."""

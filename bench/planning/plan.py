@@ -70,8 +70,6 @@ Specs = dict[int, TrainSpec]
 STARTUP = 4
 """Start-up points of a replicate's own study, the default setting included."""
 
-OF_FOLDS: tuple[Ensemble, ...] = ("separated", "concatenated")
-
 
 @dataclass(frozen=True, kw_only=True)
 class TestPlan:
@@ -108,7 +106,8 @@ class Plan:
         replicates: Numbers of the replicates, each of which is tested.
         replicate: What a replicate is: a ``study`` of its own with the network that it chooses, or a ``seed``, one
             more training at the setting that one study chooses or that is given.
-        retrain: Whether the network that a study chooses is trained anew.
+        retrain: Whether tested networks are trained at the setting that a study chooses, or that is given; else they
+            are those that it chooses.
         ensemble: Whether nothing is trained: the base's models of all these replicates are tested together, once.
         hparams: Label of where the setting comes from, such as ``tuned`` or ``published``.
         sampler: Optuna sampler, ``gp`` or ``tpe``.
@@ -181,6 +180,11 @@ class Plan:
         """Number of replicates."""
         return len(self.replicates)
 
+    @property
+    def studies(self) -> int:
+        """Number of studies: one for each replicate, or one for all; it may have no trial."""
+        return self.seeds if self.replicate == "study" else 1
+
     def trial_of(self, number: int) -> str:
         """Replicate of the trainings of the study that a replicate has, its own or the one of all."""
         return f"{TUNING} {number}" if self.replicate == "study" else TUNING
@@ -224,10 +228,8 @@ class Plan:
         """Number of trainings for all trials and all replicates, without those of the base."""
         if self.ensemble:
             return 0
-        if self.replicate == "study":
-            return (self.trials + self.retrain) * self.seeds * self.models
-        trials = 0 if self.beside_own else self.trials  # the plan of the own split counts them
-        return (trials + self.seeds) * self.models
+        studies = 0 if self.beside_own and self.replicate == "seed" else self.studies  # those of the own split count
+        return (studies * self.trials + self.seeds * self.retrain) * self.models
 
     @property
     def tests(self) -> int:
@@ -241,9 +243,7 @@ class Plan:
         Of an ensemble, it includes those of its members, too: any other method has one model per seed.
         """
         tuning = (self.trials + (self.base.trials if self.base else 0)) * self.models
-        if self.ensemble and self.replicate == "study":
-            return (tuning + self.retrain) * self.seeds
-        return tuning + (self.seeds if self.ensemble else 0)
+        return tuning * self.studies + self.seeds * self.retrain if self.ensemble else tuning
 
     def train_specs(self, point: Point, replicate: str | int, bases: Specs | None) -> Specs:
         """Specifications of the trainings of one seed or tuning trial, with all its folds.
@@ -289,7 +289,7 @@ class Plan:
         """
         folds = self.validate_folds[:1] if self.ensemble else self.validate_folds
         tuned = self.base if self.ensemble and self.base else self
-        ensembles: tuple[Ensemble, ...] = OF_FOLDS if self.models > 1 else ("",)
+        ensembles: tuple[Ensemble, ...] = ("separated", "concatenated") if self.models > 1 else ("",)
         return [
             TestSpec(
                 versions=self.testing.versions,
@@ -530,7 +530,7 @@ def _plan_one(
         trials=0 if built.ensemble else 1 if single else preset.trials,
         replicates=range(start := experiment.tuning.first_study, start + preset.seeds),
         replicate="study" if own_studies else "seed",
-        retrain=experiment.tuning.retrain,
+        retrain=experiment.tuning.retrain or not own_studies,
         ensemble=built.ensemble,
         hparams=asked.file.label if asked.file else experiment.hparams,
         sampler=experiment.tuning.sampler,

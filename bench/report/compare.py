@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from scipy import special, stats
 
-from ..protocols.statistics import (
+from ..protocols.statistics.paired import (
     ROUNDING,
     holm,
     p_different,
@@ -184,9 +184,8 @@ class Comparison:
     def superiority(self) -> dict[str, float]:
         """Share of units at which the contender is better, ties counted half, with its exact 95 % interval."""
         found = np.array([self.column.sign * (self.values[at] - self.others[at]) for at in common(self)])
-        better = probability_of_superiority(found) if len(found) else None
-        ends = (better.probability, better.ci_low, better.ci_high) if better else (NAN, NAN, NAN)
-        return dict(zip(("superiority", "superiority_ci95_low", "superiority_ci95_high"), ends))
+        better = probability_of_superiority(found) if len(found) else (NAN, NAN, NAN)
+        return dict(zip(("superiority", "superiority_ci95_low", "superiority_ci95_high"), better))
 
     def turned(self) -> Comparison:
         """The same comparison, about the other contender."""

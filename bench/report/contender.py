@@ -91,7 +91,7 @@ class Contender(NamedTuple):
         return self.hparams == "tuned" and self.trials > 1 and self.replicate != "study"
 
 
-def tuning_text(of: Contender | Budget, source: str) -> str:
+def tuning_text(of: Contender, source: str) -> str:
     """Source of hyper-parameters as text; protocol and preset follow in brackets unless they are the default ones.
 
     Example:
@@ -144,23 +144,13 @@ def distinct_labels(contenders: Sequence[Contender]) -> dict[Contender, str]:
     }
 
 
-class Budget(NamedTuple):
-    """Everything but the method that two rows of a data set share, if they may be ranked together."""
+Budget = Contender
+"""Everything but the method that two rows of a data set share, if they may be ranked together; the rest is empty."""
 
-    protocol: str
-    preset: str
-    hparams: str
-    trials: int
-    pinned: Pinned
-    backbone: str
-    dim: int
-    fidelity: str
-    replicate: str = "seed"
 
-    @classmethod
-    def of(cls, contender: Contender) -> Self:
-        """Budget of a contender (method at one setting), as its records have it."""
-        return cls(*(getattr(contender, name) for name in cls._fields))
+def budget_of(contender: Contender) -> Budget:
+    """Budget of a contender (method at one setting), as its records have it."""
+    return contender._replace(dataset="", method="", base="", ensemble="")
 
 
 def by_budget(contenders: Iterable[Contender]) -> dict[Budget, list[Contender]]:
@@ -186,10 +176,11 @@ def by_budget(contenders: Iterable[Contender]) -> dict[Budget, list[Contender]]:
     found = grouped(every, counted.__getitem__)
     half = len(method_names(every)) / 2
 
-    def place(budget: Budget) -> tuple[bool, bool, int, int, Budget]:
+    def place(budget: Budget) -> tuple[object, ...]:
         methods = len(method_names(found[budget]))
         sizes = (-budget.trials, -methods) if methods >= half else (-methods, -budget.trials)
-        return methods < 2, methods < half, *sizes, budget
+        rest = budget._replace(fidelity="", replicate="")
+        return methods < 2, methods < half, *sizes, rest, budget.fidelity, budget.replicate
 
     return {budget: found[budget] for budget in sorted(found, key=place)}
 
@@ -245,32 +236,25 @@ def _as_trained(contender: Contender, every: Sequence[Contender]) -> Contender:
     """The contender with the fixed settings of the optimiser of others, if it is a head that may have no optimiser."""
     if not contender.base or contender.ensemble or _without(contender.pinned, "optim.") != contender.pinned:
         return contender
+    # A head of the same name that has such settings has an optimiser; others that lack them are its rivals as it is.
+    if any((each.name == contender.name) != (each.pinned == contender.pinned) for each in every):
+        return contender
     others = [each for each in every if each.name != contender.name]
-    # A head of the same name that has such settings has an optimiser.
-    if any(each.name == contender.name and each.pinned != contender.pinned for each in every):
-        return contender
-    if any(each.pinned == contender.pinned for each in others):
-        return contender
     alike = Counter(each.pinned for each in others if _without(each.pinned, "optim.") == contender.pinned)
     return contender._replace(pinned=max(sorted(alike), key=lambda pinned: alike[pinned], default=contender.pinned))
 
 
 def _largest(contender: Contender, every: Sequence[Contender]) -> Budget:
     """Budget of a contender; of an ensemble or of a method with nothing to tune, that of others."""
-    own = Budget.of(contender)
+    own = budget_of(contender)
     if contender.ensemble:
-        sizes = [each.dim for each in every if not each.ensemble and Budget.of(each)._replace(dim=own.dim) == own]
+        sizes = [each.dim for each in every if not each.ensemble and budget_of(each)._replace(dim=own.dim) == own]
         own = own._replace(dim=max((size for size in sizes if own.dim % size == 0), default=own.dim))
     tuned = [each for each in every if each.hparams == "tuned" and each.trials > 1]
-    if not is_untuned(contender) or any(each.label == contender.label for each in tuned):
+    if (own.hparams, own.trials) != ("tuned", 1) or any(each.label == contender.label for each in tuned):
         return own
-    alike = [each.trials for each in tuned if Budget.of(each)._replace(trials=1) == own]
+    alike = [each.trials for each in tuned if budget_of(each)._replace(trials=1) == own]
     return own._replace(trials=max(alike, default=1))
-
-
-def is_untuned(contender: Contender) -> bool:
-    """True for a tuned contender (method at one setting) of one trial, as of a method with nothing to tune."""
-    return contender.hparams == "tuned" and contender.trials == 1
 
 
 def budget_texts(budgets: Sequence[Budget]) -> dict[Budget, str]:
@@ -279,9 +263,10 @@ def budget_texts(budgets: Sequence[Budget]) -> dict[Budget, str]:
     Network and fixed settings are part of the texts if they tell the budgets apart.
 
     Example:
-        >>> first = Budget("reality_check", "strict", "default", 0, Pinned(), "convnet", 64, "corrected")
+        >>> a = Contender("reality_check", "strict", "d", "a", "", "corrected", "default", 0, Pinned(), "net", 64, "")
+        >>> first = budget_of(a)
         >>> list(budget_texts([first, first._replace(hparams="tuned", trials=50, dim=8)]).values())
-        ['default settings, convnet/64', 'tuned once, 50 trials, convnet/8']
+        ['default settings, net/64', 'tuned once, 50 trials, net/8']
         >>> list(budget_texts([first._replace(hparams="mine.json#0a1b2c3d")]).values())
         ['settings of a file (mine.json)']
     """
@@ -341,5 +326,4 @@ def _taken(contender: Contender, seeds: int) -> tuple[str, ...]:
 
 def _usual(texts: Sequence[str]) -> str:
     """The text that most rows have; of equally common ones the last in sorted order, so that equal tables are equal."""
-    counts = Counter(texts)
-    return max(counts, key=lambda text: (counts[text], text))
+    return max(texts, key=lambda text: (texts.count(text), text))

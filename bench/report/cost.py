@@ -62,9 +62,7 @@ def costs(store: Store, tests: Iterable[TestRecord]) -> list[CostRow]:
     wants one of them.
     """
     groups = grouped(tests, lambda record: Contender.of_columns(record.columns))
-    studies: Studies = {}
-    if any(contender.trials for contender in groups):
-        studies = grouped(store.studies(), lambda study: study[0].cell)
+    studies = grouped(store.studies(), lambda study: study[0].cell) if any(each.trials for each in groups) else {}
     trained = cache(store.trained)  # a study is behind every seed and class split
     return [_row(trained, contender, own, studies) for contender, own in sorted(groups.items())]
 

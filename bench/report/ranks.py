@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ..protocols.statistics import (
+from ..protocols.statistics.ranks import (
     RANKED,
     RankInterval,
     critical_difference,

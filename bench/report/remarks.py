@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from ..protocols.rows import OWN
-from ..protocols.statistics import ROUNDING
+from ..protocols.statistics.paired import ROUNDING
 from .compare import OUTCOMES, Comparison, compare
 from .questions import IMAGES, aurocs
 from .seeds import SeedGroup, SeedStatistics, defined_values

@@ -20,7 +20,7 @@ from ..errors import printable
 from ..protocols.confidence import risk_coverage
 from ..protocols.metrics import find_metric, title_of
 from ..protocols.rows import KINDS, kind_of
-from ..protocols.statistics import FEW
+from ..protocols.statistics.bootstrap import FEW
 from ..store.files import write_atomic
 from .page import svg
 from .render import data_uri, print_table, to_csv

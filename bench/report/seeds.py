@@ -11,10 +11,10 @@ import pandas as pd
 
 from ..protocols.metrics import METRICS, Metric, declared_metric, known_metrics, title_of
 from ..protocols.rows import RERANKED
-from ..protocols.statistics import summarise
+from ..protocols.statistics.paired import summarise
 from .contender import Contender, by_contender
 from .frame import tested_splits
-from .table import Cell, grouped, number, percent
+from .table import GAP, Cell, grouped, number, percent
 
 
 @dataclass(frozen=True)
@@ -113,13 +113,10 @@ class SeedStatistics:
         """True if every seed has a value."""
         return 0 < self.defined == self.seeds
 
-    def text(self, percent: bool, brief: bool = False) -> str:
+    def text(self, digits: int, factor: float = 1.0, plus_minus: str = " ± ") -> str:
         """Format as ``mean ± SD``, with ``[defined/seeds]`` if some seeds have no value; ``-`` if none has."""
         if self.mean != self.mean:
-            return "-"
-        factor, digits = (100.0, 2) if percent else (1.0, 3)
-        digits -= brief
-        plus_minus = "±" if brief else " ± "
+            return GAP
         sd = f"{plus_minus}{self.sd * factor:.{digits}f}" if self.sd == self.sd else ""
         missing = f" [{self.defined}/{self.seeds}]" if self.defined < self.seeds else ""
         return f"{self.mean * factor:.{digits}f}{sd}{missing}"
@@ -128,7 +125,8 @@ class SeedStatistics:
         """Cell of a table, with its marks and a note if some seeds have no value."""
         some = f"{self.defined} of {self.seeds} seeds have a value" if self.seeds else "not measured"
         note = "" if self.complete else some
-        return Cell(self.text(percent, brief), self.mean, bold=best, underlined=beats, note=note)
+        text = self.text((2 if percent else 3) - brief, 100.0 if percent else 1.0, "±" if brief else " ± ")
+        return Cell(text, self.mean, bold=best, underlined=beats, note=note)
 
 
 def defined_values(values: Mapping[int, float]) -> dict[int, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from ..protocols.statistics import summarise_splits
+from ..protocols.statistics.paired import summarise_splits
 from ..store.folder import Store
 from .compare import NAN, Comparison, decided, over_units
 from .contender import Contender, by_budget
@@ -52,17 +52,15 @@ def split_comparisons(store: Store, results: Results) -> list[Comparison]:
             here, start = {each: every[each] for each in contenders}, len(found)
             asked = {question: _folded(question.pairs, here, ratios) for question in OVER_SPLITS}
             chosen = (row for row in asked[CONFIDENCE] if row.about["chosen"])
-            gains = grouped(decided(chosen, CONFIDENCE), lambda row: row.contender)
             plain = _plain(here)
             asked[SYSTEM], asked[PLAIN] = (_against(plain, asked[each]) for each in (SYSTEM, PLAIN))
             asked[PLAIN] += _without_plain(here, plain, asked[PLAIN])
-            versus = grouped(decided(asked[PLAIN], PLAIN), lambda row: row.contender)
+            own = grouped([*decided(chosen, CONFIDENCE), *decided(asked[PLAIN], PLAIN)], lambda row: row.contender)
             for contender in contenders:
                 found += _means(contender, every[contender], ratios[contender])
-                found += gains.get(contender, [])
-                found += versus.get(contender, [])
+                found += own.get(contender, [])
             systems = grouped(decided(asked[SYSTEM], SYSTEM), lambda row: (row.use, row.column.split))
-            found += [row for own in systems.values() for row in own]
+            found += [row for alike in systems.values() for row in alike]
             for row in found[start:]:
                 row.leads = not place
     return found

@@ -6,13 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import stdev
 from typing import NamedTuple
 
-import pandas as pd
-
 from ..engine.tuning import choose, objectives
 from ..store.folder import Store
 from ..store.records import StudyRecord, TrialRecord
 from ..store.specs import TUNING
-from .table import GAP, Column, Document, grouped, held, label, number, table_of
+from .table import GAP, Column, Document, frame_of, grouped, held, label, percent, table_of
 
 TIE = 2.8
 """SDs over seeds by which two trainings at one setting differ in 5 % of cases."""
@@ -88,14 +86,10 @@ def _number(study: StudyRecord) -> int:
     return -1 if study.spec.template.replicate == TUNING else study.spec.template.number
 
 
-def _share(value: float | None) -> str:
-    return GAP if value is None else number(100 * value, 1)
-
-
 def _confidence(row: StudyRow) -> str:
     found, aurocs = row.chosen.val_confidence_auroc, row.aurocs
-    spread = f" [{_share(aurocs[0])} to {_share(aurocs[-1])}]" if len(aurocs) > 1 else ""
-    return f"{_share(found)}{spread}{': reversed on validation' * row.is_reversed}"
+    spread = f" [{percent(aurocs[0], 1)} to {percent(aurocs[-1], 1)}]" if len(aurocs) > 1 else ""
+    return f"{percent(found, 1)}{spread}{': reversed on validation' * row.is_reversed}"
 
 
 COLUMNS: tuple[Column[StudyRow], ...] = (
@@ -136,10 +130,7 @@ def study_document(rows: Sequence[StudyRow]) -> Document:
         table_of(COLUMNS, own, f"{dataset}: tuning studies")
         for dataset, own in grouped(rows, lambda row: row.study.cell.dataset).items()
     )
-    numbers = [
-        {key: value for column in COLUMNS if column.fields for key, value in column.fields(row).items()} for row in rows
-    ]
-    return Document("studies", "Tuning studies", ABOUT, tables, pd.DataFrame(numbers), always=("method",))
+    return Document("studies", "Tuning studies", ABOUT, tables, frame_of(COLUMNS, rows), always=("method",))
 
 
 def study_lines(rows: Iterable[StudyRow]) -> Iterator[str]:

@@ -20,9 +20,6 @@ from .table import GAP, Cell, Column, Document, Table, grouped, interval, label,
 SIDE = ("", "_tuning", "_network", "_pinned")
 """Endings of the columns that name a side of a pair: the method itself, and what tells its settings apart."""
 
-SIDES = tuple(f"{side}{ending}" for side in ("first", "other") for ending in SIDE)
-"""Columns that name the two sides of a pair."""
-
 WORTH = {"better": "worth it", "worse": "not worth it"}
 """Words of files for the outcomes of a learned confidence against the chosen free one, where they differ."""
 

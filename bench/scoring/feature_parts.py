@@ -16,7 +16,6 @@ from torch import Tensor
 
 from ..datasets.corruptions.registry import CORRUPTIONS
 from ..datasets.damage import FILE, DamagedImages, check_few, left_out, skipped_table
-from ..datasets.files import DataError
 from ..datasets.folder import Folder, images_below, twins
 from ..datasets.photo_images import PhotoImages, Progress
 from ..datasets.releases import Listing, PhotoDataset
@@ -53,40 +52,37 @@ def embed_features(
     require_known("corruption", kinds, CORRUPTIONS)
     name = Folder.name if isinstance(source, Path) else source[0]
     augmentation = site.datasets.dataset(name).augmentation_type(**recipe_of(site.datasets.dataset(name)).augmentation)
-    try:
-        if isinstance(source, Path):
-            listing, labelled = images_below(source)
-            if not labelled:
-                raise UserError(f"{source} has no class folders: features to train on need labels")
-            images = usable(listing, encoder, progress, out.with_name(f"{out.stem}.{FILE}"), strict)
-        else:
-            images = _of_dataset(*source, encoder, site)
-        ranges = {kind: (CORRUPTIONS[kind].low, CORRUPTIONS[kind].high) for kind in kinds}
-        corrupted = {kind: CorruptedImages.of(images, name, kind, ends) for kind, ends in ranges.items()}
-        content = [images.manifest_sha256(), encoder.digest, asdict(encoder.view), asdict(augmentation), name]
-        kept = out.with_name(f".{out.name}.{content_id(content)}")
-        kept.mkdir(parents=True, exist_ok=True)
-        images.prepare("evaluation", progress)  # of a data set
-        if views:
-            images.prepare("training", progress)
-        parts = Parts(encoder, kept, len(images), progress)
-        columns = {"embeddings": parts.column("embeddings", images.evaluation)}
-        of_views = [
-            parts.column(f"view{view}", partial(images.view_of, augmentation=augmentation, view=view))
-            for view in range(views)
-        ]
-        columns["features"] = side_by_side(of_views) if of_views else columns.pop("embeddings")
-        for kind, under in corrupted.items():
-            columns[f"corrupted_{kind}"] = parts.column(kind, under.evaluation)
-            columns[f"severity_{kind}"] = held((1 - under.quality).numpy())
-        small = {"labels": images.labels.numpy(), "ids": np.array(images.ids)}
-        small |= {"class_names": np.array(images.class_names), "about": np.array([encoder.about])}
-        for role, rows in (("is_query", images.queries), ("is_gallery", images.gallery)):
-            if rows is not None:
-                small[role] = np.isin(np.arange(len(images)), rows.numpy())
-        write_columns(out, columns | {key: held(value) for key, value in small.items()})
-    except DataError as error:
-        raise UserError(str(error)) from None
+    if isinstance(source, Path):
+        listing, labelled = images_below(source)
+        if not labelled:
+            raise UserError(f"{source} has no class folders: features to train on need labels")
+        images = usable(listing, encoder, progress, out.with_name(f"{out.stem}.{FILE}"), strict)
+    else:
+        images = _of_dataset(*source, encoder, site)
+    ranges = {kind: (CORRUPTIONS[kind].low, CORRUPTIONS[kind].high) for kind in kinds}
+    corrupted = {kind: CorruptedImages.of(images, name, kind, ends) for kind, ends in ranges.items()}
+    content = [images.manifest_sha256(), encoder.digest, asdict(encoder.view), asdict(augmentation), name]
+    kept = out.with_name(f".{out.name}.{content_id(content)}")
+    kept.mkdir(parents=True, exist_ok=True)
+    images.prepare("evaluation", progress)  # of a data set
+    if views:
+        images.prepare("training", progress)
+    parts = Parts(encoder, kept, len(images), progress)
+    columns = {"embeddings": parts.column("embeddings", images.evaluation)}
+    of_views = [
+        parts.column(f"view{view}", partial(images.view_of, augmentation=augmentation, view=view))
+        for view in range(views)
+    ]
+    columns["features"] = side_by_side(of_views) if of_views else columns.pop("embeddings")
+    for kind, under in corrupted.items():
+        columns[f"corrupted_{kind}"] = parts.column(kind, under.evaluation)
+        columns[f"severity_{kind}"] = held((1 - under.quality).numpy())
+    small = {"labels": images.labels.numpy(), "ids": np.array(images.ids)}
+    small |= {"class_names": np.array(images.class_names), "about": np.array([encoder.about])}
+    for role, rows in (("is_query", images.queries), ("is_gallery", images.gallery)):
+        if rows is not None:
+            small[role] = np.isin(np.arange(len(images)), rows.numpy())
+    write_columns(out, columns | {key: held(value) for key, value in small.items()})
     shutil.rmtree(kept)
     what = ", ".join(f"{key} {list(column.shape)}" for key, column in columns.items())
     return (

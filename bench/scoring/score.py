@@ -20,7 +20,7 @@ from ..protocols.known_tests import load_tests
 from ..protocols.metrics import Metric, find_metric, known_metrics, metric_requests
 from ..protocols.ranking import NotFiniteError
 from ..protocols.rows import MARGIN, Row
-from ..protocols.statistics import paired_bootstrap
+from ..protocols.statistics.bootstrap import paired_bootstrap
 from ..seeds import seed_for
 from ..store.records import COLUMNS
 from .embedding_set import EmbeddingSet

@@ -412,9 +412,9 @@ class Store:
         """Yield the records of all rescorings, in the order of their paths."""
         return self._each(RescoreRecord, "*/*/*", f"rescore-*/{RECORD}")
 
-    def studies(self, dataset: str = "*") -> Iterator[tuple[StudyRecord, list[TrialRecord]]]:
+    def studies(self) -> Iterator[tuple[StudyRecord, list[TrialRecord]]]:
         """Yield the record of each tuning study with those of its trials, sorted by path and by number of the trial."""
-        for study in self._each(StudyRecord, f"*/{dataset}/*", f"study-*/{STUDY}"):
+        for study in self._each(StudyRecord, "*/*/*", f"study-*/{STUDY}"):
             yield study, list(self._each(TrialRecord, "/".join(study.cell), f"study-{study.unit}/trial-*.json"))
 
     def remove(self, cell: Cell, kind: Kind, unit: str) -> None:

@@ -9,14 +9,3 @@ A module of this folder that builds a backbone has ``build(name, in_channels, fr
 ``cached_weights(name)``, and, if they can be had, ``download_weights(name)`` and ``EXTRA``, an extra with them. If it
 has a pooling or an image size of its own, it has ``poolings`` and ``reads``.
 """
-
-from .registry import FREEZE_NORM, POOLINGS, backbone_module, build_backbone, find_weights, full_name
-
-__all__ = [
-    "FREEZE_NORM",
-    "POOLINGS",
-    "backbone_module",
-    "build_backbone",
-    "find_weights",
-    "full_name",
-]

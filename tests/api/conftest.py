@@ -1,7 +1,7 @@
 """Trained networks for the functions of `import bench`, on a tiny data set of a plug-in."""
 
 import pytest
-from bench.commands.new import PluginKind, write_template
+from bench.commands.new import write_template
 
 from tests.in_process import run_here
 
@@ -12,7 +12,7 @@ METHODS = ("dul_cls", "cosface", "pfe", "deep_ensemble", "untrained")
 def dots(tmp_path_factory):
     """Plug-in with the data set of `bench new dataset`, smaller: 60 noisy patterns of 12 x 12 pixels."""
     path = tmp_path_factory.mktemp("plugin") / "dots.py"
-    write_template(PluginKind.dataset, "dots", path)
+    write_template("dataset", "dots", path)
     path.write_text(path.read_text().replace("= 64, 8, 16", "= 60, 6, 12"))
     return path
 

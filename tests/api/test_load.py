@@ -11,7 +11,7 @@ import pytest
 import torch
 from bench.cli import main
 from bench.errors import UserError
-from bench.methods.backbones import build_backbone
+from bench.methods.backbones.registry import build_backbone
 from bench.scoring.files import read_embeddings
 from bench.site import Site
 from PIL import Image

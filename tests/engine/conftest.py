@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 from bench.cli import main
-from bench.datasets.corruptions import CORRUPTIONS
+from bench.datasets.corruptions.registry import CORRUPTIONS
 from bench.errors import PLUGINS
-from bench.methods.backbones import build_backbone
+from bench.methods.backbones.registry import build_backbone
 from bench.methods.distributions import arrays as distributions
 from bench.methods.scorers import SCORERS
 from bench.protocols import declare

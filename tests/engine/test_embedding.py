@@ -9,7 +9,7 @@ from bench.methods._model import EmbeddingModel, EnsembleModel
 from bench.methods.backbones.registry import build_backbone
 from bench.methods.cosface import CosFace
 from bench.methods.deep_ensemble import DeepEnsemble
-from bench.methods.distributions import rows_of, to_arrays
+from bench.methods.distributions.arrays import rows_of, to_arrays
 from bench.methods.scorers import DistributionScorer
 from bench.planning.experiment import Experiment
 from bench.planning.plan import build_plans

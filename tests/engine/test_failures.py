@@ -178,13 +178,13 @@ def test_an_objective_that_never_returns_is_ended_if_asked_for(cli, tmp_path):
     (tmp_path / "other").mkdir()
     plugin = _plugin(tmp_path, "import time; time.sleep(10000)")
     done = cli(
-        "run", "--method", "mine,cosface", *RUN, "--hparams", "default", "--plugin", plugin, "--stall", "1",
+        "run", "--method", "mine,cosface", *RUN, "--hparams", "default", "--plugin", plugin, "--set", "run.stall=1",
         check=False, timeout=400,
     )  # fmt: skip
     assert done.returncode == 1
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("failed")]
     assert line.startswith("failed mine on ndigit_smoke, seed 0 (train ")
-    assert "no progress for 1 min at about 'epoch 1, batch 1'; ended (--stall)" in line
+    assert "no progress for 1 min at about 'epoch 1, batch 1'; ended (run.stall)" in line
     assert "1 trainings done" in " ".join(done.stderr.split())
 
 

@@ -5,7 +5,7 @@ import csv
 import numpy as np
 import pytest
 from bench.cli import main
-from bench.datasets.corruptions import CORRUPTIONS
+from bench.datasets.corruptions.registry import CORRUPTIONS
 from bench.planning.experiment import Experiment
 from bench.planning.plan import build_plans
 from bench.site import Site

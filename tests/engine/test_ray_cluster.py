@@ -75,7 +75,8 @@ class Cluster:
         self.root = tmp_path
 
     def workers(self, workers=None, gpus=None, device="auto"):
-        launch = Launch("ray", "10.0.0.1:6379", workers, device, gpus)
+        options = {"workers": workers, "device": device, "gpus_per_worker": gpus}
+        launch = Launch(launcher="ray", address="10.0.0.1:6379", **options)
         needs = Needs(software={}, driver="", plans=())
         return RayWorkers(launch, needs, Site(results=str(self.root)), self.said.append)
 

@@ -101,7 +101,7 @@ def test_the_actor_says_that_its_process_has_died_or_was_silent(job, process, tm
     process(EVENTS, "time.sleep(1000)")
     last = _said(job, silence=0.5)[-1]
     assert last.error == "WorkerSilent"
-    assert "--stall" in last.reason
+    assert "run.stall" in last.reason
 
 
 # Its counterpart here

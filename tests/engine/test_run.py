@@ -145,40 +145,9 @@ def test_pfe_leaves_its_base_alone_to_the_last_bit(tiny_run):
             assert torch.equal(torch.nn.functional.normalize(raw, dim=-1), mean)
 
 
-def test_what_was_asked_for_is_what_was_trained(tiny_run):
-    specs = [record["spec"] for method in ALL.split(",") for _, record in _records(tiny_run, method, "train")]
-    assert {s["replicate"] for s in specs} == {"tuning", 0, 1}
-    assert all(s["augmentation"] == specs[0]["augmentation"] for s in specs)
-    assert {s["selection"]["metric"] for s in specs if s["method"] == "pfe"} == {"stage_loss"}
-    assert {s["selection"]["metric"] for s in specs if s["method"] != "pfe"} == {"map_at_r"}
-    assert {s["optim"]["epochs"] for s in specs} == {2}
-
-
-def test_the_first_trial_is_the_recipes_default(tiny_run):
-    studies = list(tiny_run.glob("reality_check/ndigit_smoke/*/study-*/study.json"))
-    assert len(studies) == 3
-    for path in studies:
-        trial = json.loads(path.with_name("trial-0000.json").read_text())
-        template = json.loads(path.read_text())["spec"]["template"]
-        for name, value in trial["params"].items():
-            group, key = name.split(".")
-            assert value == template[{"method": "params", "optim": "optim"}[group]][key]
-
-
-def test_losing_trials_keep_their_records_but_not_their_weights(tiny_run):
-    for method in ("dul_cls", "pfe"):
-        tuned = list(tiny_run.glob(f"reality_check/ndigit_smoke/{method}/study-*/trial-*.json"))
-        assert len(tuned) == 3
-        units = {unit for p in tuned for unit in json.loads(p.read_text())["units"]}
-        folder = tiny_run / "reality_check" / "ndigit_smoke" / method
-        assert sum((folder / f"train-{u}" / "weights.safetensors").exists() for u in units) == 1
-        assert all((folder / f"train-{u}" / "record.json").exists() for u in units)
-
-
 def test_tables_and_figures_are_written(tiny_run):
     names = {p.name for p in (tiny_run / "report").iterdir()}
-    for stem in ("filter_out_ndigit_smoke_crop", "filter_out_ndigit_smoke_clean", "confidence_crop_ndigit_smoke",
-                 "tuning_ndigit_smoke"):  # fmt: skip
+    for stem in ("filter_out_ndigit_smoke_crop", "filter_out_ndigit_smoke_clean", "confidence_crop_ndigit_smoke"):
         assert {f"{stem}.png", f"{stem}.svg"} <= names
     assert {
         "comparison.csv",
@@ -197,7 +166,7 @@ def test_figures_are_drawn_by_name(tiny_run, tmp_path, cli):
     written = {Path(name).name for name in cli.json("report", "--results", tiny_run, "--figures", "all", "--out", out)}
     assert written == {path.name for path in out.iterdir()}
     stems = {Path(name).stem for name in written}
-    data = ("spectra", "norms", "images", "convergence", "confidence_crop", "tuning")
+    data = ("spectra", "norms", "images", "convergence", "confidence_crop")
     assert {"densities", "normalisers", "distances", *(f"{name}_ndigit_smoke" for name in data)} <= stems
     assert {"norms_ndigit_smoke_by_reference", "risk_coverage_ndigit_smoke_crop"} <= stems
     figures = {f"{stem}.{kind}" for stem in stems - {"report"} for kind in ("png", "svg", "csv")}

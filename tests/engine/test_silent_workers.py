@@ -50,7 +50,7 @@ def _run(silence):
 def test_a_worker_that_makes_no_progress_is_ended_and_named(workers):
     workers((0, STEP), (1000, DONE))
     with pytest.raises(
-        WorkerSilent, match=r"^no progress for 0\.1 min at about 'epoch 1, batch 7'; ended \(--stall\)$"
+        WorkerSilent, match=r"^no progress for 0\.1 min at about 'epoch 1, batch 7'; ended \(run.stall\)$"
     ):
         _run(6.0)
 

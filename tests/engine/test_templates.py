@@ -5,7 +5,7 @@ import csv
 import numpy as np
 import pytest
 import torch
-from bench.commands.new import PluginKind, write_template
+from bench.commands.new import write_template
 from bench.registry import import_file
 from PIL import Image
 
@@ -34,7 +34,7 @@ def test_templates_pass_their_checks(cli, new):
 
 def test_the_template_of_a_distribution_samples_what_it_says(tmp_path):
     path = tmp_path / "mist.py"
-    write_template(PluginKind.distribution, "mist", path)
+    write_template("distribution", "mist", path)
     cloud = import_file(path).Mist(torch.zeros(2, 3), torch.tensor([0.5, 2.0]))
     torch.manual_seed(0)
     lengths = cloud.rsample(torch.Size([4000])).norm(dim=-1).mean(0)

@@ -90,7 +90,7 @@ def test_quasi_random_points_fill_every_range_evenly():
 @pytest.mark.parametrize("sampler", ["gp", "tpe"])
 def test_the_sampler_starts_after_the_start_up_points(sampler):
     told = _history(12)[1:]
-    other = [trial.model_copy(update={"values": trial.values and (-trial.values[0],)}) for trial in told]
+    other = [trial._replace(values=trial.values and (-trial.values[0],)) for trial in told]
 
     def proposals(number, count, asked=()):
         found = [propose(("s",), SPACE, sampler, number, each[:count], list(asked), 1, 4) for each in (told, other)]
@@ -173,7 +173,7 @@ def test_only_what_is_far_off_is_told_as_a_failure(monkeypatch):
     rng = random.Random(0)
     shares = [(rng.random(),) for _ in range(9)] + [(0.0,), None, (1.0,)]
     near = [(1.0 - 1e-9 * rng.random(),) for _ in range(12)] + [(0.0,), (1.0,)]
-    pairs = [(rng.random(), rng.random()) for _ in range(12)]
+    pairs = [(rng.random(), rng.random()) for _ in range(12)] + [None]
     losses = [(-rng.lognormvariate(0, 1),) for _ in range(12)]
     for values in (shares, near, pairs, losses, [(-5.0,)] * 4):
         worst = tuple(map(min, zip(*filter(None, values))))

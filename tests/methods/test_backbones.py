@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from bench.methods.backbones import build_backbone, find_weights, full_name
 from bench.methods.backbones.bn_inception import BNInception
 from bench.methods.backbones.pretrained import InputFormat, Photographs
+from bench.methods.backbones.registry import build_backbone, find_weights, full_name
 from safetensors.torch import save_file
 
 

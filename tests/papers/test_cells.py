@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from bench.papers.items import Column, Reads, Row, find_item
 from bench.papers.run import plan_item
-from bench.papers.tables import build_table, derived, read, value_text
+from bench.papers.tables import build_table, derived, read
 from bench.report.contender import Contender
 from bench.report.render import files_of
 from bench.report.seeds import SeedGroup, SeedStatistics
@@ -83,8 +83,8 @@ def test_a_relative_change_from_a_negative_value_keeps_its_sign():
 
 
 def test_a_cell_shows_missing_seeds():
-    assert value_text(SeedStatistics.of({0: 1.0, 1: 3.0, 2: math.nan}), 2) == "2.00 ± 1.41 [2/3]"
-    assert value_text(SeedStatistics.of({}), 1) == "-"
+    assert SeedStatistics.of({0: 1.0, 1: 3.0, 2: math.nan}).text(2) == "2.00 ± 1.41 [2/3]"
+    assert SeedStatistics.of({}).text(1) == "-"
 
 
 def test_ours_stands_beside_the_published_number(layouts, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from bench.papers.claims import read_ledger, region
 from bench.papers.judge import ALPHA, findings, judge
 from bench.papers.page import labels, seeds_of, texts_of, verdict_text
-from bench.protocols.statistics import power_of_seeds
+from bench.protocols.statistics.paired import power_of_seeds
 from bench.store.specs import Pinned
 from scipy import stats
 

@@ -36,7 +36,7 @@ def test_an_ensemble_is_one_test_of_the_models_of_all_seeds(tmp_path):
     assert base.test_specs(trained[0])[0].versions["engine"] == spec.versions["engine"]
     assert spec.versions["method"] == 1  # the code of the ensemble counts
     needs = needs_of([plan], site, tmp_path / "token").plans[0]
-    assert needs.tests_versions == spec.versions
+    assert needs.testing.versions == spec.versions
     assert planned.versions_of(plan.template, needs.tests, needs.scorers, site)[1] == spec.versions
 
 

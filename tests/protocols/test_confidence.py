@@ -16,7 +16,7 @@ from bench.protocols.confidence import (
 )
 from bench.protocols.embeddings import Embeddings
 from bench.protocols.quality import kendall, label_entropy, share_above, spearman
-from bench.protocols.statistics import paired_difference, summarise
+from bench.protocols.statistics.paired import summarise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -253,11 +253,6 @@ def test_summary_equals_scipy():
     assert math.isnan(summarise([1.0]).sd)
     with pytest.raises(ValueError, match="no values"):
         summarise([])
-
-
-def test_paired_difference_uses_common_seeds_only():
-    summary = paired_difference({0: 3.0, 1: 5.0, 2: 9.0}, {1: 4.0, 0: 1.0, 7: 0.0})
-    assert (summary.mean, summary.n) == (1.5, 2)
 
 
 def test_embeddings_refuse_what_no_test_can_use():

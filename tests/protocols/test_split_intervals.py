@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from bench.protocols.statistics import summarise_splits
+from bench.protocols.statistics.paired import summarise_splits
 from scipy import stats
 
 WORLDS, SPLITS, CLASSES = 20_000, 5, 70

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from bench.protocols.statistics import paired_bootstrap
+from bench.protocols.statistics.bootstrap import paired_bootstrap
 
 
 def test_intervals_are_those_of_a_direct_resampling():

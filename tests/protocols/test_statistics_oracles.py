@@ -3,17 +3,12 @@
 import numpy as np
 import pandas as pd
 import pytest
-from bench.protocols.statistics import (
+from bench.protocols.statistics.paired import holm, p_different, p_equivalent, p_greater, power_of_seeds, seeds_needed
+from bench.protocols.statistics.ranks import (
     critical_difference,
     friedman,
-    holm,
     mean_ranks,
-    p_different,
-    p_equivalent,
-    p_greater,
-    power_of_seeds,
     rank_intervals,
-    seeds_needed,
     significantly_better,
     tie_groups,
 )

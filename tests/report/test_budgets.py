@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from bench.report.contender import Budget, Contender, budget_texts, by_budget
+from bench.report.contender import Contender, budget_of, budget_texts, by_budget
 from bench.store.specs import Pinned
 
 DEFAULT = Contender("reality_check", "strict", "d", "a", "", "corrected", "default", 0, Pinned(), "convnet", 64, "")
@@ -43,14 +43,14 @@ def test_if_no_budget_has_half_of_the_methods_that_of_most_leads():
 def test_a_fixed_hyper_parameter_of_a_method_is_no_budget_unless_it_is_swept():
     fixed = DEFAULT._replace(method="b", pinned=Pinned(settings={"method.margin": 1, "optim.epochs": 2}))
     plain = DEFAULT._replace(pinned=EPOCHS)
-    assert _methods(plain, fixed) == {Budget.of(plain): ["a", "b"]}
+    assert _methods(plain, fixed) == {budget_of(plain): ["a", "b"]}
     swept = fixed._replace(pinned=Pinned(settings={"method.margin": 2, "optim.epochs": 2}))
     assert len(_methods(plain, fixed, swept)) == 3
 
 
 def test_a_fitted_head_counts_at_the_budget_of_the_models_with_an_optimiser():
     trained, head = DEFAULT._replace(pinned=EPOCHS), DEFAULT._replace(method="h", base="a")
-    assert _methods(trained, head) == {Budget.of(trained): ["a", "h"]}
+    assert _methods(trained, head) == {budget_of(trained): ["a", "h"]}
     # Without fixed settings there is a budget that is its own, or it has an optimiser.
     assert len(_methods(trained, head, DEFAULT._replace(method="b"))) == 2
     assert len(_methods(trained, head, head._replace(pinned=Pinned(settings={"optim.epochs": 3})))) == 3
@@ -71,24 +71,24 @@ def test_rows_that_differ_in_anything_but_the_method_have_two_budgets(field, val
 def test_a_method_with_nothing_to_tune_counts_at_the_largest_budget():
     untuned = TUNED._replace(method="u", trials=1)
     smaller = TUNED._replace(method="b", trials=20)
-    assert _methods(TUNED, smaller, untuned)[Budget.of(TUNED)] == ["a", "u"]
+    assert _methods(TUNED, smaller, untuned)[budget_of(TUNED)] == ["a", "u"]
     # Others of one trial had a smaller budget, since they are tuned elsewhere.
-    assert _methods(TUNED, TUNED._replace(trials=1)) == {Budget.of(TUNED): ["a"], Budget.of(untuned): ["a"]}
-    assert _methods(untuned) == {Budget.of(untuned): ["u"]}
+    assert _methods(TUNED, TUNED._replace(trials=1)) == {budget_of(TUNED): ["a"], budget_of(untuned): ["a"]}
+    assert _methods(untuned) == {budget_of(untuned): ["u"]}
 
 
 def test_an_ensemble_counts_at_the_budget_of_its_members():
     joint = TUNED._replace(method="e", ensemble="seeds", dim=320)
-    assert _methods(TUNED, joint) == {Budget.of(TUNED): ["a", "e"]}
+    assert _methods(TUNED, joint) == {budget_of(TUNED): ["a", "e"]}
     assert len(_methods(TUNED._replace(dim=48), joint)) == 2
 
 
 def test_texts_tell_budgets_apart():
     more = Pinned(settings={"optim.epochs": 2, "optim.lr": 0.1})
-    budgets = [Budget.of(DEFAULT._replace(pinned=more)), Budget.of(TUNED._replace(pinned=EPOCHS, dim=8))]
+    budgets = [budget_of(DEFAULT._replace(pinned=more)), budget_of(TUNED._replace(pinned=EPOCHS, dim=8))]
     assert list(budget_texts(budgets).values()) == [
         "default settings, convnet/64, optim.lr=0.1",
         "tuned once, 50 trials, convnet/8",
     ]
-    released = Budget.of(DEFAULT._replace(fidelity="released", pinned=EPOCHS))
+    released = budget_of(DEFAULT._replace(fidelity="released", pinned=EPOCHS))
     assert budget_texts([released]) == {released: "default settings, released"}

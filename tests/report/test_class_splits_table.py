@@ -8,7 +8,7 @@ from dataclasses import replace
 from statistics import fmean
 
 import pytest
-from bench.protocols.statistics import Summary, summarise_splits
+from bench.protocols.statistics.paired import Summary, summarise_splits
 from bench.report.frame import collect
 from bench.report.splits import split_comparisons
 from bench.report.views import split_document

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from bench.protocols.statistics import critical_difference, holm, mean_ranks, p_different, seeds_needed
+from bench.protocols.statistics.paired import holm, p_different, seeds_needed
+from bench.protocols.statistics.ranks import critical_difference, mean_ranks
 from bench.report.ranks import rank_document
 from bench.report.views import decision_document
 

@@ -1,8 +1,8 @@
 """The file of another program: Optuna reads back what the records have."""
 
 import optuna
+from bench.commands.extra_tables import write_optuna
 from bench.engine.tuning import choose
-from bench.report.exporters import write_optuna
 from bench.store.folder import Store
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend

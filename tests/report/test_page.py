@@ -13,7 +13,6 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from importlib import resources
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ from bench.protocols.embeddings import row
 from bench.report.frame import Results, collect
 from bench.report.page import answers, sources
 from bench.report.page.answers import PLACES, parts_of
-from bench.report.page.page import PAGE, _warnings, page_html
+from bench.report.page.page import PAGE, page_html
 from bench.report.page.tables import confidence_table, results_table
 from bench.report.questions import SYSTEM
 from bench.report.write import Judged
@@ -181,7 +180,7 @@ def test_the_table_of_results_is_of_the_leading_budget_and_names_the_others(tmp_
     rows = judged.comparison["d"]
     assert [line.cells[0].text for line in table.rows] == [each.label for each in rows]
     place = [column.title for column in table.columns].index("MAP@R")
-    assert [line.cells[place].text for line in table.rows] == [each.values[1].text(percent=True) for each in rows]
+    assert [line.cells[place].text for line in table.rows] == [each.values[1].text(2, 100.0) for each in rows]
     assert "No rank: alone (one seed)." in table.notes
     two = [*MADE[:-1], replace(HEADS[0], map_at_r=(0.4, 0.41, 0.42), **TUNED), replace(POINT, **TUNED)]
     (part,) = parts_of(_judged(tmp_path, *two))

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from bench.errors import UserError
-from bench.protocols.statistics import holm, p_different, p_equivalent, rank_intervals
+from bench.protocols.statistics.paired import holm, p_different, p_equivalent
+from bench.protocols.statistics.ranks import rank_intervals
 from bench.report.comparison import rows_by_budget
 from bench.report.render import to_csv
 from bench.report.side_by_side import side_by_side
@@ -253,7 +254,7 @@ def test_seeds_that_one_method_lacks_are_named_and_one_seed_is_no_comparison():
 def test_the_seeds_that_are_needed_are_whole_and_those_of_the_region_at_least():
     close = {"a": A, "b": {s: v + (0.004 if s % 2 else -0.004) for s, v in A.items()}}
     table = paired_methods(*_results(close))
-    from bench.protocols.statistics import seeds_needed
+    from bench.protocols.statistics.paired import seeds_needed
 
     assert table["seeds_needed"].item() == seeds_needed(table["difference_sd"].item(), 0.005)
     assert f",{table['seeds_needed'].item()}," in to_csv(table)

@@ -12,7 +12,7 @@ from bench.report.compare import ask, decided, over_units
 from bench.report.questions import CONSTANT, SYSTEM, choose
 from bench.report.render import files_of
 from bench.report.terminal import print_answers
-from bench.report.views import split_document, system_document, systems_of
+from bench.report.views import split_document, systems_of
 from bench.store.records import COLUMNS
 from bench.store.specs import Pinned
 from rich.console import Console
@@ -127,15 +127,14 @@ def test_the_terminal_has_a_line_for_each_question_and_names_every_method():
     assert "before the gallery, clean images: no verdict (one seed): spread\n" in out.getvalue()
 
 
-@pytest.mark.parametrize(("ending", "unequal"), [("+margin_fitted", True), ("+margin+agreement", False)])
-def test_records_that_combine_no_own_confidence_with_the_agreement_say_so(ending, unequal):
+@pytest.mark.parametrize("ending", ["+margin_fitted", "+margin+agreement"])
+def test_records_that_combine_no_own_confidence_with_the_agreement_have_a_verdict(ending):
     """Up to 2026-11 the plain method alone could use the agreement: `method+margin_fitted` still has its verdict."""
     plain = _method("cosface", {"norm": 0.5, "margin": 1.0, "margin+agreement": 2.0})
     own = _method("spread", {OWN: 0.2, "norm": 0.1, "margin": 1.0, f"{OWN}{ending}": 2.5})
     found = {(each.use, each.column.split): each for each in _found(plain, own)}
     query = found["at_query_time", "test"]
     assert (query.confidence, query.rival) == (f"{OWN}{ending}", "margin+agreement")
-    assert query.about["with_agreement"] != unequal
 
 
 def test_a_better_confidence_does_not_pay_for_worse_answers():
@@ -261,14 +260,6 @@ def test_no_better_method_seldom_wins():
     assert len(cases) == 200
     assert np.mean([each.outcome == "better" for each in cases]) == pytest.approx(0.025, abs=0.025)
     assert sum(each.holds for each in cases) <= 1
-
-
-def test_files_have_a_table_for_each_use_and_kind_of_images():
-    own = _method("spread", {OWN: 1.2, "norm": 0.1, "margin": 1.5}, risk=0.2)
-    found = _found(PLAIN, own)
-    files = files_of(system_document(found))
-    assert set(files) == {"systems.csv", "systems.md", "systems.tex"}
-    assert "d, before the gallery, clean images: AUGRC" in files["systems.md"]
 
 
 RATIO = 4 / 3

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from bench.protocols import Tests
-from bench.protocols.statistics import paired_bootstrap
+from bench.protocols.statistics.bootstrap import paired_bootstrap
 from bench.scoring.files import write_embeddings
 from bench.store.folder import Store
 from bench.store.records import KEYS, ROW_KEYS, Columns, Environment, Role, TestRecord

@@ -17,7 +17,7 @@ from bench.datasets.view import View
 from bench.engine.encoder import Encoder
 from bench.engine.trained import open_network, unit_folder
 from bench.errors import UserError
-from bench.methods.backbones import build_backbone
+from bench.methods.backbones.registry import build_backbone
 from bench.protocols.rows import kind_of
 from bench.report.scored import write_mistakes
 from bench.scoring.embedding_set import EmbeddingSet

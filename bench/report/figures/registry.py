@@ -17,7 +17,6 @@ AUTOMATIC = {
     "filter_out": "filter_out.draw",
     "risk_coverage": "filter_out.draw_risk",
     "confidence": "corruption.draw",
-    "tuning": "tuning.draw",
     "sweeps": "sweeps.draw",
     "pictures": "images.draw_best",
 }
@@ -82,8 +81,8 @@ def in_short(lines: Iterable[str]) -> list[str]:
     """Notes of :func:`write_kinds`, those of one kind and reason, whatever paths it names, as one line.
 
     Example:
-        >>> in_short(["pictures: d, a, seed 0: no record", "pictures: d, a, seed 1: no record", "tuning: d: no trial"])
-        ['pictures: d, a, seed 0: no record (and 1 more)', 'tuning: d: no trial']
+        >>> in_short(["pictures: d, a, seed 0: no record", "pictures: d, a, seed 1: no record", "sweeps: d: no value"])
+        ['pictures: d, a, seed 0: no record (and 1 more)', 'sweeps: d: no value']
         >>> in_short(["pictures: d, seed 0: x/0.npz is missing", "pictures: d, seed 1: x/1.npz is missing"])
         ['pictures: d, seed 0: x/0.npz is missing (and 1 more)']
     """

@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ...errors import printable
-from ...protocols.statistics import summarise
+from ...protocols.statistics.paired import summarise
 from ..contender import Contender
 from ..seeds import COMPARED, ComparedColumn, SeedGroup, defined_values, seed_groups
 from .curves import Curve, Panel, curve_figure

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ...protocols.metrics import title_of
-from ...protocols.statistics import summarise
+from ...protocols.statistics.paired import summarise
 from ...store.records import KEYS
 from .curves import Curve, contender_figure
 from .source import Drawing, Note, Shown, Source, each_contender
