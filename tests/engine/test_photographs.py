@@ -180,59 +180,10 @@ def test_published_settings_plan_without_tuning_and_say_what_has_none(tmp_path, 
     )
 
 
-def test_the_settings_of_the_nivmf_and_nir_scripts(tmp_path, capsys, monkeypatch, refusal):
-    """By hand from the scripts: rates are multiples of 1e-5, a milestone at the last epoch changes nothing."""
+def test_settings_of_scripts_are_for_the_released_form_and_their_network(tmp_path, capsys, monkeypatch, refusal):
     _photos(tmp_path / "photos", {"": range(4)})
     monkeypatch.setattr("bench.datasets.cub200.CUB200.__init__", _like_folder(tmp_path / "photos"))
     monkeypatch.setattr("bench.commands.dry_run.print_estimate", lambda *arguments: None)
-    site = Site(results=str(tmp_path / "results"), data_root=str(tmp_path), weights="none")
-    asked = {
-        "datasets": ("cub200",), "protocol": "standardized", "hparams": "published",
-        "fidelity": "released", "set": ("data.classes_per_batch=2",),
-    }  # fmt: skip
-    methods = ("proxy_anchor_el_nivmf", "nir", "proxy_anchor")
-    built = build_plans(Experiment(methods=methods, **asked), site).plans
-    plans = {plan.cell.method: plan.template for plan in built}
-    guided = plans["proxy_anchor_el_nivmf"]
-    wanted = {
-        "concentration": 6.0, "temperature": 0.003, "samples": 5, "omega": 3.0, "norm_multiplier": 30.0,
-        "concentration_rate": 4.0, "temperature_rate": 0.04,
-    }  # fmt: skip
-    assert {key: guided.params[key] for key in wanted} == pytest.approx(wanted)
-    optim = {
-        "optimizer": "adam",
-        "lr": 1e-5,
-        "weight_decay": 4e-4,
-        "schedule": "multistep",
-        "gamma": 0.3,
-        "epochs": 250,
-    }
-    assert {key: getattr(guided.optim, key) for key in optim} == optim
-    assert guided.optim.lr_objective == pytest.approx(0.05)
-    assert guided.optim.milestones == (25, 50)
-    assert not any(t.optim.decay_objective for t in plans.values())  # only the backbone's group decays there
-    nir = plans["nir"]
-    flow = {"omega": 0.0075, "blocks": 5, "depth": 8, "width": 128, "flow_rate": 50.0}
-    assert {key: nir.params[key] for key in flow} == flow
-    assert (nir.optim.schedule, nir.optim.head_epochs, nir.optim.epochs) == ("constant", 1, 100)
-    assert nir.optim.lr_objective == pytest.approx(0.04)
-    assert plans["proxy_anchor"].optim.lr_objective == pytest.approx(0.02)
-    assert {(t.backbone, t.dim, t.batches.images_per_class) for t in plans.values()} == {("resnet50.tv_in1k", 128, 2)}
-    asked |= {"dim": 512}
-    wanted = {
-        # Their code heeds neither start for losses of these two names.
-        "cosine": (10.0, 1 / 256, 1.0, "scaled"),
-        "l2": (200.0, 1.0, 1.0, "scaled"),
-        "b_vmf": (10.0, 1.0, 150.0, "class_means"),
-        "": (10.0, 1.0, 150.0, "class_means"),
-    }
-    for distance, values in wanted.items():
-        pins = (*asked["set"], *([f"method.distance={distance}"] if distance else []))
-        (plan,) = build_plans(Experiment(methods=("proxy_distance",), **{**asked, "set": pins}), site).plans
-        params = plan.template.params
-        assert params["distance"] == (distance or "el_vmf")
-        keys = ("concentration", "temperature", "norm_multiplier", "start")
-        assert tuple(params[key] for key in keys) == values
     arguments = ["run", "--dataset", "cub200", "--hparams", "published", "--weights", "none", "--dry-run"]
     arguments += ["--data-root", str(tmp_path), "--method", "nir"]
     assert "add --fidelity released" in refusal(*arguments, "--backbone", "resnet50.tv_in1k")

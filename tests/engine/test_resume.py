@@ -1,6 +1,5 @@
 """What a run does not depend on: workers, kills, dead workers, Ctrl-C; signals and closed pipes."""
 
-import json
 import os
 import re
 import signal
@@ -16,31 +15,6 @@ from bench.site import Site
 from bench.store.claims import Claims
 
 from .conftest import BENCH, PATIENCE
-
-
-@pytest.mark.slow
-def test_a_study_can_be_extended_to_what_a_longer_one_would_have_been(all_inside, tmp_path):
-    small = (
-        "run",
-        "--method",
-        "arcface",
-        "--dataset",
-        "ndigit_smoke",
-        "--set",
-        "optim.epochs=1",
-        "--seeds",
-        "1",
-    )
-    all_inside(*small, "--trials", "6", "--results", tmp_path / "a")
-    all_inside(*small, "--trials", "10", "--results", tmp_path / "a")
-    all_inside(*small, "--trials", "10", "--results", tmp_path / "b")
-
-    def trials(root):
-        paths = sorted(root.glob("reality_check/ndigit_smoke/arcface/study-*/trial-*.json"))
-        return [json.loads(p.read_text()) for p in paths]
-
-    assert len(trials(tmp_path / "a")) == 10
-    assert trials(tmp_path / "a") == trials(tmp_path / "b")
 
 
 @pytest.mark.slow
@@ -109,28 +83,6 @@ def test_who_is_alone_is_told_when_his_claim_is_deleted(tmp_path, monkeypatch):
     (tmp_path / ".drivers" / "alone").unlink()
     assert told.wait(PATIENCE)
     claims.close()
-
-
-def test_leftovers_of_killed_processes_are_removed(tmp_path):
-    """Killed runs left `.metrics.csv.*`, `.comparison.*` and checkpoints behind."""
-    old = [
-        ".metrics.csv.h-1-abcd.part",
-        ".metrics.csv.a1b2c3d4",
-        "report/.comparison.md.12_abcde",
-        "u/.checkpoint.pt.77",
-    ]
-    kept = ["metrics.csv", ".new.h-1-abcd.part", "u/record.json"]
-    for name in (*old, *kept):
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(b"")
-        if not name.startswith(".new"):
-            os.utime(path, (1e9, 1e9))
-    claims = Claims(tmp_path)
-    claims.enter(alone=False, lost=lambda: None)
-    claims.close()
-    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
-    assert left == set(kept)
 
 
 def _wait_for_our_first_line(process):

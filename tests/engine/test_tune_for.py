@@ -39,18 +39,6 @@ def _plans(tmp_path, *methods, tune_for="retrieval", **options):
 # Proposals
 
 
-def test_failed_trials_count_as_the_worst_of_each_objective():
-    points = [propose(("s",), SPACE, "tpe", number, [], []) for number in range(14)]
-    told = [Told(params=p, values=(1 - p["a"], p["a"]) if n % 5 else None) for n, p in enumerate(points)]
-    worst = tuple(min(trial.values[i] for trial in told if trial.values) for i in range(2))
-    filled = [Told(params=trial.params, values=trial.values or worst) for trial in told]
-    best = [Told(params=trial.params, values=trial.values or (1.0, 1.0)) for trial in told]
-    proposed = [propose(("s",), SPACE, "tpe", 14, trials, [], 2) for trials in (told, filled, best)]
-    assert proposed[0] == proposed[1] != proposed[2]
-    failed = [Told(params=trial.params, values=None) for trial in told]
-    assert set(propose(("s",), SPACE, "tpe", 14, failed, [], 2)) == set(SPACE)
-
-
 @pytest.mark.slow
 def test_the_search_for_both_covers_the_front():
     """Every point of ``a`` is optimal for one of two values; for one value alone only one end is."""

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from bench.cli import main
-from bench.errors import UserError
 from bench.planning.experiment import Experiment, read_experiment
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "experiment.schema.json"
@@ -86,11 +85,6 @@ def test_a_run_of_nothing_says_what_to_type(arguments, capsys):
     said = capsys.readouterr().err
     assert "--method" in said
     assert said.count("\n") == 1
-
-
-def test_options_of_before_are_settings_of_now():
-    with pytest.raises(UserError, match=r"tuning\.sampler is given 2 times"):
-        Experiment.filled({}, {"methods": ["cosface"], "set": ["tuning.sampler=gp", "tuning.sampler=tpe"]})
 
 
 def test_the_command_line_saves_loads_and_keeps_an_experiment(tmp_path, monkeypatch, capsys):

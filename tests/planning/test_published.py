@@ -123,12 +123,6 @@ def test_the_base_keeps_a_row_of_its_own_and_first_stages_are_told_apart(site, o
             assert plans.index(next(p for p in plans if p.key == plan.base.key)) < plans.index(plan)
 
 
-def test_without_published_settings_all_heads_share_one_base(site):
-    plans = _plans(site, ["pfe", "scf"], hparams="default")
-    assert [plan.cell.method for plan in plans] == ["arcface", "pfe", "scf"]
-    assert plans[1].base.key == plans[2].base.key == plans[0].key
-
-
 def test_runs_pool_clip_and_leave_the_scale_as_the_public_code_of_each_paper(site):
     scripts = _scripts(site, ["nir", "proxy_anchor", "proxy_anchor_el_nivmf"])
     for plans, pooling, clip in (

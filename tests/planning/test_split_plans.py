@@ -12,7 +12,7 @@ from bench.planning.experiment import Experiment
 from bench.planning.plan import build_plans
 from bench.progress import readable
 from bench.site import Site
-from bench.store.specs import TUNING, Pinned
+from bench.store.specs import TUNING
 
 
 def _plans(tmp_path, *settings, **asked):
@@ -114,22 +114,6 @@ def test_a_data_set_of_one_fixed_split_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(NDigitSmoke, "splits_anew", False)
     with pytest.raises(UserError, match=r"^data\.class_splits=5: the split of data set 'ndigit_smoke' is fixed$"):
         _plans(tmp_path, "data.class_splits=5")
-
-
-def test_an_experiment_is_saved_with_its_splits():
-    experiment = Experiment.filled(
-        {"data": {"class_splits": 3}}, {"methods": ("cosface",), "set": ["data.pooling=avg"]}
-    )
-    assert experiment.data.class_splits == 3
-    assert "[data]\nclass_splits = 3" in experiment.to_toml()
-
-
-def test_the_split_is_a_pinned_fact():
-    pinned = Pinned(settings={"optim.lr": 0.1})
-    assert pinned.on_split(3).text == "optim.lr=0.1; data.class_seed=3"
-    assert pinned.on_split(3).class_seed == 3
-    assert pinned.on_split(3).on_split(0) == pinned
-    assert pinned.class_seed == 0
 
 
 def test_the_first_lines_of_a_run_on_class_splits_name_the_network_once(tmp_path):

@@ -10,7 +10,6 @@ import pytest
 from bench.protocols.metrics import Metric, known_metrics
 from bench.report import comparison as compared
 from bench.report.comparison import Mark
-from bench.report.frame import confidences
 from bench.report.terminal import print_comparison
 from bench.store.records import COLUMNS
 from bench.store.specs import Pinned
@@ -177,18 +176,6 @@ def test_long_names_are_folded_and_no_number_is_cut(data):
     assert "\N{HORIZONTAL ELLIPSIS}" not in shown
 
 
-def test_the_table_of_confidences_names_their_kind():
-    table = confidences(_judged()[0])
-    assert dict(zip(table["confidence"], table["kind"])) == {
-        "norm": "image",
-        "method": "image",
-        "margin": "retrieval",
-        "agreement": "retrieval",
-        "norm+margin": "combined",
-        "random": "control",
-    }
-
-
 def test_a_retrieval_confidence_is_no_rival_of_an_image_confidence():
     risk = {"metric": "aurc", "split": "test_crop", "variant": "recall_at_1", "scorer": "cosine"}
     lines = [("point", "", 0, "norm", risk, 0.4), ("point", "", 0, "margin", risk, 0.1)]
@@ -219,13 +206,6 @@ def test_metrics_of_plugins_are_columns_and_are_compared(data, monkeypatch):
     assert "spread out" in wide
     assert "spread out" not in _printed(lambda console: print_comparison(rows, console))
     assert "spread_out" in set(paired_methods(frame, roles)["metric"])
-
-
-def test_one_seed_is_not_several(data):
-    frame, roles = data
-    out = io.StringIO()
-    print_comparison(comparison(frame[frame["seed"] == 0], roles), Console(file=out, width=80))
-    assert out.getvalue().startswith("d: mean ± SD over 1 seed, default")
 
 
 def test_tables_of_the_preset_of_the_public_code_show_its_reranked_values():

@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 from bench.protocols.rows import FREE_IMAGE_CONFIDENCES, OWN, RETRIEVAL_CONFIDENCES
 from bench.report.compare import ask
-from bench.report.frame import confidences
 from bench.report.questions import CONFIDENCE, rankings_of
 from bench.report.seeds import seed_groups
 from bench.report.views import verdict_document
@@ -18,7 +17,7 @@ from bench.store.records import COLUMNS
 from bench.store.specs import Pinned
 from scipy import stats
 
-from tests.report.shown import markdown, verdicts_of
+from tests.report.shown import verdicts_of
 
 FREE = (*FREE_IMAGE_CONFIDENCES, *RETRIEVAL_CONFIDENCES)
 CHALLENGERS = (OWN, "method+margin", "method+margin+agreement")
@@ -118,20 +117,6 @@ def test_a_constant_competes_and_a_win_is_above_chance():
     row = _table(*_results(values)).loc["test", "before_gallery", OWN]
     assert (row["rival"], row["verdict"], row["reason"]) == ("norm", "undecided", "not above chance")
     assert row["p_holm"] == row["p"] > 0.05  # the difference alone is far below
-
-
-@pytest.mark.parametrize(("share", "rival"), [(0.1, "margin"), (0.6, "agreement")])
-def test_few_wrong_validation_answers_choose_nothing(share, rival):
-    frame, roles = _results(_levels() | {("val", "agreement"): [0.9] * 3})
-    frame["n_queries"] = 200
-    recalls = [
-        dict(frame.iloc[0])
-        | {"metric": "recall_at_1", "split": "val", "confidence": "", "seed": seed, "value": 1 - share}
-        for seed in range(3)
-    ]
-    row = _table(pd.concat([frame, pd.DataFrame(recalls)]), roles).loc["test", "at_query_time", OWN]
-    assert row["rival"] == rival
-    assert row["rival_remark"] == ("default, 20 wrong validation answers" if rival == "margin" else "")
 
 
 def test_the_ranking_of_the_better_validation_recall_is_judged_and_the_files_have_both():
@@ -260,28 +245,6 @@ def test_results_from_before_retrieval_confidences_have_no_verdicts():
     values = {key: value for key, value in _levels().items() if key[1] in (OWN, "norm")}
     assert verdicts_of(*_results(values)) == []
     assert verdict_document([]).numbers.empty
-
-
-def test_the_table_of_confidences_is_about_test_images():
-    assert set(confidences(_results(_levels())[0])["split"]) == {"test"}
-
-
-def test_names_of_users_are_no_markup():
-    found = verdicts_of(*_results(_levels(**{"[bold]|x": 0.9}), method="[red]"))
-    assert found[0].rival == "[bold]|x"
-    assert r"| [bold]\|x |" in markdown(verdict_document(found))
-
-
-def test_markdown_has_a_line_for_each_verdict():
-    found = verdicts_of(*_results(_levels() | _levels(split="test_blur"), pinned=Pinned(partial="a|b")))
-    text = markdown(verdict_document(found))
-    assert text.count("| worse |") + text.count("| better |") == len(found)
-    assert text.count(r"| partial release: a\|b |") == len(found)
-    assert [line for line in text.splitlines() if line.startswith("## ")] == [
-        f"## d, {when}, {images}: AUROC"
-        for images in ("clean images", "blur")
-        for when in ("before the gallery", "at query time")
-    ]
 
 
 def test_a_combination_competes_with_a_free_one():

@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from bench.errors import BadInput
-from bench.protocols.rows import KINDS, RETRIEVAL_CONFIDENCES
 from bench.scoring.embedding_set import EmbeddingSet
 from bench.scoring.files import read_embeddings, write_embeddings
 from bench.store.records import COLUMNS
@@ -103,33 +102,6 @@ def test_metrics_that_differ_in_their_variants_share_a_table(arrays, bench, tmp_
     value = dict(zip(chosen["variant"], chosen["value"].astype(float)))["far=0.1"]
     assert code == 0
     assert ["margin", "far=0.1", "-", "-", f"{100 * value:.2f}", "-"] in [line.split() for line in out.splitlines()]
-
-
-@pytest.mark.slow
-def test_kinds_of_confidences_are_told_apart_on_the_terminal(arrays, bench, tmp_path):
-    bare = {name: arrays[name] for name in ("embeddings", "labels")}
-    np.savez(tmp_path / "bare.npz", **bare)
-    code, out, _ = bench("score", "bare.npz", "--out", "out")
-    lines = [line.split() for line in out.splitlines()]
-    kinds = {line[0]: line[1] for line in lines if len(line) > 4 and line[1] in KINDS}
-    assert (code, kinds) == (
-        0,
-        {
-            "norm": "image",
-            **dict.fromkeys(RETRIEVAL_CONFIDENCES, "retrieval"),
-            "norm+margin": "combined",
-            **dict.fromkeys(("random", "oracle"), "control"),
-        },
-    )
-    assert "% of oracle" in out
-    assert {"filter_out_map_at_r.svg", "risk_coverage.svg"} <= {path.name for path in (tmp_path / "out").iterdir()}
-    curves = pd.read_csv(tmp_path / "out" / "curves.csv")
-    assert set(curves[curves["curve"] == "risk_coverage"]["confidence"]) == {
-        "norm",
-        "random",
-        "oracle",
-        *RETRIEVAL_CONFIDENCES,
-    }
 
 
 @pytest.mark.slow
