@@ -37,7 +37,7 @@ def test_an_ensemble_is_one_test_of_the_models_of_all_seeds(tmp_path):
     assert spec.versions["method"] == 1  # the code of the ensemble counts
     needs = needs_of([plan], site, tmp_path / "token").plans[0]
     assert needs.testing.versions == spec.versions
-    assert planned.versions_of(plan.template, needs.tests, needs.scorers, site)[1] == spec.versions
+    assert planned.versions_of(plan.template, needs.testing.tests, needs.testing.scorers, site)[1] == spec.versions
 
 
 def test_a_tuned_ensemble_counts_the_tuning_once_and_its_members(tmp_path):
