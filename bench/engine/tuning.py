@@ -205,4 +205,7 @@ def tuning_note(plan: Plan, number: int, trials: Sequence[TrialRecord], chosen: 
         if plan.tune_for != "retrieval":
             shown = f"chosen: val MAP@R {chosen.val_map_at_r:.4f}, confidence AUROC {chosen.val_confidence_auroc:.4f}"
         text += f", {shown}"
+    auroc = chosen.val_confidence_auroc if chosen is not None else None
+    if len(trials) == plan.trials and auroc is not None and auroc < 0.5:
+        text += f", confidence reversed on validation crops (AUROC {auroc:.2f})"
     return ", ".join(filter(None, [text, f"{failed} failed" if failed else "", saturated(plan, trials)]))

@@ -351,7 +351,11 @@ def _system(
         same_order_as=same_order_as(group, split),
         reason=refused or own.reason or rival.reason or _no_ranking(group) or (None if detected else Reason.NO_VALUE),
         detail=constant,
-        about={"confidence_remark": own.remark, "rival_remark": rival.remark},
+        about={
+            "confidence_remark": own.remark,
+            "rival_remark": rival.remark,
+            "with_agreement": f"{OWN}{FITTED}" in group.confidences(METRIC),
+        },
     )
 
 

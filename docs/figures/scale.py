@@ -1,10 +1,10 @@
 """Draw docs/figures/scale.svg: what the scale of the softmax does to a confidence, and to retrieval.
 
-    for d in 16 64 512; do
-      uv run bench run --method cosface,dul_cls --dataset ndigit_smoke --hparams default --seeds 3 --dim $d \
+for d in 16 64 512; do
+uv run bench run --method cosface,dul_cls --dataset ndigit_smoke --hparams default --seeds 3 --dim $d \
         --sweep method.scale=4,8,12,16,24,40,64 --results results/scale/$d
-    done
-    uv run python docs/figures/scale.py results/scale
+done
+uv run python docs/figures/scale.py results/scale
 """
 
 import sys

@@ -13,6 +13,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from importlib import resources
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from bench.protocols.embeddings import row
 from bench.report.frame import Results, collect
 from bench.report.page import answers, sources
 from bench.report.page.answers import PLACES, parts_of
-from bench.report.page.page import PAGE, page_html
+from bench.report.page.page import PAGE, _warnings, page_html
 from bench.report.page.tables import confidence_table, results_table
 from bench.report.questions import SYSTEM
 from bench.report.write import Judged

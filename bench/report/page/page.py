@@ -13,7 +13,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from ...protocols.metrics import find_metric
-from ...protocols.rows import MARGIN, OWN
+from ...protocols.rows import AGREEMENT, MARGIN, OWN
 from ...store.check import failures
 from ...store.folder import Damage
 from .. import comparison
@@ -92,6 +92,8 @@ def _warnings(parts: Sequence[Part]) -> Iterator[str]:
     for part in parts:
         partial = dict.fromkeys(each.pinned.partial for each in part.labels if each.pinned.partial)
         yield from (f"{part.name}: part of the data only, {text}." for text in partial)
+        if any(AGREEMENT in row.rival and not row.about["with_agreement"] for row in part.systems):
+            yield f"{part.name}: old records; the plain method may use the neighbours' agreement, own confidences not."
         for found in comparison.parts({part.name: list(part.rows.values())}):
             yield from (f"{part.name}: {text}" for text in found.against)
 
