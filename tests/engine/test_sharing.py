@@ -239,16 +239,17 @@ def _folder(root, trial):
 @pytest.mark.slow
 def test_weights_that_another_command_tunes_heads_on_are_not_dropped(tmp_path, monkeypatch):
     """A longer study had another best trial and dropped the weights of the shorter one's, which was at work."""
-    _drive(tmp_path, [Rising()], monkeypatch, methods=("pfe",), trials=4)
+    asked = {"methods": ("pfe",), "tuning": {"studies": 1}}
+    _drive(tmp_path, [Rising()], monkeypatch, trials=4, **asked)
     short = _best_base(tmp_path, 4)
     assert (short / WEIGHTS).exists()
     other = Claims(tmp_path)
     other.use(short)
-    _drive(tmp_path, [Rising()], monkeypatch, methods=("pfe",), trials=12)
+    _drive(tmp_path, [Rising()], monkeypatch, trials=12, **asked)
     assert _best_base(tmp_path, 12) != short
     assert (short / WEIGHTS).exists()
     other.close()
-    _drive(tmp_path, [Rising()], monkeypatch, methods=("pfe",), trials=12)
+    _drive(tmp_path, [Rising()], monkeypatch, trials=12, **asked)
     assert not (short / WEIGHTS).exists()
     assert not list(short.glob(".*"))
 
