@@ -155,7 +155,7 @@ class Display:
         counts = self._seeds[cell]
         counts[0] += 1
         done, of = counts[0], max(counts)
-        self._show(cell, (self._notes.get(cell, ("", ""))[0], f"{done} of {of} seed{'s' if of > 1 else ''} tested"))
+        self._show(cell, (self._notes.get(cell, ("", ""))[0], f"{done} of {of} tested"))
 
     def _show(self, cell: Cell, notes: tuple[str, str]) -> None:
         if self._notes.get(cell) == notes:

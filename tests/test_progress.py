@@ -129,7 +129,7 @@ def test_a_narrow_terminal_cuts_notes_and_names_but_not_the_time_left(width):
     assert "1375/5500 epochs" in whole
     assert " all " in whole
     assert ("dul_cls on ndigit_smoke" in one) == (width > 60)
-    assert "2 of 5 seeds tested" in _bars(120, cells[0])[0]
+    assert "2 of 5 tested" in _bars(120, cells[0])[0]
 
 
 class _Worker:

@@ -91,7 +91,7 @@ def write_optuna(store: Store, out: Path) -> Path:
         name = f"{record.cell.dataset}/{record.cell.method}/{record.unit}"
         directions = [StudyDirection.MAXIMIZE] * (2 if tune_for == "both" else 1)
         study = optuna.create_study(storage=storage, study_name=name, directions=directions)
-        chosen = choose(tune_for, trials)
+        chosen = choose(tune_for, trials) if tune_for != "both" else None  # that depends on the other studies
         about = {"protocol": record.cell.protocol, "tuned for": tune_for, "chosen": chosen and chosen.number}
         for key, value in about.items():
             study.set_user_attr(key, value)

@@ -216,8 +216,8 @@ def compare(
     Methods of a results folder, or files of embeddings.
     The first is compared with each of the others; without names, every two methods are compared. For methods, the
     result is the mean difference (other minus first) over the seeds that both have, with its 95 % t-interval and a
-    verdict: better, worse, equivalent or undecided. For files, it is what `bench score FILE FILE2` prints; --scorers,
-    --metrics, --normalize and --bootstrap are for files only.
+    verdict: better, worse, equivalent, undecided or depends on tuning. For files, it is what `bench score FILE FILE2`
+    prints; --scorers, --metrics, --normalize and --bootstrap are for files only.
 
     \b
     bench compare cosface pfe dul_cls --results results/runs

@@ -87,6 +87,8 @@ class Finding:
             about: list[Mapping[str, Any]] = [each.about for each in self.rows]
             missing = dict.fromkeys(text for each in about for text in each["missing"])
             return f"no {'; no '.join(missing)}" if missing else "no common seed"
+        if self.outcome == "undecided" and row.reason is Reason.SIGNS:
+            return f"depends on tuning: {row.why}" if row.outcome == "depends on tuning" else row.why
         if self.outcome == "undecided":
             over_seeds = _seeds_still(self.more_seeds) if row.n > 1 else "one seed"
             return over_seeds if row.unit == "seed" else ""
@@ -339,7 +341,9 @@ def _decided(finding: Finding, holds: float, opposite: float) -> Finding:
     if not all(row.n for row in finding.rows):
         return finding
     outcome: Outcome = "holds" if holds <= ALPHA else "undecided"
-    if opposite <= ALPHA:
+    if any(row.reason is Reason.SIGNS for row in finding.rows):
+        outcome = "undecided"
+    elif opposite <= ALPHA:
         outcome = "reversed"
     elif any(map(finding.is_negligible, finding.rows)) and finding.is_testable:
         outcome = "negligible"

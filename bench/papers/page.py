@@ -157,7 +157,7 @@ def setting_text(setting: Setting) -> str:
     """Protocol, source of the hyper-parameters, network and fixed settings; empty without records."""
     if not setting.dataset:
         return ""
-    source = f"tuned, {setting.trials} trials" if setting.hparams == "tuned" else setting.hparams
+    source = setting._replace(protocol="reality_check", preset="strict").tuning
     protocol = setting.protocol if setting.preset == "strict" else f"{setting.protocol}, {setting.preset}"
     network = f"{setting.backbone}/{setting.dim}"
     return "; ".join(filter(None, [protocol, source, network, setting.ensemble, str(setting.pinned)]))

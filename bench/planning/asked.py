@@ -202,6 +202,10 @@ def _preset(experiment: Experiment, usual: Preset) -> Preset:
     seeds = experiment.seeds or (tuning.studies if (tuning.studies or 1) > 1 else None) or usual.seeds
     trials = (experiment.trials or usual.trials) if tunes else 0
     one_study = usual.one_study if tuning.studies is None else tuning.studies == 1
+    if tuning.studies is not None and not tunes:
+        raise UserError(
+            f"--studies {tuning.studies}: --hparams {experiment.hparams} tunes nothing; leave out one of the two"
+        )
     if (one_study or not tunes) and (tuning.first_study or tuning.retrain):
         name = "first_study" if tuning.first_study else "retrain"
         raise UserError(f"--set tuning.{name}: here replicates have no tuning studies of their own")
@@ -226,7 +230,7 @@ def _of_each(trials: int, studies: int, tuning: Tuning) -> int:
     if each == 1:
         raise UserError(
             f"--trials {trials}: every replicate needs two, so --seeds {studies} takes {2 * studies}; or use --hparams"
-            f" default, or --studies 1 (one tuning, {studies} trainings at its setting)"
+            f" default, or --studies 1 (one tuning, --seeds trainings at its setting)"
         )
     return each
 

@@ -343,13 +343,13 @@ def decided(rows: Iterable[Comparison], question: Question) -> list[Comparison]:
 def _agree(row: Comparison) -> None:
     """Take a decision back if replicates differ in sign, and say so if they contradict each other."""
     differences = np.array([row.column.sign * (row.values[at] - row.others[at]) for at in common(row)])
-    signs = [differences[differences > 0], differences[differences < 0]]
+    signs = [differences[differences > ROUNDING], differences[differences < -ROUNDING]]
     most = max(map(len, signs))
-    if most == len(differences) or row.outcome == "equivalent":
+    if not min(map(len, signs)) or row.outcome == "equivalent":  # a tie contradicts nothing
         return
     row.reason, row.detail = Reason.SIGNS, f"{most} of {len(differences)}"
     row.outcome = "undecided"
-    if len(differences) > 4 and min(map(len, signs)):
+    if len(differences) > 4:
         spread = np.sqrt(sum(((each - each.mean()) ** 2).sum() for each in signs) / (len(differences) - 2))
         if min(abs(each.mean()) for each in signs) > APART * spread:
             row.outcome = "depends on tuning"

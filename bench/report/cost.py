@@ -127,12 +127,15 @@ def _tuned_by(trained: Trained, spec: TrainSpec, trials: int, studies: Studies) 
     for study, every in studies.get(spec.cell, ()):
         # A study may have gone on for another command, and one without ranges has one trial.
         counted = [trial for trial in every if trial.number < trials]
+        units = [unit for trial in counted for unit in trial.units]
+        if spec.is_trial:
+            if spec.id in units:  # a network that its study has chosen
+                return {unit: trained(spec.cell, unit) for unit in units}
+            continue
         chosen = choose(study.spec.tune_for, counted)
-        # A network that its study has chosen is of that study and no other.
-        free = {name: getattr(spec, name) for name in _FREE if name != "replicate" or not spec.is_trial}
+        free = {name: getattr(spec, name) for name in _FREE}
         if chosen is None or study.spec.template.replaced(**free) != spec or not _has(spec, chosen):
             continue
-        units = [unit for trial in counted for unit in trial.units]
         # Studies for different values may have chosen the same setting; only one of them has all trials.
         if len(units) > len(found):
             found = {unit: trained(spec.cell, unit) for unit in units}

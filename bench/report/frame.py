@@ -52,6 +52,11 @@ class Results:
         roles = roles.astype({name: "category" for name, kind in roles.dtypes.items() if _is_text(kind)})
         return pd.concat([self.frame, roles.iloc[units.codes].reset_index(drop=True)], axis="columns")
 
+    @property
+    def trained(self) -> frozenset[str]:
+        """Ids of the tested trainings."""
+        return frozenset(unit for test in (*self.tests, *self.splits) for unit in test.spec.train)
+
     @classmethod
     def of(
         cls,

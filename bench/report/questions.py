@@ -36,6 +36,7 @@ from .compare import NAN, Comparison, Question, Reason, Use, over_units
 from .contender import COMMON, Contender, by_budget
 from .frame import tested_splits
 from .seeds import ComparedColumn, SeedGroup, SeedStatistics, compared, defined_values, divided
+from .table import grouped
 
 METRIC = "confidence_auroc"
 """AUROC of telling right from wrong answers (Recall@1) by the confidence."""
@@ -479,16 +480,39 @@ def _of_units(
     leading = _leading(groups)
     of_setting = [group for group in groups if group.contender.replicate != "study"]
     tuned = [group for group in groups if group.contender.replicate == "study"]
-    yield from pairs(of_setting)
     numbers = sorted({number for group in tuned for number in group.tested})
     rows = {number: pairs([group.only(number) for group in tuned if number in group.tested]) for number in numbers}
-    for row in over_units(rows, "replicate"):
+    found = list(over_units(rows, "replicate"))
+    if pairs is _systems:  # where the plain method lacks a replicate, another one must not take its place
+        found = against_plain(found, _plain_methods(tuned).get)
+    for row in (*pairs(of_setting), *found):
         row.leads = row.contender in leading
+        if row.unit != "replicate":
+            yield row
+            continue
         if "best_on_test" in row.about:
             best = _best(row.free)
             means = {"own_mean": _mean(row.aurocs or {}), "best_on_test_mean": _mean(row.free.get(best, {}))}
             row.about = {**row.about, **means, "best_on_test": best}
         yield row
+
+
+def _plain_methods(groups: Sequence[SeedGroup]) -> dict[Contender, Contender | None]:
+    """The plain method of the budget of each contender."""
+    found: dict[Contender, Contender | None] = {}
+    for own in divided(groups, ["dataset"]).values():
+        held = {group.contender: group for group in own}
+        for contenders in by_budget(held).values():
+            single = [held[each] for each in contenders if each.ensemble in ("", "separated")]
+            plain = plain_of(single) if single else None
+            found |= {each: plain.contender if plain else None for each in contenders}
+    return found
+
+
+def against_plain(rows: Sequence[Comparison], plain: Callable[[Contender], Contender | None]) -> list[Comparison]:
+    """Comparisons with the plain method of a contender; those with another count only where there is none."""
+    found = grouped(rows, lambda row: (row.contender, row.column, row.use)).values()
+    return [next((row for row in own if row.against == plain(row.contender)), own[0]) for own in found]
 
 
 def _family(row: Comparison) -> tuple[object, ...]:

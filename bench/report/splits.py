@@ -9,7 +9,7 @@ from ..store.folder import Store
 from .compare import NAN, Comparison, decided, over_units
 from .contender import Contender, by_budget
 from .frame import Results
-from .questions import CONFIDENCE, OVER_SPLITS, PLAIN, RETRIEVAL, SYSTEM, plain_of
+from .questions import CONFIDENCE, OVER_SPLITS, PLAIN, RETRIEVAL, SYSTEM, against_plain, plain_of
 from .seeds import SeedGroup, SeedStatistics, defined_values, seed_groups
 from .table import grouped
 
@@ -53,7 +53,8 @@ def split_comparisons(store: Store, results: Results) -> list[Comparison]:
             asked = {question: _folded(question.pairs, here, ratios) for question in OVER_SPLITS}
             chosen = (row for row in asked[CONFIDENCE] if row.about["chosen"])
             plain = _plain(here)
-            asked[SYSTEM], asked[PLAIN] = (_against(plain, asked[each]) for each in (SYSTEM, PLAIN))
+            every_plain = dict.fromkeys(contenders, plain)
+            asked[SYSTEM], asked[PLAIN] = (against_plain(asked[each], every_plain.get) for each in (SYSTEM, PLAIN))
             asked[PLAIN] += _without_plain(here, plain, asked[PLAIN])
             own = grouped([*decided(chosen, CONFIDENCE), *decided(asked[PLAIN], PLAIN)], lambda row: row.contender)
             for contender in contenders:
@@ -71,12 +72,6 @@ def _plain(every: Mapping[Contender, BySplit]) -> Contender | None:
     single = {each: next(iter(splits.values())) for each, splits in every.items() if not each.ensemble}
     chosen = plain_of([*single.values()]) if single else None
     return next((each for each, group in single.items() if group is chosen), None)
-
-
-def _against(plain: Contender | None, rows: Sequence[Comparison]) -> list[Comparison]:
-    """Comparisons with the plain method; those of splits that lack it count only where there is no other."""
-    found = grouped(rows, lambda row: (row.contender, row.column, row.use)).values()
-    return [next((row for row in own if row.against == plain), own[0]) for own in found]
 
 
 def _without_plain(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ..engine.tuning import choose, objectives
 from ..store.folder import Store
 from ..store.records import StudyRecord, TrialRecord
-from ..store.specs import TUNING
+from ..store.specs import CLASS_SEED, TUNING
 from .table import GAP, Column, Document, frame_of, grouped, held, label, percent, table_of
 
 TIE = 2.8
@@ -52,18 +52,21 @@ def _range(values: Sequence[float]) -> str:
     return f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
 
 
-def study_rows(store: Store) -> list[StudyRow]:
-    """Studies with a trial that did not fail, by data set and method."""
+def study_rows(store: Store, tested: frozenset[str]) -> list[StudyRow]:
+    """Studies with a trial that did not fail, by data set and method; ``tested`` are ids of trainings."""
     studies = (
         (study, [trial for trial in trials if _value(study, trial) is not None]) for study, trials in store.studies()
     )
     rows: list[StudyRow] = []
     for own in grouped((each for each in studies if each[1]), lambda each: _alike(each[0])).values():
-        firsts = [_value(study, trials[0]) or 0.0 for study, trials in own if trials[0].number == 0]
-        noise = stdev(firsts) if len(firsts) > 1 else float("nan")
+        # Of several studies of a number, as heads have on several bases, the longest is taken.
+        longest = sorted(own, key=lambda each: len(each[1]))
+        firsts = {_number(study): _value(study, trials[0]) or 0.0 for study, trials in longest if not trials[0].number}
+        noise = stdev(firsts.values()) if len(firsts) > 1 else float("nan")
         for study, trials in own:
-            known = noise == noise and study.spec.template.replicate != TUNING
-            chosen = choose(study.spec.tune_for, trials, noise if known else None)
+            # What a study for both chose depended on the replicates that were asked for with it.
+            of_tests = [trial for trial in trials if not tested.isdisjoint(trial.units)]
+            chosen = choose(study.spec.tune_for, of_tests or trials)
             assert chosen is not None
             values = [_value(study, trial) or 0.0 for trial in trials]
             ties = [trial for trial, value in zip(trials, values) if value >= max(values) - TIE * noise]
@@ -76,10 +79,10 @@ def _value(study: StudyRecord, trial: TrialRecord) -> float | None:
     return None if found is None else found[0]
 
 
-def _alike(study: StudyRecord) -> tuple[str, str, str]:
-    """What studies share that differ in their number alone."""
+def _alike(study: StudyRecord) -> tuple[object, ...]:
+    """What studies share that differ in their number alone, and in the bases that have it."""
     spec = study.spec
-    return spec.template.replaced(replicate=TUNING).id, spec.tune_for, spec.sampler
+    return spec.template.replaced(replicate=TUNING).id, spec.tune_for, spec.sampler, spec.validate_folds
 
 
 def _number(study: StudyRecord) -> int:
@@ -136,10 +139,12 @@ def study_document(rows: Sequence[StudyRow]) -> Document:
 def study_lines(rows: Iterable[StudyRow]) -> Iterator[str]:
     """A line for each method with several studies: what its tuning cannot see."""
     several = (row for row in rows if row.noise == row.noise)
-    for (dataset, method), own in grouped(several, lambda row: (row.study.cell.dataset, row.study.cell.method)).items():
+    for own in grouped(several, lambda row: _alike(row.study)).values():
+        (_, dataset, method), split = own[0].study.cell, own[0].study.spec.template.view.get(CLASS_SEED)
+        where = f"{dataset}, class split {split}" if split else dataset
         tied, of = [len(row.ties) for row in own], max(len(row.trials) for row in own)
         text = (
-            f"{method} on {dataset}: {_range(tied)} of {of} trials of a study are within the noise of seeds of its best"
+            f"{method} on {where}: {_range(tied)} of {of} trials of a study are within the noise of seeds of its best"
         )
         aurocs = [auroc for row in own for auroc in row.aurocs]
         if aurocs:

@@ -137,9 +137,10 @@ def _gained(name: str, row: Comparison) -> str:
 def print_paired(differences: pd.DataFrame, console: Console) -> None:
     """Print paired differences between methods, other minus first, with intervals and verdicts, by data set."""
     columns = [each for each in compared() if each.brief and (console.width >= NARROW or not each.wide)]
-    for (protocol, preset, dataset, ensemble, _), rows in differences.groupby(list(COMMON), sort=False):
+    for (protocol, preset, dataset, ensemble, replicate), rows in differences.groupby(list(COMMON), sort=False):
         place = ", ".join(str(name) for name in (protocol, preset, ensemble) if name)
-        title = f"{printable(f'{dataset} ({place})')}: other - first, mean over paired seeds [95 % t-interval]"
+        of = "replicates" if replicate == "study" else "seeds"
+        title = f"{printable(f'{dataset} ({place})')}: other - first, mean over paired {of} [95 % t-interval]"
         lines = [
             _difference(line, rows, column)
             for line in rows.to_dict("records")

@@ -95,7 +95,7 @@ class Judged:
     @cached_property
     def studies(self) -> list[StudyRow]:
         """Tuning studies, by data set and method."""
-        return study_rows(self.store)
+        return study_rows(self.store, self.results.trained)
 
     @cached_property
     def over_datasets(self) -> list[OverDatasets]:

@@ -4,6 +4,7 @@ import pytest
 from bench.engine.tuning import choose
 from bench.planning.experiment import Experiment
 from bench.planning.plan import build_plans
+from bench.report.frame import collect
 from bench.report.studies import study_lines, study_rows
 from bench.site import Site
 from bench.store.folder import WEIGHTS, Store
@@ -76,7 +77,7 @@ def test_tested_networks_alone_keep_their_weights_also_when_a_study_goes_on(head
 def test_trials_measure_the_confidence_on_validation_crops(heads):
     for _, trials in _studies(heads).values():
         assert all(0 < trial.val_confidence_auroc < 1 for trial in trials)
-    rows = study_rows(heads)
+    rows = study_rows(heads, collect(heads).trained)
     assert [(row.study.cell.method, row.study.spec.template.number) for row in rows] == [
         ("cosface", 0), ("cosface", 1), ("pfe", 0), ("pfe", 1),
     ]  # fmt: skip
@@ -137,6 +138,7 @@ def test_trials_are_shared_out(tmp_path, trials, seeds, each):
         (("--studies", "3", "--seeds", "5"), "--studies 3: as many as --seeds (5), or 1"),
         (("--studies", "1", "--set", "tuning.retrain=true"), "--set tuning.retrain: here replicates have no tuning"),
         (("--hparams", "default", "--set", "tuning.first_study=3"), "--set tuning.first_study: here replicates have"),
+        (("--hparams", "default", "--studies", "4"), "--studies 4: --hparams default tunes nothing"),
         (("--preset", "per", "--set", "tuning.retrain=true"), "--set tuning.retrain: here replicates have no tuning"),
     ],
 )

@@ -135,6 +135,41 @@ def test_designs_are_never_averaged_or_compared():
     assert all(row.against is None or row.against.replicate == "seed" for row in ask(SYSTEM, found))
 
 
+def test_a_plain_method_that_lacks_a_replicate_is_not_replaced_there():
+    plain = _method("cosface", {"norm": 0.5, "margin": 1.5}, **STUDIES)
+    other = _method("arcface", {"norm": 0.9, "margin": 1.5}, **STUDIES)
+    own = _method("spread", {OWN: 1.0, "norm": 0.2, "margin": 1.5}, **STUDIES)
+    head = _method("head", {OWN: 1.0, "norm": 0.2, "margin": 1.5}, base="cosface", **STUDIES)
+    some = plain[0][plain[0]["seed"] > 0]
+    rows = ask(SYSTEM, _groups((some, plain[1][plain[1]["unit"].isin(some["unit"])]), other, own, head))
+    places = [(row.contender.method, row.use, row.column) for row in rows]
+    assert len(places) == len(set(places))
+    assert {row.against.method for row in rows} == {"cosface"}
+    assert {row.n for row in rows} == {4}
+
+
+def test_of_two_designs_one_leads():
+    made = [
+        _method(name, skill, **columns)
+        for columns in (STUDIES, {"hparams": "default", "trials": 0, "replicate": "seed"})
+        for name, skill in (
+            ("cosface", {"norm": 0.5, "margin": 1.5}),
+            ("spread", {OWN: 1.0, "norm": 0.2, "margin": 1.5}),
+        )
+    ]
+    made = [(f.assign(unit=f["unit"] + str(at)), r.assign(unit=r["unit"] + str(at))) for at, (f, r) in enumerate(made)]
+    for question in (SYSTEM, CONFIDENCE):
+        rows = ask(question, _groups(*made))
+        assert {row.contender.replicate for row in rows} == {"seed", "study"}
+        assert {row.contender.replicate for row in rows if row.leads} == {"study"}
+
+
+def test_a_tie_contradicts_no_replicate():
+    one, every = _decided(np.array([[0.05, 0.06, 0.0, 0.05, 0.05], [0.0] * 5]))
+    assert (one.outcome, one.why) == ("better", "")
+    assert (every.outcome, every.why) == ("undecided", "")
+
+
 def test_the_terminal_prints_few_replicates_one_by_one_and_says_what_one_setting_is():
     out = io.StringIO()
     own = _method("spread", {OWN: 1.2, "norm": 0.1, "margin": 1.5}, risk=0.2, **STUDIES)
