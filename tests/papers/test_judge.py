@@ -199,7 +199,7 @@ def test_two_settings_of_a_data_set_have_a_row_and_a_name_each(ledger, results, 
     assert [each.outcome for each in verdicts] == ["holds", "holds"]
     assert list(labels(verdicts).values()) == ["ndigit", "ndigit #2"]
     page = texts_of(found, verdicts, site)["claims.md"]
-    assert "| ndigit #2 | reality_check; tuned, 4 trials; convnet/64 | 1 |" in page
+    assert "| ndigit #2 | reality_check; tuned once, 4 trials; convnet/64 | 1 |" in page
 
 
 def test_a_setting_of_one_side_is_found_in_what_was_pinned(ledger, results, site):
