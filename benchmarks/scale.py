@@ -6,7 +6,7 @@ All methods are tuned on the four data sets that need no download, with four mod
 four settings at a time, so that about 1,660 trainings can run at once. The number of records is reached by more trials
 and, a tenth as many, more seeds. Plans, scheduler, pool, claims and store are the real ones. The workers are objects in
 the driver's process that write valid records at once, and weights of a few bytes; their processor and wall seconds are
-subtracted. They propose random settings: what a real proposal costs is measured apart.
+subtracted. They propose random settings.
 
 A record of a test is as large as a real one: its rows are those of the first test in ``--template``, or of one that is
 made here, which takes a minute. Every step runs in a process of its own, for its peak memory: a run, the same command
@@ -33,7 +33,6 @@ import math
 import os
 import random
 import resource
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -51,7 +50,6 @@ from bench.engine.jobs import EVENTS, Done, EpochDone, Event, Job, ProposeJob, T
 from bench.engine.pool import Pool
 from bench.engine.scheduler import Scheduler
 from bench.engine.training import Trainer, run_training
-from bench.engine.tuning import Told, propose
 from bench.planning.experiment import Experiment
 from bench.planning.plan import Plan, Specs, build_plans
 from bench.progress import Display
@@ -342,22 +340,6 @@ def _growth(factor: float, before: Cost, now: Cost) -> str:
     return f"processor n^{powers[0]:.2f}, wall n^{powers[1]:.2f}, memory n^{powers[2]:.2f}"
 
 
-def proposals(told: Iterable[int]) -> str:
-    """Processor seconds of a real proposal of one trial by the Gaussian process, after some numbers of trials."""
-    space = {name: Range(low=1e-4, high=1.0, log=True) for name in "abcd"}
-    draw, lines = random.Random(0), []
-    for count in told:
-        points = [{name: 10 ** draw.uniform(-4, 0) for name in space} for _ in range(count)]
-        trials = [Told(params=point, values=(draw.random(),)) for point in points]
-        seconds = []
-        for number in range(3):
-            began = time.process_time()
-            propose(("scale",), space, "gp", number, trials, [])
-            seconds.append(time.process_time() - began)
-        lines.append(f"proposal after {count} trials: {statistics.median(seconds):.2f} s of a processor")
-    return "\n".join(lines)
-
-
 # Features of many images
 
 
@@ -568,7 +550,6 @@ def main() -> None:
     if options.drive:
         print(json.dumps(drive(Grid(*options.drive), options.results, options.workers, options.template)))
         return
-    print(proposals((4, 20, 46)), flush=True)
     measured = {}
     for count in sorted(options.records):
         with tempfile.TemporaryDirectory(prefix="scale-") as folder:

@@ -97,14 +97,16 @@ def tuning_text(of: Contender, source: str) -> str:
     Example:
         >>> a = Contender("reality_check", "strict", "d", "a", "", "corrected", "tuned", 50, Pinned(), "net", 64, "")
         >>> tuning_text(a, "tuned"), tuning_text(a._replace(replicate="study", trials=10), "tuned")
-        ('tuned once, 50 trials', 'tuned, 10 trials each')
+        ('tuned once, 50 trials', 'tuned anew, 10 trials each')
         >>> tuning_text(a._replace(protocol="per", hparams="default"), "default")
         'default [per, strict]'
     """
     protocol, preset = of.protocol, of.preset
     if of.hparams == "tuned":
         each = of.replicate == "study"
-        source = f"{source}{'' if each else ' once'}, {of.trials} trial{'' if of.trials == 1 else 's'}{' each' * each}"
+        source = (
+            f"{source} {'anew' if each else 'once'}, {of.trials} trial{'' if of.trials == 1 else 's'}{' each' * each}"
+        )
     return source if (protocol, preset) == ("reality_check", "strict") else f"{source} [{protocol}, {preset}]"
 
 

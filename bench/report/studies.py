@@ -150,5 +150,5 @@ def study_lines(rows: Iterable[StudyRow]) -> Iterator[str]:
         if aurocs:
             text += f"; their confidence on validation crops has an AUROC of {_range([100 * each for each in aurocs])}"
         if turned := [str(_number(row.study)) for row in own if row.is_reversed]:
-            text += f"; reversed on validation in {len(turned)} of {len(own)} studies ({', '.join(turned)})"
+            text += f"; reversed on validation crops in {len(turned)} of {len(own)} studies ({', '.join(turned)})"
         yield text

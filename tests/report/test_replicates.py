@@ -128,7 +128,7 @@ def test_designs_are_never_averaged_or_compared():
     own = _method("spread", {OWN: 1.0, "norm": 0.2}, replicate="seed", trials=10)
     found = _groups(once, each, own)
     assert sorted(group.contender.tuning for group in found) == [
-        "tuned once, 10 trials", "tuned once, 10 trials", "tuned, 10 trials each",
+        "tuned anew, 10 trials each", "tuned once, 10 trials", "tuned once, 10 trials",
     ]  # fmt: skip
     pairs = {(row.contender.replicate, row.against.replicate) for row in ask(PAIR, found)}
     assert pairs == {("seed", "seed")}
