@@ -16,10 +16,7 @@ from ..store.records import Columns
 from ..store.specs import Pinned, split_pinned
 from .table import Column, grouped, label
 
-ONE_SETTING = (
-    "At one tuned setting of each method: another tuning may turn an outcome round. Without --studies 1, replicates are"
-    " tuned anew."
-)
+ONE_SETTING = "At one tuned setting of each method; another tuning may turn an outcome round (leave out --studies 1)."
 """Remark on results of one study."""
 
 EPOCHS = "optim.epochs"

@@ -142,13 +142,12 @@ def study_lines(rows: Iterable[StudyRow]) -> Iterator[str]:
     for own in grouped(several, lambda row: _alike(row.study)).values():
         (_, dataset, method), split = own[0].study.cell, own[0].study.spec.template.view.get(CLASS_SEED)
         where = f"{dataset}, class split {split}" if split else dataset
-        tied, of = [len(row.ties) for row in own], max(len(row.trials) for row in own)
+        tied, of = _range([len(row.ties) for row in own]), max(len(row.trials) for row in own)
         text = (
-            f"{method} on {where}: {_range(tied)} of {of} trials of a study are within the noise of seeds of its best"
+            f"tuning of {method} on {where}: {tied} of {of} trials of a study are as good as its best up to seed noise"
         )
-        aurocs = [auroc for row in own for auroc in row.aurocs]
-        if aurocs:
-            text += f"; their confidence on validation crops has an AUROC of {_range([100 * each for each in aurocs])}"
+        if aurocs := [100 * auroc for row in own for auroc in row.aurocs]:
+            text += f"; AUROC on validation crops {min(aurocs):.0f} to {max(aurocs):.0f}"
         if turned := [str(_number(row.study)) for row in own if row.is_reversed]:
-            text += f"; reversed on validation crops in {len(turned)} of {len(own)} studies ({', '.join(turned)})"
+            text += f", reversed in {len(turned)} of {len(own)} studies ({', '.join(turned)})"
         yield text

@@ -88,7 +88,7 @@ def page_html(judged: Judged, damaged: Iterable[Damage], pictures: Sequence[Path
 def _warnings(parts: Sequence[Part]) -> Iterator[str]:
     """What a reader has to know before any number: single settings, parts of data, and heads that gain nothing."""
     if once := [part.name for part in parts if any(each.is_one_setting for each in part.means)]:
-        yield f"{', '.join(once)}: {ONE_SETTING[0].lower()}{ONE_SETTING[1:]}"
+        yield ONE_SETTING if len(once) == len(parts) else f"{', '.join(once)}: {ONE_SETTING}"
     for part in parts:
         partial = dict.fromkeys(each.pinned.partial for each in part.labels if each.pinned.partial)
         yield from (f"{part.name}: part of the data only, {text}." for text in partial)
