@@ -579,14 +579,15 @@ def test_hosts_need_not_agree_about_the_time(jump, clock, small_table, cli, tmp_
 @pytest.mark.slow
 def test_weights_of_a_base_are_made_again_if_and_only_if_a_trial_needs_them(tmp_path, monkeypatch):
     """The base of a shorter study that was finished was trained again after a longer one."""
+    asked = {"methods": ("pfe",), "tuning": {"studies": 1}}
     for trials in (4, 12):
-        _drive(tmp_path, [Rising()], monkeypatch, methods=("pfe",), trials=trials)
+        _drive(tmp_path, [Rising()], monkeypatch, trials=trials, **asked)
     short = _best_base(tmp_path, 4)
     assert not (short / WEIGHTS).exists()
     again = Rising()
-    _drive(tmp_path, [again], monkeypatch, methods=("pfe",), trials=4)
+    _drive(tmp_path, [again], monkeypatch, trials=4, **asked)
     assert again.ran == []
     for trial in tmp_path.glob("*/*/pfe/study-*/trial-0003.json"):
         trial.unlink()
-    _drive(tmp_path, [again], monkeypatch, methods=("pfe",), trials=4)
+    _drive(tmp_path, [again], monkeypatch, trials=4, **asked)
     assert ("train", short.name.removeprefix("train-")) in again.ran
