@@ -244,7 +244,7 @@ def test_a_study_for_both_is_the_same_after_an_end_in_between_and_shares_nothing
     _drive(tmp_path / "whole", [Fake()], monkeypatch, **_asked())
     found = _trials(tmp_path / "whole")
     assert found["retrieval", 0].params == found["both", 0].params
-    assert found["retrieval", 0].val_confidence_auroc is None
+    assert found["retrieval", 0].val_confidence_auroc == found["both", 0].val_confidence_auroc
     assert set(map(str, collect(Store(tmp_path / "whole")).frame["pinned"])) == {
         "sampler=tpe",
         "sampler=tpe; tune_for=both",
