@@ -270,7 +270,7 @@ def test_runs_that_differ_in_a_pinned_value_are_rows_of_their_own(all_inside):
     record = TestRecord.from_json(old.read_bytes())
     spec = record.spec.replaced(versions={**record.spec.versions, "engine": record.spec.versions["engine"] + 1})
     Store(folder).write(record.model_copy(update={"spec": spec, "unit": spec.id, "finished": record.finished + 1}))
-    assert "1 older result" in " ".join(all_inside("report").stderr.split())
+    assert "1 result left out: older ones" in " ".join(all_inside("report").stderr.split())
     again = pd.read_csv(folder / "metrics.csv", keep_default_na=False)
     assert len(again) == len(frame)
     assert spec.id in set(again["unit"])
