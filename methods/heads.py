@@ -59,7 +59,8 @@ class SpreadHead(nn.Sequential):
             nn.Identity() if linear else nn.LeakyReLU(0.01),
             nn.Linear(wide, narrow),
             nn.Identity() if linear else nn.LeakyReLU(0.01),
-            FewOutputs(narrow, out),
+            # Products of many outputs would take a lot of memory before they are summed.
+            FewOutputs(narrow, out) if out <= 8 else nn.Linear(narrow, out),
         )
         last = self[-1]
         assert isinstance(last, nn.Linear)

@@ -18,6 +18,7 @@ from typing import Self
 import torch
 
 from .._version import __version__
+from ..errors import is_out_of_memory
 from ..methods.host_labels import labels_on
 from ..protocols.recipes._base import Optim
 from ..site import Site
@@ -161,7 +162,12 @@ def rounding(spec: TrainSpec, site: Site, shape: tuple[int, ...]) -> str:
     fixed = spec.replaced(params={}, optim=optim, base=base, replicate=0, fold=0, crop_confidence=None)
     key = fixed.id, site.device, torch.get_num_threads()
     if key not in _known:
-        _known[key] = _after_steps(fixed, site.model_copy(update={"weights": "none"}), shape)
+        try:
+            _known[key] = _after_steps(fixed, site.model_copy(update={"weights": "none"}), shape)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            return ""  # a training may fit all the same, in smaller parts
     return _known[key]
 
 

@@ -3,6 +3,11 @@
 import json
 
 import pytest
+import torch
+from bench.engine import environment
+from bench.planning.experiment import Experiment
+from bench.planning.plan import build_plans
+from bench.site import Site
 
 from .conftest import Cli
 
@@ -57,3 +62,16 @@ def test_a_page_says_that_the_trainings_of_a_method_did_not_round_alike(cli, tmp
     assert (
         "pfe (cosface) on ndigit_smoke: 2 roundings among its trainings" in (tmp_path / "out/report.html").read_text()
     )
+
+
+def test_memory_that_is_too_small_for_the_probe_fails_no_training(tmp_path, monkeypatch):
+    def too_large(*arguments):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(environment, "_after_steps", too_large)
+    site = Site(results=str(tmp_path), device="cpu", weights="none")
+    asked = Experiment(methods=("cosface",), datasets=("ndigit_smoke",), hparams="default", seeds=1)
+    (plan,) = build_plans(asked, site).plans
+    (spec,) = plan.train_specs(plan.defaults(), 0, None).values()
+    monkeypatch.setattr(environment, "_known", {})
+    assert environment.rounding(spec, site, (1, 10, 26)) == ""

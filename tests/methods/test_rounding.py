@@ -3,8 +3,9 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from bench.methods.heads import FewOutputs
+from bench.methods.heads import FewOutputs, SpreadHead
 from bench.methods.losses import cross_entropies, softplus
+from torch import nn
 
 
 def _equal(ours, reference, *inputs, tolerance=1e-12):
@@ -43,3 +44,9 @@ def test_a_layer_of_few_outputs_is_a_linear_one(out):
     layer = FewOutputs(16, out).double()
     x = torch.randn(10, 16, dtype=torch.float64, requires_grad=True)
     _equal(lambda x, *_: layer(x), lambda x, w, b: F.linear(x, w, b), x, layer.weight, layer.bias)
+
+
+def test_a_spread_of_many_outputs_is_one_product_of_matrices():
+    """Element-wise products would take out times as much memory."""
+    assert type(SpreadHead(64, out=64)[-1]) is nn.Linear
+    assert type(SpreadHead(64)[-1]) is FewOutputs
