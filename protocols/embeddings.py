@@ -13,7 +13,7 @@ from torch import Tensor
 from .query_metrics import per_query
 from .ranking import Ranking, Scorer, agreeing, answer_depth, filter_depth, full_depth, rank
 from .retrieval_confidence import JUDGED_BY, consistency, retrieval_confidences
-from .rows import Row, SplitRow, kind_of, row
+from .rows import UNDRAWN, Row, SplitRow, kind_of, row
 
 T = TypeVar("T")
 
@@ -242,6 +242,10 @@ class Embeddings:
         if self.queries is None:
             return dict(self.confidences)
         return {name: confidence[self.queries] for name, confidence in self.confidences.items()}
+
+    def drawn_confidences(self) -> dict[str, Tensor]:
+        """Image confidences of all images that have filter-out curves by name, each ``[N]``."""
+        return {name: values for name, values in self.confidences.items() if name not in UNDRAWN}
 
     def query_values(self, scorer: str, ks: tuple[int, ...] | None = None) -> dict[str, Tensor]:
         """Retrieval metrics of every query by name, each ``[Q]``; nan for queries without a positive.

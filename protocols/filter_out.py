@@ -218,10 +218,11 @@ def query_filter_out_rows(
                 yield _point(metric, kept[metric], scorer, name, "query_only", fraction)
 
 
-@test(group="filter_out", per="own scorer", needs=("confidences",), version=2)
+@test(group="filter_out", per="own scorer", needs=("confidences",), version=3)
 def filter_out(view: Embeddings, scorer: str) -> Iterator[Row]:
-    """Filter-out curves of every confidence: MAP@R and Recall@1 as the least confident images are removed.
+    """Filter-out curves of confidences: MAP@R and Recall@1 as the least confident images are removed.
 
+    Those of the training data and of views have none (:data:`~bench.protocols.rows.UNDRAWN`).
     Two confidences serve for comparison: a random one and the oracle, the best possible one, which is each query's own
     value of the metric. Retrieval confidences, which the ranking itself gives, belong to queries: they remove queries
     alone. The variant is ``query_only``, or ``query_and_gallery`` if gallery images are removed too.
@@ -232,7 +233,7 @@ def filter_out(view: Embeddings, scorer: str) -> Iterator[Row]:
         view.scorer(scorer),
         view.labels,
         view.ids,
-        view.confidences,
+        view.drawn_confidences(),
         oracle=True,
         fractions=view.options.filter_fractions,
         seed=view.seed("confidence ties"),

@@ -85,7 +85,7 @@ def reranked(view: Embeddings, scorer: str) -> Iterator[Row]:
     for metric, each in values.items():
         yield _mean_row(metric, each, metric, scorer=scorer, variant=RERANKED)
     if scorer in view.own_scorers:
-        yield from filter_out_rows(near, view.confidences, view.options.filter_fractions)
+        yield from filter_out_rows(near, view.drawn_confidences(), view.options.filter_fractions)
         yield from _risk_rows(near, values, view.confidences)
 
 

@@ -94,8 +94,22 @@ CONTROLS = ("random", "oracle")
 OWN = "method"
 """Name of the image confidence that a method learns, such as the negative log variance."""
 
-FREE_IMAGE_CONFIDENCES = ("norm", "max_cosine", "max_probability", "neg_entropy")
+FREE_IMAGE_CONFIDENCES = (
+    "norm",
+    "max_cosine",
+    "max_probability",
+    "neg_entropy",
+    "knn_density",
+    "mahalanobis",
+    "relative_mahalanobis",
+    "vmf_mixture",
+    "mirror",
+    "crops",
+)
 """Names of the image confidences that networks have without learning one, in the order of tables."""
+
+UNDRAWN = FREE_IMAGE_CONFIDENCES[4:]
+"""Those of the training data and of views, which have no filter-out curves: they would be half of all values."""
 
 RETRIEVAL_CONFIDENCES = ("top1_score", "margin", "agreement", "spread", "consistency")
 """Names of the retrieval confidences, in the order of tables (:mod:`bench.protocols.retrieval_confidence`)."""

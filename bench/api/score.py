@@ -36,6 +36,8 @@ def score(
     scorers: Sequence[str] = ("cosine",),
     metrics: Sequence[str] = ("recall", "map_at_r", "r_precision"),
     normalize: bool | None = None,
+    train_embeddings: ArrayLike | Tensor | None = None,
+    train_labels: ArrayLike | Tensor | None = None,
 ) -> Scores:
     """Score embeddings of labelled images: retrieval, and how well a confidence tells right answers from wrong ones.
 
@@ -66,6 +68,9 @@ def score(
             as ``recall_at_16`` or ``nmi`` (``bench list metrics``). The verification threshold is chosen on half of the
             classes and tested on the other half (variant ``threshold_held_out_classes``).
         normalize: Whether to L2-normalise embeddings first; if not given, as the file says, otherwise yes.
+        train_embeddings: Embeddings ``[M, D]`` of the images that the network was trained on, for the free confidences
+            ``knn_density``, ``mahalanobis``, ``relative_mahalanobis`` and ``vmf_mixture``, which are missing without.
+        train_labels: Their classes, ``[M]`` integers or texts.
 
     Returns:
         The scores: ``table`` has one value per row, ``summary()`` is what the command prints, ``verdicts`` judges every
@@ -92,6 +97,8 @@ def score(
         "quality": quality,
         "is_query": is_query,
         "is_gallery": is_gallery,
+        "train_embeddings": train_embeddings,
+        "train_labels": train_labels,
     }
     given = {key: value for key, value in given.items() if value is not None}
     name = "embeddings"

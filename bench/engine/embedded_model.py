@@ -9,13 +9,15 @@ network, and the digest of its content.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.distributions import Distribution
@@ -28,22 +30,72 @@ from ..methods._model import EmbeddingModel, EnsembleModel, NonFiniteEmbeddings
 from ..methods.backbones.registry import GIVEN
 from ..methods.scorers.inner_products import mode_scorer
 from ..methods.scorers.spec import DistributionScorer
+from ..methods.training_density import TrainingDensity
 from ..protocols.ranking import MeanScorer, Scorer
-from ..seeds import content_id
+from ..protocols.retrieval_confidence import uniform_by_identity
+from ..seeds import content_id, seed_for
 from ..site import Site
 from ..store.folder import FEATURES, RECORD
 from ..store.records import TrainRecord
 from ..store.specs import TrainSpec
 from .corrupted_images import CorruptedImages
-from .inputs import cached, frozen_folder, whole_file
+from .inputs import FITTED, cached, fitted_rows, frozen_folder, whole_file
 from .networks import backbone_features, check_finite, embed, state_sha256
 from .running import PatientScorer, Running
 
 Images = ImageSet | CorruptedImages
 
+View = Callable[[Tensor], Tensor]
+"""Function from images ``[B, C, H, W]`` to another view of them."""
+
+
+def _corners(images: Tensor, first: bool) -> Tensor:
+    """The first or the last corner of images, with 7/8 of their sides, at their size."""
+    height, width = images.shape[-2:]
+    top, left = height - height // 8, width - width // 8
+    part = images[..., :top, :left] if first else images[..., -top:, -left:]
+    return F.interpolate(part, (height, width), mode="bilinear", antialias=True)
+
+
+VIEWS: Mapping[str, Mapping[str, View]] = {
+    "mirror": {"mirror": lambda images: images.flip(-1)},
+    "crops": {
+        "first corner": partial(_corners, first=True),
+        "last corner": partial(_corners, first=False),
+    },
+}
+"""Views that an image is compared with, by the name of the confidence, the mean cosine to them."""
+
+
+def views_of(spec: TrainSpec) -> dict[str, Mapping[str, View]]:
+    """Views that leave the class of an image as it is.
+
+    A mirror image does if the augmentation of the recipe mirrors images; features that are given have none.
+    """
+    if spec.backbone == GIVEN:
+        return {}
+    mirrored = float(spec.augmentation.get("flip", 0.0)) > 0  # type: ignore[arg-type]
+    return {name: views for name, views in VIEWS.items() if mirrored or name != "mirror"}
+
 
 class _NotKept(Exception):
     """Features that other processes are not to read."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Images of a split as they are, or in another view, which has a name."""
+
+    images: Images
+    name: str = ""
+    view: View = lambda images: images
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def evaluation(self, index: Tensor) -> Tensor:
+        """Images at some rows as the network takes them, ``[B, C, H, W]``."""
+        return self.view(self.images.evaluation(index))
 
 
 @dataclass(frozen=True)
@@ -87,7 +139,7 @@ class TestedFeatures:
             return None
         return cls(members[0].backbone, digests.pop(), spec, site, folder, prefix, running)
 
-    def load(self, split: str, images: Images, make: bool, wait: bool = True) -> Tensor | None:
+    def load(self, split: str, images: Seen, make: bool, wait: bool = True) -> Tensor | None:
         """Features ``[N, F]`` of a split's images, on the CPU and equal to the last bit to those inside ``embed``.
 
         They are None if there are none and none are to be made, if memory ran out with chunks of the usual size, or,
@@ -111,9 +163,10 @@ class TestedFeatures:
             return None if path is None else load_file(path)["features"]
         return None
 
-    def _key(self, images: Images) -> str:
+    def _key(self, seen: Seen) -> str:
         """Id of everything that the features of some images depend on."""
-        spec, clean = self.spec, images.images if isinstance(images, CorruptedImages) else images
+        spec, images = self.spec, seen.images
+        clean = images.images if isinstance(images, CorruptedImages) else images
         entries = [
             versions.engine("testing"),
             versions.registered(self.site.datasets, spec.dataset),
@@ -124,7 +177,7 @@ class TestedFeatures:
         software = [code, torch.__version__, torch.device(self.site.device).type]
         network = [self.digest, spec.backbone, spec.batches.pooling, spec.batches.freeze_norm]
         source = [spec.dataset, spec.view, spec.partial, spec.files]
-        content = [clean.manifest_sha256(), images.manifest_sha256(), content_id([*clean.ids])]
+        content = [clean.manifest_sha256(), images.manifest_sha256(), content_id([*clean.ids]), seen.name]
         return content_id([software, network, source, content])
 
 
@@ -161,8 +214,7 @@ class Embedded:
 
     def unit_vectors(self, split: str) -> Tensor:
         """Means of the embeddings of a split, normalised to unit length, float64 ``[N, D]``."""
-        means: Tensor = self.embeddings[split].mean
-        return torch.nn.functional.normalize(means.double(), dim=-1)
+        return _unit(self.embeddings[split])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,16 +247,33 @@ class EmbeddedModel(Embedded):
         splits = splits_of(spec, site, corrupted)
         validation = splits["val"]
         assert isinstance(validation, ImageSet)
+        train = site.dataset(spec.dataset, spec.view).train_val(spec.fold, spec.folds).train
+        if len(train) > FITTED:
+            train = train.select(fitted_rows(len(train)))
+        seen = {"train": Seen(train), **{split: Seen(images) for split, images in splits.items()}}
+        for split, images in splits.items():
+            for views in views_of(spec).values():
+                seen |= {f"{split}, {name}": Seen(images, name, view) for name, view in views.items()}
         cache = TestedFeatures.of(model, spec, site, running)
-        embeddings: dict[str, Distribution] = {}
-        confidence: dict[str, dict[str, Tensor]] = {}
         make = shared or spec.frozen  # most trained bases have one head, which is tested once
         if cache is not None and make and running.chunk is None:
-            for split, images in splits.items():  # first those that no other process is making
+            for split, images in seen.items():  # first those that no other process is making
                 cache.load(split, images, make=True, wait=False)
-        for split, images in splits.items():
-            features = None if cache is None else cache.load(split, images, make)
-            embeddings[split], confidence[split] = _embedded(split, model, images, features, site.device, running)
+
+        def embedded(split: str) -> tuple[Distribution, dict[str, Tensor]]:
+            features = None if cache is None else cache.load(split, seen[split], make)
+            return _embedded(split, model, seen[split], features, site.device, running, confident=split in splits)
+
+        density = _density(embedded("train")[0], train)
+        embeddings: dict[str, Distribution] = {}
+        confidence: dict[str, dict[str, Tensor]] = {}
+        for split in splits:
+            embeddings[split], confidence[split] = embedded(split)
+            unit = _unit(embeddings[split])
+            confidence[split] |= density.confidences(unit.__getitem__, len(unit))
+            for name, views in views_of(spec).items():
+                cosines = [(_unit(embedded(f"{split}, {view}")[0]) * unit).sum(1) for view in views]
+                confidence[split][name] = torch.stack(cosines).mean(0)
         return cls(
             method=model.method,
             embeddings=embeddings,
@@ -223,18 +292,34 @@ class EmbeddedModel(Embedded):
         return "train" if self.trained.spec.folds == 1 else "val"
 
 
+def _unit(embeddings: Distribution) -> Tensor:
+    """Means of embeddings, normalised to unit length, float64 ``[N, D]``."""
+    means: Tensor = embeddings.mean
+    return F.normalize(means.double(), dim=-1)
+
+
+def _density(embeddings: Distribution, train: ImageSet) -> TrainingDensity:
+    """Sum of the embeddings of the training images, in an order that follows from their names alone."""
+    order = uniform_by_identity(train.ids, seed_for("training density"), "training density").argsort(stable=True)
+    unit = _unit(embeddings)
+    return TrainingDensity.of(lambda rows: unit[order[rows]], train.labels[order])
+
+
 def _embedded(
     split: str,
     model: EmbeddingModel | EnsembleModel,
-    images: Images,
+    images: Seen,
     features: Tensor | None,
     device: str,
     running: Running,
+    confident: bool,
 ) -> tuple[Distribution, dict[str, Tensor]]:
     load = images.evaluation if features is None else features.__getitem__
-    step = f"embedding of split {split}"
+    step, given = f"embedding of split {split}", features is not None
     try:
-        embedded = embed(model, load, len(images), device, features=features is not None, running=running, step=step)
+        embedded = embed(
+            model, load, len(images), device, features=given, running=running, step=step, confident=confident
+        )
         check_finite(*embedded)
     except NonFiniteEmbeddings as error:
         raise UnitFailed(f"split {split}: {error}") from error

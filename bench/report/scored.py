@@ -215,6 +215,9 @@ def _print_confidences(scored: Mapping[str, Scored], frame: pd.DataFrame, consol
             _say(f"{name}, confidence {each.primary!r}: {constant}.", console)
         elif len(primary):
             _say(_sentence(name, primary.iloc[0], frame), console)
+        if each.primary and each.given.train is None:
+            missing = "the free confidences knn_density, mahalanobis, relative_mahalanobis and vmf_mixture are missing"
+            _say(f"{name}: {missing}; give train_embeddings and train_labels.", console)
 
 
 def _say_reversed(name: str, lines: pd.DataFrame, wrong: int, right: int, console: Console) -> None:

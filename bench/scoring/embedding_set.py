@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -20,7 +22,10 @@ MASKS = ("is_query", "is_gallery")
 MOST_CONCENTRATED = 1e30
 """Squares of concentrations have to be numbers."""
 
-KEYS = ("embeddings", "labels", *FLOATS, *MASKS, "ids", "normalize", "class_names")
+TRAIN = {"embeddings": "train_embeddings", "labels": "train_labels"}
+"""Arrays of the training images of the network, by what they are of it."""
+
+KEYS = ("embeddings", "labels", *FLOATS, *MASKS, *TRAIN.values(), "ids", "normalize", "class_names")
 """Names of the arrays in a file; ``normalize`` and ``class_names`` are notes of ``bench embed``."""
 
 
@@ -86,6 +91,8 @@ class EmbeddingSet:
         concentration: float64 ``[N]``, not negative, if an embedding is the direction of a von Mises-Fisher.
         quality: float64 ``[N]``, known quality of the images, higher = better.
         classes: Names of the classes in the order of their numbers, if labels were given as text; else empty.
+        train: Training images of the network, sorted by identity, if they are known: of other classes, and of no part
+            in rankings.
     """
 
     embeddings: StoredRows
@@ -99,6 +106,7 @@ class EmbeddingSet:
     concentration: np.ndarray | None = None
     quality: np.ndarray | None = None
     classes: tuple[str, ...] = ()
+    train: EmbeddingSet | None = None
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any]) -> EmbeddingSet:
@@ -129,7 +137,8 @@ class EmbeddingSet:
         _check_spread(floats)
         masks = masks_of(inputs, labels)
         named = "ids" in inputs
-        made = cls(StoredRows.of(embeddings), labels, (), named, classes=classes, **masks, **floats)
+        train = _training_set(inputs, dim)
+        made = cls(StoredRows.of(embeddings), labels, (), named, classes=classes, train=train, **masks, **floats)
         return replace(made, ids=ids_of(inputs["ids"], count) if named else made._content_ids())
 
     def __len__(self) -> int:
@@ -141,7 +150,13 @@ class EmbeddingSet:
         text = f"labels are text: {len(self.classes)} classes are numbered in alphabetical order"
         junk = self.labels == (self.classes.index("-1") if "-1" in self.classes else -1)
         count = int((junk & (self.is_query | self.is_gallery)).sum())
-        return [text] * bool(self.classes) + [junk_note(count, bool(self.classes))] * bool(count)
+        seen = len({*self._content_ids()} & {*self.train.ids}) if self.train else 0
+        trained_on = f"{seen} rows are among train_embeddings: as near to the training data as can be"
+        return (
+            [text] * bool(self.classes)
+            + [junk_note(count, bool(self.classes))] * bool(count)
+            + [trained_on] * bool(seen)
+        )
 
     @property
     def columns(self) -> dict[str, np.ndarray]:
@@ -199,6 +214,7 @@ class EmbeddingSet:
         for name, value in ordered.columns.items():
             state.update(f"{name}{value.shape}".encode() + np.ascontiguousarray(value).tobytes())
         state.update("\n".join(ordered.ids).encode())
+        state.update(self.train.digest().encode() if self.train else b"")
         return state.hexdigest()
 
     def _content_ids(self) -> tuple[str, ...]:
@@ -216,6 +232,39 @@ class EmbeddingSet:
             seen[key] += 1
             keys[i] = f"{key}-{seen[key]:09d}"
         return tuple(keys)
+
+
+def _training_set(inputs: Mapping[str, np.ndarray], dim: int) -> EmbeddingSet | None:
+    """Checked training images of the network, if they are given; queries and gallery mean nothing there."""
+    given = {key: inputs[name] for key, name in TRAIN.items() if name in inputs}
+    if not given:
+        return None
+    for key, name in TRAIN.items():
+        if key not in given:
+            raise BadInput(f"{name} missing: training images have train_embeddings [M, {dim}] and train_labels [M]")
+    embeddings = _stored("train_embeddings", given["embeddings"])
+    if embeddings.shape[1:] != (dim,) or not len(embeddings):
+        raise BadInput(f"train_embeddings must have the shape [M, {dim}], as embeddings, not {_shape(embeddings)}")
+    with _of_training():
+        labels, classes = labels_of(given["labels"])
+        _check_length("labels", labels, len(embeddings))
+    rows, none = StoredRows.of(embeddings), np.zeros(len(labels), dtype=bool)
+    zero = np.concatenate([(block == 0).all(1) for block in rows.blocks()])
+    if zero.any():
+        raise BadInput(
+            f"train_embeddings has {int(zero.sum())} rows of zeros, first in row {int(zero.argmax())}; drop them"
+        )
+    made = EmbeddingSet(rows, labels, (), False, none, none, classes=classes)
+    return replace(made, ids=made._content_ids()).in_order()
+
+
+@contextlib.contextmanager
+def _of_training() -> Iterator[None]:
+    """Name the arrays of training images in errors about labels."""
+    try:
+        yield
+    except BadInput as error:
+        raise BadInput(re.sub(r"\b(labels|embeddings)\b", r"train_\1", str(error))) from None
 
 
 def _shape(values: np.ndarray) -> str:

@@ -18,6 +18,7 @@ from ..methods.distributions.von_mises_fisher import VonMisesFisher
 from ..methods.learned_spread import spread_confidence
 from ..methods.scorers.inner_products import unit_mean
 from ..methods.scorers.spec import DistributionScorer
+from ..methods.training_density import TrainingDensity
 from ..protocols.embeddings import Embeddings, Options, Quality
 from ..protocols.retrieval_confidence import random_confidence
 from ..seeds import seed_for
@@ -110,7 +111,8 @@ def confidences_of(images: EmbeddingSet, distribution: Distribution) -> dict[str
     """Confidences of the images by name, each ``[N]``.
 
     ``given`` is the set's ``confidence``. ``method`` is computed from its variance or concentration. Every set has
-    ``norm`` (of the embeddings as given) and ``random``, a random order as a control.
+    ``norm`` (of the embeddings as given) and ``random``, a random order as a control; with training embeddings those of
+    :class:`.TrainingDensity`, of directions.
     """
     confidences: dict[str, Tensor] = {}
     if images.confidence is not None:
@@ -128,6 +130,11 @@ def confidences_of(images: EmbeddingSet, distribution: Distribution) -> dict[str
         raise BadInput(f"embeddings has {rows}; give embeddings / 1e300")
     flat = bool(norm.max() - norm.min() <= FLAT_NORM * norm.max() or (norm - 1.0).abs().max() <= UNIT_NORM)
     confidences["norm"] = torch.ones_like(norm) if flat else norm
+    if images.train is not None:
+        known, tested = (GivenPoints(rows, normalize=True) for rows in (images.train.embeddings, images.embeddings))
+        labels = torch.from_numpy(images.train.labels)
+        density = TrainingDensity.of(lambda rows: known.rows_at(rows).loc, labels)
+        confidences |= density.confidences(lambda rows: tested.rows_at(rows).loc, len(images))
     confidences["random"] = random_confidence(images.ids, seed_for("score", "random confidence"))
     return confidences
 

@@ -1,0 +1,159 @@
+"""Free confidences of the training data: how near an embedding is to the training embeddings of its network.
+
+They need the training embeddings and their classes, but no gallery and no label of the image. For a unit embedding z
+and N training embeddings of unit length, with the mean m_c of the N_c of class c, and the mean m of all:
+
+    knn_density           mean cosine of z to the 10 nearest training embeddings (after Sun et al., ICML 2022,
+                          arXiv:2204.06507, who take the distance to the k-th of normalised features)
+    mahalanobis           -min_c (z - m_c)' S^-1 (z - m_c), with one covariance S around the class means
+                          (Lee et al., NeurIPS 2018; of unit features: Mueller and Hein, ICML 2025, arXiv:2505.18032)
+    relative_mahalanobis  mahalanobis + (z - m)' T^-1 (z - m), with the covariance T around the mean of all
+                          (Ren et al., 2021, arXiv:2106.09022)
+    vmf_mixture           log sum_c (N_c / N) exp(k cos(z, m_c)), the log density of a mixture of von Mises-Fisher
+                          distributions of one concentration k, up to a constant
+
+S and T are shrunk towards a multiple of the identity by the rule of Ledoit and Wolf (2004), so that nothing is tuned.
+The square root of the mean cosine of two images of a class estimates the mean resultant length without bias, and gives
+k by the approximation of Banerjee et al. (2005).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+NEAREST = 10
+"""Nearest training embeddings whose cosines are averaged."""
+
+SOUGHT = 2048
+"""Most training embeddings among which they are sought: the first ones."""
+
+CLASSES = 1024
+"""Most classes whose means are compared with: those of the first embeddings. Covariances are of all."""
+
+EXACT = 16_384
+"""Most embeddings whose products are float64; of more they are float32, which takes half the time."""
+
+_ROWS = 1024
+"""Embeddings at a time: 8 MiB of products."""
+
+_FLOOR = 1e-12
+"""Least variance, for embeddings that are all equal: those of unit length have variances up to 1."""
+
+Rows = Callable[[Tensor], Tensor]
+"""Function from positions ``[B]`` to unit embeddings, float64 ``[B, D]``."""
+
+
+@dataclass(frozen=True)
+class TrainingDensity:
+    """What is kept of the training embeddings of one network to give embeddings their confidences.
+
+    Attributes:
+        nearest: Training embeddings ``[M, D]`` that are compared with.
+        means: Class means ``[C, D]``.
+        log_weights: Logarithms of the shares of the classes, ``[C]``.
+        mean: Mean of all, ``[D]``.
+        within: Matrix W ``[D, D]`` with W W' = S^-1.
+        total: Matrix W ``[D, D]`` with W W' = T^-1.
+        concentration: Concentration k that the classes share; 0 if no class has two images, or those of a class are no
+            nearer to each other than chance.
+    """
+
+    nearest: Tensor
+    means: Tensor
+    log_weights: Tensor
+    mean: Tensor
+    within: Tensor
+    total: Tensor
+    concentration: float
+
+    @classmethod
+    def of(cls, rows: Rows, labels: Tensor) -> TrainingDensity:
+        """Sum up N training embeddings with class labels ``[N]``, in an order that is as good as random.
+
+        They are read twice, some at a time.
+
+        Raises:
+            ValueError: If there are none.
+        """
+        if not len(labels):
+            raise ValueError("there are no training embeddings")
+        places = torch.arange(len(labels))
+        nearest = rows(places[:SOUGHT])
+        count, dim = len(labels), nearest.shape[1]
+        _, classes, sizes = torch.unique(labels, return_inverse=True, return_counts=True)
+        sums = torch.zeros(len(sizes), dim, dtype=torch.float64)
+        moment = torch.zeros(dim, dim, dtype=torch.float64)
+        for part in places.split(_ROWS):
+            z = rows(part)
+            sums.index_add_(0, classes[part], z)
+            moment += z.mT @ z
+        means, mean = sums / sizes[:, None], sums.sum(0) / count
+        fourth = torch.zeros(2, dtype=torch.float64)
+        for part in places.split(_ROWS):
+            z = rows(part)
+            around = torch.stack([z - means[classes[part]], z - mean])
+            fourth += around.square().sum(-1).square().sum(-1)
+        within = moment - means.mT @ sums
+        total = moment - count * torch.outer(mean, mean)
+        first = torch.full_like(sizes, count).scatter_reduce(0, classes, places, "amin")
+        shown = first.argsort()[:CLASSES]
+        return cls(
+            nearest=nearest,
+            means=means[shown],
+            log_weights=(sizes[shown] / sizes[shown].sum()).double().log(),
+            mean=mean,
+            within=_whitening(within / count, fourth[0] / count, count),
+            total=_whitening(total / count, fourth[1] / count, count),
+            concentration=shared_concentration(sums, sizes),
+        )
+
+    def confidences(self, rows: Rows, count: int) -> dict[str, Tensor]:
+        """The four confidences of N embeddings by name, float64 ``[N]``, higher = nearer to the training data."""
+        names = ("knn_density", "mahalanobis", "relative_mahalanobis", "vmf_mixture")
+        # Filled in place: small results between large blocks would keep the memory of the blocks from being reused.
+        knn, mahalanobis, relative, mixture = (torch.empty(count, dtype=torch.float64) for _ in names)
+        products = torch.float64 if count <= EXACT else torch.float32
+        white = self.means @ self.within
+        to_white, offset = white.mT.to(products), white.square().sum(1).to(products) / 2
+        to_nearest, weights = self.nearest.mT.to(products), self.log_weights.to(products)
+        to_directions = (self.concentration * F.normalize(self.means, dim=1)).mT.to(products)
+        for part in torch.arange(count).split(_ROWS):
+            z = rows(part)
+            single = z.to(products)
+            cosines = (single @ to_nearest).topk(min(NEAREST, len(self.nearest)), 1, sorted=False).values
+            knn[part] = cosines.double().mean(1)
+            own = z @ self.within
+            closest = torch.addmm(offset, own.to(products), to_white, beta=-1).argmax(1)
+            distance = (own - white[closest]).square().sum(1)
+            mahalanobis[part] = -distance
+            relative[part] = ((z - self.mean) @ self.total).square().sum(1) - distance
+            mixture[part] = torch.addmm(weights, single, to_directions).logsumexp(1).double()
+        return dict(zip(names, (knn, mahalanobis, relative, mixture)))
+
+
+def shared_concentration(sums: Tensor, sizes: Tensor) -> float:
+    """Concentration that classes share, from the sums ``[C, D]`` of their unit embeddings and their sizes ``[C]``."""
+    pairs = float((sizes * (sizes - 1)).sum())
+    cosine = float((sums.square().sum(1) - sizes).sum()) / pairs if pairs else 0.0
+    length = max(cosine, 0.0) ** 0.5
+    return length * (sums.shape[1] - length**2) / max(1.0 - length**2, 1e-6)
+
+
+def _whitening(covariance: Tensor, fourth: Tensor, count: int) -> Tensor:
+    """Matrix W with W W' = C^-1, C the covariance shrunk by Ledoit and Wolf's rule.
+
+    ``fourth`` is the mean fourth power of the lengths of what the covariance ``[D, D]`` is of.
+    """
+    dim = len(covariance)
+    mean = covariance.trace() / dim
+    spread = covariance.square().sum() - dim * mean**2
+    noise = ((fourth - covariance.square().sum()) / count).clamp_min(0.0)
+    share = (noise / spread).clamp_max(1.0) if spread > 0 else 1.0
+    identity = torch.eye(dim, dtype=covariance.dtype)
+    shrunk = (1.0 - share) * covariance + (share * mean + _FLOOR) * identity
+    return torch.linalg.cholesky(torch.linalg.inv(shrunk))

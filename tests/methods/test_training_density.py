@@ -1,0 +1,131 @@
+"""Free confidences of the training data against loops, scikit-learn and SciPy, and in worlds of known answers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from bench.methods import training_density
+from bench.methods.training_density import TrainingDensity
+from bench.protocols.confidence import confidence_auroc
+from scipy.special import ive, logsumexp
+from sklearn.covariance import LedoitWolf
+from sklearn.neighbors import NearestNeighbors
+
+NAMES = ("knn_density", "mahalanobis", "relative_mahalanobis", "vmf_mixture")
+
+
+def unit(values: torch.Tensor) -> torch.Tensor:
+    return F.normalize(values.double(), dim=-1)
+
+
+def world(count: int, classes: int, dim: int, noise: float, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    centres = unit(torch.randn(classes, dim, generator=draw))
+    labels = torch.randint(classes, (count,), generator=draw)
+    return unit(centres[labels] + noise * torch.randn(count, dim, generator=draw)), labels
+
+
+def found(train: torch.Tensor, labels: torch.Tensor, test: torch.Tensor) -> dict[str, np.ndarray]:
+    density = TrainingDensity.of(train.__getitem__, labels)
+    return {name: values.numpy() for name, values in density.confidences(test.__getitem__, len(test)).items()}
+
+
+@pytest.mark.parametrize(("count", "classes", "dim"), [(1500, 12, 6), (40, 5, 60), (30, 1, 4), (1200, 1100, 3)])
+def test_values_equal_loops_with_other_libraries(count: int, classes: int, dim: int) -> None:
+    (train, labels), (test, _) = world(count, classes, dim, 0.4), world(90, 7, dim, 0.5, seed=1)
+    values = found(train, labels, test)
+    x, y, z = train.numpy(), labels.numpy(), test.numpy()
+    shown = [*dict.fromkeys(y.tolist())][: training_density.CLASSES]
+    means = {c: x[y == c].mean(0) for c in set(y.tolist())}
+    residuals = np.array([row - means[c] for row, c in zip(x, y.tolist())])
+    within = np.linalg.inv(LedoitWolf(assume_centered=True).fit(residuals).covariance_ + 1e-12 * np.eye(dim))
+    total = np.linalg.inv(LedoitWolf().fit(x).covariance_ + 1e-12 * np.eye(dim))
+    near, _ = NearestNeighbors(n_neighbors=10, algorithm="brute").fit(x).kneighbors(z)
+    pairs = [float(a @ b) for i, a in enumerate(x[:400]) for j, b in enumerate(x[:400]) if i != j and y[i] == y[j]]
+    density = TrainingDensity.of(train.__getitem__, labels)
+    if count <= 400:
+        length = math.sqrt(max(np.mean(pairs), 0))
+        assert density.concentration == pytest.approx(length * (dim - length**2) / (1 - length**2), rel=1e-9)
+    share = np.array([(y == c).sum() for c in shown]) / np.isin(y, shown).sum()
+    for place, row in enumerate(z):
+        distance = min((row - means[c]) @ within @ (row - means[c]) for c in shown)
+        of_all = (row - x.mean(0)) @ total @ (row - x.mean(0))
+        logits = [density.concentration * row @ means[c] / np.linalg.norm(means[c]) for c in shown]
+        expected = (1 - np.mean(near[place] ** 2) / 2, -distance, of_all - distance, logsumexp(logits, b=share))
+        for name, value in zip(NAMES, expected):
+            assert values[name][place] == pytest.approx(value, rel=1e-6, abs=1e-7), name
+
+
+def test_concentration_is_that_of_the_vmf_that_the_classes_were_drawn_from() -> None:
+    # Three images a class: a fit around the class means themselves would find it far too large.
+    from bench.methods.distributions.von_mises_fisher import VonMisesFisher
+
+    torch.manual_seed(0)
+    dim, concentration = 16, 40.0
+    centres = unit(torch.randn(4000, dim))
+    drawn = VonMisesFisher(centres, torch.full((4000,), concentration, dtype=torch.float64)).sample((3,))
+    train, labels = drawn.flatten(0, 1), torch.arange(4000).repeat(3)
+    found = TrainingDensity.of(train.__getitem__, labels).concentration
+    length = ive(dim / 2, concentration) / ive(dim / 2 - 1, concentration)
+    banerjee = length * (dim - length**2) / (1 - length**2)
+    assert found == pytest.approx(banerjee, rel=0.03)
+    assert banerjee == pytest.approx(concentration, rel=0.03)
+
+
+def test_many_embeddings_have_the_values_of_few_up_to_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    (train, labels), (test, _) = world(3000, 40, 32, 0.3), world(2500, 30, 32, 0.4, seed=1)
+    exact = found(train, labels, test)
+    monkeypatch.setattr(training_density, "EXACT", 10)
+    for name, values in found(train, labels, test).items():
+        np.testing.assert_allclose(values, exact[name], rtol=2e-5, atol=2e-6, err_msg=name)
+
+
+def test_only_the_first_are_sought_and_every_image_counts_for_the_covariance(monkeypatch: pytest.MonkeyPatch) -> None:
+    (train, labels), (test, _) = world(600, 20, 8, 0.3), world(50, 7, 8, 0.4, seed=1)
+    whole = found(train, labels, test)
+    monkeypatch.setattr(training_density, "SOUGHT", 100)
+    fewer = found(train, labels, test)
+    cosines = np.sort(test.numpy() @ train[:100].numpy().T, axis=1)[:, -10:].mean(1)
+    np.testing.assert_allclose(fewer["knn_density"], cosines, rtol=1e-12)
+    np.testing.assert_array_equal(fewer["mahalanobis"], whole["mahalanobis"])
+
+
+@pytest.mark.parametrize("what", ["equal", "one image", "single images", "one class", "wide"])
+def test_degenerate_training_data_give_finite_values(what: str) -> None:
+    train, labels = world(60, 4, 5, 0.3)
+    if what == "equal":
+        train = train[:1].expand(60, -1)
+    elif what == "one image":
+        train, labels = train[:1], labels[:1]
+    elif what == "single images":
+        labels = torch.arange(60)
+    elif what == "one class":
+        labels = torch.zeros(60, dtype=torch.long)
+    else:
+        train = unit(torch.randn(20, 300, generator=torch.Generator().manual_seed(0)))
+        labels = torch.arange(20) // 4
+    test = world(30, 6, train.shape[1], 0.5, seed=3)[0]
+    for name, values in found(train, labels, test).items():
+        assert np.isfinite(values).all(), name
+    if what in ("one image", "single images"):
+        assert np.ptp(found(train, labels, test)["vmf_mixture"]) == 0
+
+
+def test_no_training_embeddings_are_refused() -> None:
+    with pytest.raises(ValueError, match="no training embeddings"):
+        TrainingDensity.of(torch.zeros(0, 3, dtype=torch.float64).__getitem__, torch.zeros(0, dtype=torch.long))
+
+
+def test_density_is_right_where_errors_are_far_from_the_training_data_and_useless_where_they_are_not() -> None:
+    train, labels = world(2000, 30, 16, 0.25)
+    near, far = world(500, 30, 16, 0.25)[0], world(500, 400, 16, 0.25, seed=9)[0]
+    right = torch.cat([torch.ones(500), torch.zeros(500)]).double()
+    for name, values in found(train, labels, torch.cat([near, far])).items():
+        assert confidence_auroc(torch.from_numpy(values), right) > 0.9, name
+        # Right and wrong answers by chance, for the same images.
+        coin = torch.rand(1000, generator=torch.Generator().manual_seed(1)).round().double()
+        assert abs(confidence_auroc(torch.from_numpy(values), coin) - 0.5) < 0.06, name
