@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from typing import NamedTuple
@@ -360,6 +361,21 @@ def _system(
     )
 
 
+def rivals(systems: Iterable[Comparison]) -> Iterator[Comparison]:
+    """Every method with its own confidence against the plain method with each free image confidence, by AUGRC.
+
+    They follow from comparisons of systems, each of which is against the free confidence that validation chose.
+    """
+    decides = next(iter(MEASURES)).metric
+    lasting = (Reason.CONSTANT, Reason.NO_PLAIN, Reason.NO_VALUE, Reason.NO_RANKING)  # the others are of the choice
+    for row in systems:
+        if row.use == "before_gallery" and row.column.metric == decides:
+            reason = row.reason if row.reason in lasting else None
+            for name in FREE_IMAGE_CONFIDENCES:
+                if row.free.get(name):
+                    yield replace(row, question="rival", rival=name, others=row.free[name], free={}, reason=reason)
+
+
 def _risks(group: SeedGroup | None, column: ComparedColumn, split: str, name: str) -> dict[int, float]:
     """Values of a risk by seed, if there is such a confidence."""
     if group is None or not name:
@@ -523,7 +539,7 @@ def _family(row: Comparison) -> tuple[object, ...]:
 def _case(row: Comparison) -> tuple[object, ...]:
     """Cases of a use and kind of images, those of all leading budgets together."""
     place = row.leads or (row.against or row.contender.common)
-    about = row.confidence if row.question == "confidence" else row.column.metric
+    about = {"confidence": row.confidence, "rival": row.rival}.get(row.question, row.column.metric)
     return row.use, row.column.split, about, place, row.about.get("chosen"), row.unit, row.apart
 
 
@@ -536,7 +552,9 @@ CONFIDENCE = Question("confidence", partial(_of_units, _confidences), _case)
 SYSTEM = Question("system", partial(_of_units, _systems), _case, regions=False)
 """A region of AUGRC would hide most of what there is to gain on a data set with few wrong answers."""
 
-QUESTIONS = (SYSTEM, CONFIDENCE, PAIR, BASE, FORM)
+RIVAL = Question("rival", lambda groups: rivals(SYSTEM.pairs(groups)), _case, regions=False)
+
+QUESTIONS = (SYSTEM, RIVAL, CONFIDENCE, PAIR, BASE, FORM)
 """Questions of every report over seeds, of all groups at once; :data:`HEAD` and :data:`PLAIN` are of one budget."""
 
 OVER_SPLITS = (CONFIDENCE, PLAIN, SYSTEM)

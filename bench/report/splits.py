@@ -9,7 +9,7 @@ from ..store.folder import Store
 from .compare import NAN, Comparison, decided, over_units
 from .contender import Contender, by_budget
 from .frame import Results
-from .questions import CONFIDENCE, OVER_SPLITS, PLAIN, RETRIEVAL, SYSTEM, against_plain, plain_of
+from .questions import CONFIDENCE, OVER_SPLITS, PLAIN, RETRIEVAL, RIVAL, SYSTEM, against_plain, plain_of, rivals
 from .seeds import SeedGroup, SeedStatistics, defined_values, seed_groups
 from .table import grouped
 
@@ -60,8 +60,10 @@ def split_comparisons(store: Store, results: Results) -> list[Comparison]:
             for contender in contenders:
                 found += _means(contender, every[contender], ratios[contender])
                 found += own.get(contender, [])
+            against_each = [*rivals(asked[SYSTEM])]
             systems = grouped(decided(asked[SYSTEM], SYSTEM), lambda row: (row.use, row.column.split))
             found += [row for alike in systems.values() for row in alike]
+            found += decided(against_each, RIVAL)
             for row in found[start:]:
                 row.leads = not place
     return found

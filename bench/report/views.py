@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
 
-from ..protocols.rows import OWN
+from ..protocols.rows import FREE_IMAGE_CONFIDENCES, OWN
 from .compare import Comparison, common, decided
 from .contender import COMMON, LABELS, Contender, ranked_together
-from .questions import CONFIDENCE, IMAGES, MEASURES, PAIR, PLAIN, SYSTEM, USES, pairs_of
+from .questions import CONFIDENCE, IMAGES, MEASURES, PAIR, PLAIN, RIVAL, SYSTEM, USES, pairs_of
 from .ranks import competition
 from .seeds import SeedGroup, SeedStatistics, compared, divided
 from .splits import MEAN
@@ -322,6 +323,28 @@ def system_document(rows: Sequence[Comparison]) -> Document:
     return document("systems", "Systems", measured, _frame(map(line, rows)), f"{risks} The verdict is that of AUGRC.")
 
 
+def _against(name: str, line: Sequence[Comparison]) -> Cell:
+    for row in line:
+        if row.rival == name:
+            text = interval(*(row.column.text(end, "+") for end in (row.mean, row.low, row.high)))
+            return Cell(f"{text} {row.outcome}", row.mean, mark=row.outcome)
+    return Cell(GAP)
+
+
+def rival_document(rows: Iterable[Comparison]) -> Document:
+    """Each method with its own confidence against the plain method with each free image confidence, side by side."""
+    tables = []
+    for (_, split, unit), own in grouped(rows, lambda row: (row.contender.common, row.column.split, row.unit)).items():
+        lines = grouped(own, lambda row: row.contender)
+        held = {row.rival for row in own}
+        columns: list[Column[Sequence[Comparison]]] = [label("method", lambda line: line[0].contender.label)]
+        columns += [Column(name, partial(_against, name)) for name in FREE_IMAGE_CONFIDENCES if name in held]
+        head = f"{own[0].contender.dataset}, {images_of(split)}, over {unit}s"
+        tables.append(table_of(columns, [*lines.values()], head))
+    about = "AUGRC, own confidence minus a free one of the plain method, before there is a gallery."
+    return Document("rivals", "Every free image confidence", f"{about} {ABOUT}", tuple(tables))
+
+
 def of_splits(rows: Iterable[Comparison]) -> list[Comparison]:
     """Comparisons over class splits that the table has: systems by AUGRC, of methods that are not free in disguise.
 
@@ -335,6 +358,7 @@ def of_splits(rows: Iterable[Comparison]) -> list[Comparison]:
         or ((row.use, row.column.split, row.confidence) == first and (row.counts or row.n == 1))
     ]
     decides = next(iter(MEASURES)).metric
+    rows = [row for row in rows if row.question != RIVAL.name]
     systems = [row for row in rows if row.question == SYSTEM.name and row.column.metric == decides and row.n]
     learned = {row.contender for row in systems if not row.same_order_as}
     kept = {id(row) for row in systems if row.contender in learned}

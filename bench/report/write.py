@@ -19,7 +19,7 @@ from .cost import CostRow, cost_document, costs
 from .figures.registry import write_automatic
 from .figures.source import Note, Source
 from .frame import Results, confidences, provenance, scorers
-from .questions import BASE, CONFIDENCE, FORM, PAIR, QUESTIONS, SYSTEM
+from .questions import BASE, CONFIDENCE, FORM, PAIR, QUESTIONS, RIVAL, SYSTEM
 from .ranks import OverDatasets, over_datasets, rank_document
 from .render import write_documents
 from .seeds import SeedGroup, corruptions, divided, seed_groups
@@ -32,6 +32,7 @@ from .views import (
     decisions,
     form_document,
     paired_frame,
+    rival_document,
     split_document,
     system_document,
     systems_of,
@@ -147,6 +148,7 @@ def write_report(
         split_document(judged.splits),
         verdict_document(judged.ask(CONFIDENCE)),
         system_document(systems_of(judged.ask(SYSTEM))),
+        rival_document(row for row in judged.comparisons if row.question == RIVAL.name),
         decision_document(decisions(judged.groups, judged.ask(PAIR))),
         cost_document(judged.costs),
         form_document([row for row in judged.comparisons if row.question == FORM.name]),
