@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 from bench.protocols.rows import OWN
 from bench.report.compare import ask, decided, over_units
-from bench.report.questions import CONSTANT, SYSTEM, choose
+from bench.report.questions import CONSTANT, RIVAL, SYSTEM, choose
 from bench.report.render import files_of
 from bench.report.terminal import print_answers
-from bench.report.views import split_document, systems_of
+from bench.report.views import rival_document, split_document, systems_of
 from bench.store.records import COLUMNS
 from bench.store.specs import Pinned
 from rich.console import Console
@@ -328,3 +328,38 @@ def test_a_constant_confidence_has_no_outcome():
         ("no verdict", f"confidence constant for all {QUERIES} images")
     }
     assert not any(each.counts for each in found)
+
+
+def test_each_free_image_confidence_is_a_rival_by_itself_with_a_family_of_its_own():
+    methods = [PLAIN, _method("scf", {OWN: 1.0, "norm": 0.4}), _method("pfe", {OWN: 0.1, "norm": 0.4})]
+    frames, roles = (pd.concat(parts, ignore_index=True) for parts in zip(*methods))
+    rows = ask(RIVAL, groups(frames, roles))
+    assert {(row.contender.method, row.rival, row.column.split) for row in rows} == {
+        (method, rival, split)
+        for method in ("scf", "pfe")
+        for rival in ("norm", "max_cosine")
+        for split in ("test", "test_crop")
+    }
+    of = frames[(frames["metric"] == "augrc") & (frames["variant"] == "recall_at_1")]
+    values = of.set_index(["method", "confidence", "split", "seed"])["value"]
+    for row in rows:
+        difference = [
+            values["cosface", row.rival, row.column.split, seed]
+            - values[row.contender.method, OWN, row.column.split, seed]
+            for seed in range(5)
+        ]
+        assert row.mean == pytest.approx(np.mean(difference))
+        assert (row.low, row.high) == pytest.approx(tuple(stats.ttest_1samp(difference, 0).confidence_interval()))
+        assert row.family == 2
+    text = files_of(rival_document(rows))["rivals.md"]
+    assert all(name in text for name in ("scf", "pfe", "norm", "max_cosine"))
+
+
+def test_a_rival_that_is_named_needs_no_validation_images():
+    skills = {"cosface": {"norm": 0.3, "margin": 1.0}, "scf": {OWN: 1.5, "norm": 0.3, "margin": 1.0}}
+    methods = [_method(name, skill, splits=("test",)) for name, skill in skills.items()]
+    frames, roles = (pd.concat(parts, ignore_index=True) for parts in zip(*methods))
+    (row,) = ask(RIVAL, groups(frames, roles))
+    assert (row.rival, row.outcome) == ("norm", "better")
+    (system, *_) = ask(SYSTEM, groups(frames, roles))
+    assert system.outcome == "no verdict"
