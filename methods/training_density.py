@@ -13,8 +13,8 @@ and N training embeddings of unit length, with the mean m_c of the N_c of class 
                           distributions of one concentration k, up to a constant
 
 S and T are shrunk towards a multiple of the identity by the rule of Ledoit and Wolf (2004), so that nothing is tuned.
-The square root of the mean cosine of two images of a class estimates the mean resultant length without bias, and gives
-k by the approximation of Banerjee et al. (2005).
+k has maximum likelihood if each embedding is a draw around the mean direction of the others of its class
+(:func:`.concentration_of`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from .distributions.von_mises_fisher import concentration_of, cosines_to_others
 
 NEAREST = 10
 """Nearest training embeddings whose cosines are averaged."""
@@ -61,6 +63,7 @@ class TrainingDensity:
         total: Matrix W ``[D, D]`` with W W' = T^-1.
         concentration: Concentration k that the classes share; 0 if no class has two images, or those of a class are no
             nearer to each other than chance.
+        peak: Log density at the mode of that concentration, above the uniform one.
     """
 
     nearest: Tensor
@@ -70,6 +73,7 @@ class TrainingDensity:
     within: Tensor
     total: Tensor
     concentration: float
+    peak: float
 
     @classmethod
     def of(cls, rows: Rows, labels: Tensor) -> TrainingDensity:
@@ -93,15 +97,18 @@ class TrainingDensity:
             sums.index_add_(0, classes[part], z)
             moment += z.mT @ z
         means, mean = sums / sizes[:, None], sums.sum(0) / count
-        fourth = torch.zeros(2, dtype=torch.float64)
+        fourth, cosines = torch.zeros(2, dtype=torch.float64), torch.empty(count, dtype=torch.float64)
         for part in places.split(_ROWS):
-            z = rows(part)
-            around = torch.stack([z - means[classes[part]], z - mean])
+            z, own = rows(part), classes[part]
+            around = torch.stack([z - means[own], z - mean])
             fourth += around.square().sum(-1).square().sum(-1)
+            cosines[part] = cosines_to_others(z, sums[own])
         within = moment - means.mT @ sums
         total = moment - count * torch.outer(mean, mean)
         first = torch.full_like(sizes, count).scatter_reduce(0, classes, places, "amin")
         shown = first.argsort()[:CLASSES]
+        paired = sizes[classes] > 1
+        concentration, peak = concentration_of(cosines[paired], dim) if dim > 1 else (0.0, 0.0)
         return cls(
             nearest=nearest,
             means=means[shown],
@@ -109,7 +116,8 @@ class TrainingDensity:
             mean=mean,
             within=_whitening(within / count, fourth[0] / count, count),
             total=_whitening(total / count, fourth[1] / count, count),
-            concentration=shared_concentration(sums, sizes),
+            concentration=concentration,
+            peak=peak,
         )
 
     def confidences(self, rows: Rows, count: int) -> dict[str, Tensor]:
@@ -134,14 +142,6 @@ class TrainingDensity:
             relative[part] = ((z - self.mean) @ self.total).square().sum(1) - distance
             mixture[part] = torch.addmm(weights, single, to_directions).logsumexp(1).double()
         return dict(zip(names, (knn, mahalanobis, relative, mixture)))
-
-
-def shared_concentration(sums: Tensor, sizes: Tensor) -> float:
-    """Concentration that classes share, from the sums ``[C, D]`` of their unit embeddings and their sizes ``[C]``."""
-    pairs = float((sizes * (sizes - 1)).sum())
-    cosine = float((sums.square().sum(1) - sizes).sum()) / pairs if pairs else 0.0
-    length = max(cosine, 0.0) ** 0.5
-    return length * (sums.shape[1] - length**2) / max(1.0 - length**2, 1e-6)
 
 
 def _whitening(covariance: Tensor, fourth: Tensor, count: int) -> Tensor:

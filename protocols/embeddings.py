@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .query_metrics import per_query
 from .ranking import Ranking, Scorer, agreeing, answer_depth, filter_depth, full_depth, rank
-from .retrieval_confidence import JUDGED_BY, consistency, retrieval_confidences
+from .retrieval_confidence import JUDGED_BY, consistency, posterior, retrieval_confidences, view_agreement
 from .rows import UNDRAWN, Row, SplitRow, kind_of, row
 
 T = TypeVar("T")
@@ -92,6 +92,10 @@ class Embeddings:
         queries: Rows that are queries, ascending; all if None.
         gallery: Rows that are searched; all if None.
         directions: Function that makes the unit embeddings ``[N, D]``, float64.
+        concentration: Function that finds how unit embeddings of a class scatter, from other classes than are tested:
+            the concentration of a von Mises-Fisher, and its log density at the mode above that of the uniform one;
+            None if they do not tell.
+        views: Function that makes the unit embeddings of V other views of every image, ``[V, N, D]``.
         quality: A known quality of the images, such as the size of a crop, with which confidences are correlated.
         soft_labels: Label distributions given by people, ``[N, K]``, rows of nan if an image has none.
         posterior: Function that makes the exact probabilities of the classes 0 to C - 1 given each image, ``[N, C]``,
@@ -120,6 +124,8 @@ class Embeddings:
     queries: Tensor | None = None
     gallery: Tensor | None = None
     directions: Callable[[], Tensor] | None = None
+    concentration: Callable[[], tuple[float, float] | None] | None = None
+    views: Callable[[], Tensor] | None = None
     quality: Quality | None = None
     soft_labels: Tensor | None = None
     posterior: Callable[[], Tensor] | None = None
@@ -207,7 +213,8 @@ class Embeddings:
         """Retrieval confidences of every query by name, each ``[Q]``, higher = more confident.
 
         They come from the ranking and the gallery's labels, never from the query's own label
-        (:mod:`~bench.protocols.retrieval_confidence`). Sets without ``directions`` have no ``consistency``.
+        (:mod:`~bench.protocols.retrieval_confidence`). Sets without ``directions`` have no ``consistency``,
+        those without ``concentration`` no ``posterior``, and those without ``views`` no ``view_agreement``.
         """
 
         def compute() -> dict[str, Tensor]:
@@ -216,6 +223,11 @@ class Embeddings:
             self.once(f"answers {scorer}", lambda: ranking.neighbours[:, 0].clone())
             if self.directions is not None:
                 found["consistency"] = consistency(self.unit_vectors, self.labels, ranking, self.seed("consistency"))
+                density = None if self.concentration is None else self.concentration()
+                if density is not None:
+                    found["posterior"] = posterior(self.unit_vectors, self.labels, ranking, self.gallery, density)
+            if self.views is not None:
+                found["view_agreement"] = view_agreement(self.unit_vectors, self.views(), self.labels, ranking)
             return found
 
         return self.once(f"retrieval confidences {scorer}", compute)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .ranking import NEAREST, Ranking, Scorer, require_finite
+from .ranking import NEAREST, Answers, Ranking, Scorer, require_finite
 
 
 def as_vectors(a: Tensor, b: Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -49,6 +49,12 @@ def oracle_confidence(values: Tensor) -> Tensor:
     return torch.where(values.isnan(), -1.0, values)
 
 
+def _answers(ranking: Ranking) -> Answers:
+    if ranking.answers is None:
+        raise ValueError("the ranking has no answers; make it with rank(.., answers=k)")
+    return ranking.answers
+
+
 _PAIRS = 1 << 11
 """Pairs that are scored at a time: 4 MiB of vectors of 128 dimensions."""
 
@@ -68,7 +74,8 @@ def retrieval_confidences(scorer: Scorer, ranking: Ranking) -> dict[str, Tensor]
     * ``agreement``: share of the k nearest that have the class of the nearest one
       (:func:`~bench.protocols.ranking.agreement`).
     * ``spread``: score of the nearest minus that of the tenth nearest (of the last one, if there are fewer): how far
-      the best scores stand out (after the separation of the best scores of Miller et al. 2025, arXiv:2510.13464).
+      the best scores stand out (after Miller et al. 2025, arXiv:2510.13464, whose best one is made of ratios of scores:
+      those of a distance or a likelihood may be negative, so here it is a difference).
 
     Scores are computed anew in float64 for three pairs per query, since a search proves the order of scores and not
     their last digits. What comes of them is rounded to float32, so that a file of that type keeps it whole.
@@ -88,9 +95,7 @@ def retrieval_confidences(scorer: Scorer, ranking: Ranking) -> dict[str, Tensor]
         >>> {name: values.tolist() for name, values in retrieval_confidences(scorer, ranking).items()}
         {'top1_score': [4.0], 'margin': [3.0], 'agreement': [0.5], 'spread': [3.0]}
     """
-    answers = ranking.answers
-    if answers is None:
-        raise ValueError("the ranking has no answers; make it with rank(.., answers=k)")
+    answers = _answers(ranking)
     near = ranking.neighbours[:, :NEAREST]
     last = near.gather(1, (near >= 0).sum(1, keepdim=True) - 1).squeeze(1)
     # A rival that does not exist, or is tied, is the nearest itself: the margin is exactly 0.
@@ -146,36 +151,135 @@ def consistency(unit: Tensor, labels: Tensor, ranking: Ranking, seed: int) -> Te
     Raises:
         ValueError: If the ranking was made without answers.
     """
-    answers = ranking.answers
-    if answers is None:
-        raise ValueError("the ranking has no answers; make it with rank(.., answers=k)")
+    answers = _answers(ranking)
     dim = unit.shape[1]
     draw = torch.rand(HALVES, dim, generator=torch.Generator().manual_seed(seed % 2**63), dtype=torch.float64)
     halves = (draw.argsort(1).argsort(1) < (dim + 1) // 2).double().mT
-    near, group = ranking.neighbours[:, :NEAREST], ranking.group[:, :NEAREST]
-    # Which of some tied images are among the ten is by chance: then none of them is asked, unless all are tied.
-    after = ranking.group[:, NEAREST : NEAREST + 1]
-    cut = (group == after) if after.shape[1] else (group == group[:, -1:]) & (ranking.beyond > 0)[:, None]
-    asked = torch.cat([near, answers.rival[:, None]], 1).long()
-    valid = (near >= 0) & ~cut
-    valid[:, 0] = True
-    rival = answers.rival[:, None]
-    # It counts once: in a half where it is tied with others, each has its share.
-    valid = torch.cat([valid, (rival >= 0) & ~((near == rival) & valid).any(1, keepdim=True)], 1)
+    near = ranking.neighbours[:, :NEAREST]
+    asked, valid = _asked(ranking, answers.rival)
     same = labels[asked.clamp_min(0)] == labels[near[:, :1].long()]
     found = torch.empty(len(near), dtype=torch.float64)
     for place in torch.arange(len(near)).split(max(1, _BLOCK // (asked.shape[1] * max(dim, HALVES)))):
         items = unit[asked[place].clamp_min(0)].double()
         lengths = (items.square() @ halves).sqrt().clamp_min(1e-12)
         cosines = ((unit[ranking.queries[place], None].double() * items) @ halves) / lengths
-        cosines = cosines.masked_fill(~valid[place, :, None], -math.inf)
-        best = (cosines >= cosines.amax(1, keepdim=True) - 1e-12).double()
-        found[place] = ((best * same[place, :, None]).sum(1) / best.sum(1)).mean(1)
+        found[place] = _share(cosines, valid[place], same[place])
     return found.masked_fill(answers.tied, 0.0).float().double()
+
+
+def view_agreement(unit: Tensor, views: Tensor, labels: Tensor, ranking: Ranking) -> Tensor:
+    """Share of other views of the query, as which the nearest image has the class of the answer, ``[Q]``.
+
+    The ten nearest images of the query itself and the nearest one of another class compete by the cosine, as in
+    :func:`consistency`. It is 0 if classes are tied for the nearest place.
+
+    Args:
+        unit: Unit embeddings of all images, ``[N, D]``.
+        views: Unit embeddings of V views of each, ``[V, N, D]``.
+        labels: Classes of all images, ``[N]``.
+        ranking: The ranking that gives the answers, made with ``answers=k``.
+
+    Raises:
+        ValueError: If the ranking was made without answers.
+    """
+    answers = _answers(ranking)
+    asked, valid = _asked(ranking, answers.rival)
+    same = labels[asked.clamp_min(0)] == labels[asked[:, :1]]
+    found = torch.empty(len(asked), dtype=torch.float64)
+    for place in torch.arange(len(asked)).split(max(1, _BLOCK // (asked.shape[1] * unit.shape[1]))):
+        items = unit[asked[place].clamp_min(0)].double()
+        cosines = items @ views[:, ranking.queries[place]].double().permute(1, 2, 0)
+        found[place] = _share(cosines, valid[place], same[place])
+    return found.masked_fill(answers.tied, 0.0).float().double()
+
+
+def _share(cosines: Tensor, valid: Tensor, same: Tensor) -> Tensor:
+    """Share of H looks ``[Q, M, H]`` at M images in which the best of the valid ones ``[Q, M]`` is one of the same."""
+    cosines = cosines.masked_fill(~valid[:, :, None], -math.inf)
+    best = (cosines >= cosines.amax(1, keepdim=True) - 1e-12).double()
+    return ((best * same[:, :, None]).sum(1) / best.sum(1)).mean(1)
+
+
+def _asked(ranking: Ranking, rival: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows ``[Q, M]`` of the ten nearest images and the rival, and whether each counts; none counts twice."""
+    near, group = ranking.neighbours[:, :NEAREST], ranking.group[:, :NEAREST]
+    # Which of some tied images are among the ten is by chance: then none of them is asked, unless all are tied.
+    after = ranking.group[:, NEAREST : NEAREST + 1]
+    cut = (group == after) if after.shape[1] else (group == group[:, -1:]) & (ranking.beyond > 0)[:, None]
+    valid = (near >= 0) & ~cut
+    valid[:, 0] = True
+    last = rival[:, None]
+    # It counts once: in a half where it is tied with others, each has its share.
+    valid = torch.cat([valid, (last >= 0) & ~((near == last) & valid).any(1, keepdim=True)], 1)
+    return torch.cat([near, last], 1).long(), valid
 
 
 _BLOCK = 1 << 20
 """Numbers of a table of images by dimensions that are made at a time: 8 MiB."""
+
+UNKNOWN = 0.5
+"""Prior probability that the class of a query is not in the gallery."""
+
+
+def posterior(
+    unit: Tensor, labels: Tensor, ranking: Ranking, gallery: Tensor | None, density: tuple[float, float]
+) -> Tensor:
+    """Log odds of the answer in a Bayes mixture of the gallery's classes and "unknown", ``[Q]``.
+
+    With a von Mises-Fisher of concentration k around the mean direction m of each of C classes, the query x aside, and
+    prior b = 1/2 of an unknown class, uniform on the sphere (HolUE: Erlygin and Zaytsev, arXiv:2408.14229, whose
+    confidence is the largest posterior):
+
+        log p(x | c) - log p(x | unknown) = peak - k (1 - m.x),   p(c) = (1 - b) / C,   p(unknown) = b.
+
+    Log odds order queries as the posterior does, also where that is 1 to rounding. Only the classes of the ten nearest
+    images and of the nearest one of another class are computed: the others are taken for uniform together, which they
+    are in the mean over the sphere. A tie of classes for the nearest place leaves the prior odds.
+
+    Args:
+        unit: Unit embeddings of all images, ``[N, D]``.
+        labels: Classes of all images, ``[N]``.
+        ranking: The ranking that gives the answers, made with ``answers=k``.
+        gallery: Rows that are searched; all if None.
+        density: Concentration k, and peak of the density: its log at m above that of the uniform one.
+
+    Raises:
+        ValueError: If the ranking was made without answers.
+    """
+    answers = _answers(ranking)
+    concentration, peak = density
+    of_image: Tensor = torch.unique(labels, return_inverse=True)[1]
+    searched = torch.arange(len(labels)) if gallery is None else gallery
+    sizes = torch.bincount(of_image[searched], minlength=int(of_image.max()) + 1)
+    sums = torch.zeros(len(sizes), unit.shape[1], dtype=torch.float64)
+    for rows in searched.split(max(1, _BLOCK // unit.shape[1])):
+        sums.index_add_(0, of_image[rows], unit[rows].double())
+    lengths = sums.square().sum(1)
+    # The query is no image of its gallery: its class is without it, and gone if it was the only one.
+    own = of_image[ranking.queries].masked_fill(~torch.isin(ranking.queries, searched), -1)
+    classes = (sizes > 0).sum() - ((own >= 0) & (sizes[own] == 1)).long()
+    prior = (1 - UNKNOWN) / classes.double()
+    items, valid = _asked(ranking, answers.rival)
+    found = of_image[items.clamp_min(0)].masked_fill(~valid, -1).sort(1).values
+    once = (found >= 0) & torch.cat([torch.ones_like(valid[:, :1]), found[:, 1:] != found[:, :-1]], 1)
+    answer = once & (found == of_image[items[:, :1]])
+    above = torch.empty(found.shape, dtype=torch.float64)
+    for place in torch.arange(len(found)).split(max(1, _BLOCK // (found.shape[1] * unit.shape[1]))):
+        x = unit[ranking.queries[place]].double()
+        of = found[place].clamp_min(0)
+        inner = torch.einsum("qd,qcd->qc", x, sums[of])
+        taken = x.square().sum(1, keepdim=True) * (of == own[place, None])
+        length = (lengths[of] - 2 * inner * (taken > 0) + taken).clamp_min(_TINY).sqrt()
+        above[place] = peak - concentration * (1.0 - ((inner - taken) / length).clamp(-1.0, 1.0))
+    above += prior.log()[:, None]
+    others = (UNKNOWN + prior * (classes - once.sum(1))).log()
+    rest = torch.cat([above.masked_fill(~once | answer, -math.inf), others[:, None]], 1).logsumexp(1)
+    odds = above.masked_fill(~answer, 0.0).sum(1) - rest
+    return _rounded(torch.where(answers.tied, torch.logit(prior), odds))
+
+
+_TINY = 1e-24
+"""Squared length below which a sum of unit vectors has no direction."""
 
 
 def mean_rank(*confidences: Tensor) -> Tensor:

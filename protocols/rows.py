@@ -111,7 +111,15 @@ FREE_IMAGE_CONFIDENCES = (
 UNDRAWN = FREE_IMAGE_CONFIDENCES[4:]
 """Those of the training data and of views, which have no filter-out curves: they would be half of all values."""
 
-RETRIEVAL_CONFIDENCES = ("top1_score", "margin", "agreement", "spread", "consistency")
+RETRIEVAL_CONFIDENCES = (
+    "top1_score",
+    "margin",
+    "agreement",
+    "spread",
+    "consistency",
+    "posterior",
+    "view_agreement",
+)
 """Names of the retrieval confidences, in the order of tables (:mod:`bench.protocols.retrieval_confidence`)."""
 
 COMBINED = "+margin"

@@ -194,12 +194,17 @@ def splits_of(spec: TrainSpec, site: Site, corrupted: Mapping[str, CorruptedImag
 
 @dataclass(frozen=True, kw_only=True)
 class Embedded:
-    """Embeddings and confidences of one model by split, and the trained parameters (``options``) of its own scorer."""
+    """Embeddings and confidences of one model by split, and the trained parameters (``options``) of its own scorer.
+
+    ``views`` are the unit embeddings of V other views of every image, ``[V, N, D]`` float32, of the splits that have
+    some.
+    """
 
     embeddings: Mapping[str, Distribution]
     confidence: Mapping[str, Mapping[str, Tensor]]
     own_scorer: str
     options: Mapping[str, float]
+    views: Mapping[str, Tensor] = field(default_factory=dict)
     device: str = "cpu"
     running: Running = field(default_factory=Running)
 
@@ -211,6 +216,10 @@ class Embedded:
     def modes(self, split: str) -> Scorer:
         """Scorer of the negative squared distance between the distributions' modes."""
         return PatientScorer(mode_scorer(self.embeddings[split], self.device), self.running)
+
+    def views_of(self, split: str) -> Callable[[], Tensor] | None:
+        """Function that gives the views of a split, if it has some."""
+        return partial(self.views.__getitem__, split) if split in self.views else None
 
     def unit_vectors(self, split: str) -> Tensor:
         """Means of the embeddings of a split, normalised to unit length, float64 ``[N, D]``."""
@@ -267,19 +276,25 @@ class EmbeddedModel(Embedded):
         density = _density(embedded("train")[0], train)
         embeddings: dict[str, Distribution] = {}
         confidence: dict[str, dict[str, Tensor]] = {}
+        seen_as: dict[str, Tensor] = {}
         for split in splits:
             embeddings[split], confidence[split] = embedded(split)
             unit = _unit(embeddings[split])
             confidence[split] |= density.confidences(unit.__getitem__, len(unit))
+            others: list[Tensor] = []
             for name, views in views_of(spec).items():
-                cosines = [(_unit(embedded(f"{split}, {view}")[0]) * unit).sum(1) for view in views]
-                confidence[split][name] = torch.stack(cosines).mean(0)
+                of_view = [_unit(embedded(f"{split}, {view}")[0]) for view in views]
+                confidence[split][name] = torch.stack([(each * unit).sum(1) for each in of_view]).mean(0)
+                others += [each.float() for each in of_view]
+            if others:
+                seen_as[split] = torch.stack(others)
         return cls(
             method=model.method,
             embeddings=embeddings,
             confidence=confidence,
             own_scorer=model.method.scorer,
             options=model.scorer_options(),
+            views=seen_as,
             trained=trained,
             validation=validation,
             device=site.device,
@@ -357,6 +372,9 @@ class ConcatenatedModels:
     def modes(self, split: str) -> Scorer:
         """Scorer of the negative squared distance between the modes of the distributions, averaged over the models."""
         return MeanScorer([member.modes(split) for member in self.members])
+
+    def views_of(self, split: str) -> None:
+        """Of views nothing is said: members differ in what they make of them."""
 
     def unit_vectors(self, split: str) -> Tensor:
         """Concatenated unit vectors of the M models, scaled to unit length again, float64 ``[N, M D]``."""

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..datasets.dataset import ImageSet
 from ..methods.distributions.arrays import to_arrays
+from ..methods.distributions.von_mises_fisher import shared_concentration
 from ..protocols._base import Tests
 from ..protocols.declare import EmbeddingTest, run_battery
 from ..protocols.embeddings import Embeddings, Options, Quality
@@ -180,11 +181,14 @@ def views_of_model(model: Model, images: TestImages, spec: TestSpec) -> dict[str
                 clean,
                 scorers={name: partial(model.scorer, name, f"val_{kind}") for name in names},
                 directions=partial(model.unit_vectors, f"val_{kind}"),
+                views=model.views_of(f"val_{kind}"),
                 confidences=confidences,
                 validation=clean,
                 clean=False,
             )
-    common = replace(images.view, validation=views.get(held_out), validation_split=held_out)
+    validation = views.get(held_out)
+    scatter = None if validation is None else validation.concentration
+    common = replace(images.view, validation=validation, validation_split=held_out, concentration=scatter)
     for kind in ("", *images.corrupted):
         quality = images.corrupted[kind].quality if kind else None
         view = view_of_split(common, model, kind, names, quality, images.noise, spec.tests.reranked)
@@ -254,6 +258,8 @@ def _validation_view(model: EmbeddedModel, images: TestImages, names: Sequence[s
         queries=drawn_queries(model.validation.ids, None, images.asked, trained.dataset),
         scorers={name: partial(model.scorer, name, "val") for name in names},
         directions=partial(model.unit_vectors, "val"),
+        views=model.views_of("val"),
+        concentration=cache(lambda: shared_concentration(model.unit_vectors("val"), model.validation.labels)),
         own_scorers=(model.own_scorer,),
         confidences={
             **model.confidence["val"],
@@ -283,6 +289,7 @@ def view_of_split(
         own_scorers=tuple(name for name in scorers if name == model.own_scorer),
         confidences={**model.confidence[split], "random": noise},
         directions=partial(model.unit_vectors, split),
+        views=model.views_of(split),
         quality=None if quality is None else Quality(values=quality, kind=kind, clean=model.confidence["test"]),
         candidates=partial(model.modes, split) if reranked else None,
         clean=not kind,

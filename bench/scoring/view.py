@@ -111,8 +111,7 @@ def confidences_of(images: EmbeddingSet, distribution: Distribution) -> dict[str
     """Confidences of the images by name, each ``[N]``.
 
     ``given`` is the set's ``confidence``. ``method`` is computed from its variance or concentration. Every set has
-    ``norm`` (of the embeddings as given) and ``random``, a random order as a control; with training embeddings those of
-    :class:`.TrainingDensity`, of directions.
+    ``norm`` (of the embeddings as given) and ``random``, a random order as a control.
     """
     confidences: dict[str, Tensor] = {}
     if images.confidence is not None:
@@ -130,11 +129,6 @@ def confidences_of(images: EmbeddingSet, distribution: Distribution) -> dict[str
         raise BadInput(f"embeddings has {rows}; give embeddings / 1e300")
     flat = bool(norm.max() - norm.min() <= FLAT_NORM * norm.max() or (norm - 1.0).abs().max() <= UNIT_NORM)
     confidences["norm"] = torch.ones_like(norm) if flat else norm
-    if images.train is not None:
-        known, tested = (GivenPoints(rows, normalize=True) for rows in (images.train.embeddings, images.embeddings))
-        labels = torch.from_numpy(images.train.labels)
-        density = TrainingDensity.of(lambda rows: known.rows_at(rows).loc, labels)
-        confidences |= density.confidences(lambda rows: tested.rows_at(rows).loc, len(images))
     confidences["random"] = random_confidence(images.ids, seed_for("score", "random confidence"))
     return confidences
 
@@ -169,7 +163,12 @@ def view_of(
     Confidences are judged once per scorer; filter-out curves, which need a deeper ranking, are for a set that has a
     confidence of its own, or if asked for.
     """
-    confidences = confidences_of(images, distribution)
+    confidences, scatter = confidences_of(images, distribution), None
+    if images.train is not None:
+        known, tested = (GivenPoints(rows, normalize=True) for rows in (images.train.embeddings, images.embeddings))
+        density = TrainingDensity.of(lambda rows: known.rows_at(rows).loc, torch.from_numpy(images.train.labels))
+        confidences |= density.confidences(lambda rows: tested.rows_at(rows).loc, len(images))
+        scatter = (density.concentration, density.peak) if density.concentration else None
     options = Options(recall_ks=ks, risk_ks=ks, held_out_threshold=True)
     quality = None if images.quality is None else Quality(values=torch.from_numpy(images.quality), variant="quality")
     return Embeddings(
@@ -181,6 +180,7 @@ def view_of(
         queries=torch.from_numpy(images.is_query).nonzero().squeeze(1),
         gallery=torch.from_numpy(images.is_gallery).nonzero().squeeze(1),
         directions=lambda: unit_mean(distribution),
+        concentration=None if scatter is None else lambda: scatter,
         quality=quality,
         seed=lambda purpose: seed_for("score", purpose),
         options=options if curves or primary_of(confidences) else replace(options, filter_fractions=()),

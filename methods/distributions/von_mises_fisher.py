@@ -147,6 +147,50 @@ def on_sphere(loc: Tensor) -> Tensor:
     return F.normalize(loc / torch.where(largest > 0, largest, torch.ones_like(largest)), dim=-1)
 
 
+def shared_concentration(unit: Tensor, labels: Tensor) -> tuple[float, float] | None:
+    """Concentration that unit vectors of all classes share, and log density at the mode above the uniform one.
+
+    Each vector is a draw around the mean direction of the others of its class: around a mean that has it, too, classes
+    of few vectors would seem too dense.
+
+    Args:
+        unit: Unit vectors, ``[N, D]``.
+        labels: Their classes, ``[N]``.
+
+    Returns:
+        None if D is 1, or no class has two vectors.
+    """
+    dim = unit.shape[1]
+    number = torch.unique(labels, return_inverse=True)[1]
+    sums = torch.zeros(int(number.max()) + 1, dim, dtype=torch.float64).index_add_(0, number, unit.double())
+    cosines = torch.empty(len(unit), dtype=torch.float64)
+    for rows in torch.arange(len(unit)).split(1 << 12):
+        cosines[rows] = cosines_to_others(unit[rows].double(), sums[number[rows]])
+    paired = torch.bincount(number)[number] > 1
+    return concentration_of(cosines[paired], dim) if dim > 1 and bool(paired.any()) else None
+
+
+def cosines_to_others(unit: Tensor, sums: Tensor) -> Tensor:
+    """Cosine ``[B]`` of unit vectors to the sums ``[B, D]`` of their classes, each without the vector itself."""
+    others = sums - unit
+    return (unit * others).sum(1) / others.norm(dim=1).clamp_min(1e-12)
+
+
+def concentration_of(cosines: Tensor, dim: int) -> tuple[float, float]:
+    """Concentration k of maximum likelihood, and log density at the mode above the uniform one.
+
+    The mean resultant length A(k) is the mean R of the cosines ``[N]`` to the mode, at most 1 - 1e-6, so that equal
+    vectors have a finite k, and at least 0; without any, k is 0. It is solved from R (D - R^2) / (1 - R^2) (Banerjee et
+    al. 2005) by two steps of Newton (Sra 2012): to 2e-5 of k, 1e-7 if D is 8 or more.
+    """
+    mean = cosines.mean().clamp(0.0, 1.0 - 1e-6) if len(cosines) else cosines.new_zeros(())
+    k = mean * (dim - mean**2) / (1 - mean**2)
+    for _ in range(2 if mean > 0 else 0):
+        near = vmf_mean_resultant_length(k, dim)
+        k = k - (near - mean) / (1 - near**2 - (dim - 1) / k * near)
+    return float(k), float(vmf_log_peak(k, dim))
+
+
 def _random_tangent(loc: Tensor) -> Tensor:
     """Uniform random unit vectors orthogonal to ``loc``, same shape."""
     draw = torch.randn(loc.shape, dtype=loc.dtype, device=loc.device)

