@@ -22,6 +22,7 @@ from bench.protocols.retrieval_confidence import (
     consistency,
     mean_rank,
     retrieval_confidences,
+    view_agreement,
 )
 from bench.protocols.rows import RETRIEVAL_CONFIDENCES, kind_of
 from hypothesis import given, settings
@@ -236,6 +237,26 @@ def test_a_rival_among_the_nearest_counts_once_where_halves_tie():
             assert values[query].item() == pytest.approx(by_hand, abs=1e-7), query
 
 
+def test_the_agreement_of_views_counts_those_whose_nearest_image_has_the_class_of_the_answer():
+    draw = torch.Generator().manual_seed(3)
+    labels = torch.arange(60) % 12
+    x = normalize(torch.randn(60, 5, generator=draw, dtype=torch.float64), dim=1)
+    views = normalize(x + 0.6 * torch.randn(4, 60, 5, generator=draw, dtype=torch.float64), dim=2)
+    ranking = rank(ScoreMatrix(x @ x.T), labels, depth=NEAREST + 2, answers=4)
+    found = view_agreement(x, views, labels, ranking)
+    assert 0.2 < found.mean() < 0.95
+    for query in range(60):
+        order = [row for row in (x @ x[query]).argsort(descending=True).tolist() if row != query]
+        answer = labels[order[0]]
+        rival = next(row for row in order if labels[row] != answer)
+        near = [*order[:NEAREST], rival]
+        hits = [bool(labels[near[int((x[near] @ view[query]).argmax())]] == answer) for view in views]
+        assert found[query].item() == pytest.approx(sum(hits) / 4, abs=1e-6)
+    tied = torch.ones(60, 5, dtype=torch.float64) / 5**0.5
+    ranking = rank(ScoreMatrix(tied @ tied.T), labels, depth=NEAREST + 2, answers=4)
+    assert bool((view_agreement(tied, views, labels, ranking) == 0).all())
+
+
 def test_the_consistency_does_not_depend_on_the_order_of_the_images_and_knows_ties():
     x, labels = _clustered(count=300, classes=20)
     x[40:60] = x[0:20]
@@ -339,7 +360,7 @@ def _risk_rows(validation_right=False, names=("norm",)):
 def test_images_are_judged_under_every_scorer_and_fits_need_validation_images():
     view, rows = _risk_rows()
     names = {scorer: {row["confidence"] for row in rows if row["scorer"] == scorer} for scorer in ("cosine", "l2")}
-    free = set(RETRIEVAL_CONFIDENCES) - {"consistency", "posterior"}
+    free = set(RETRIEVAL_CONFIDENCES) - {"consistency", "posterior", "view_agreement"}
     assert names["l2"] == free | {"norm", "random", "oracle", "norm+margin"}
     assert names["cosine"] == names["l2"] | {"norm+margin+agreement", "margin+agreement"}
     value = {
