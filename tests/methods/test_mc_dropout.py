@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from bench.conformance import build
 from bench.methods.heads import MeanHead
 from bench.methods.mc_dropout import MCDropout, dropout_masks, moments_over_masks
+from scipy.stats import spearmanr
 
 
 def _head(features=7, dim=5):
@@ -50,3 +51,16 @@ def test_without_dropout_the_embedding_is_a_point():
     torch.testing.assert_close(d.mean, F.normalize(model.mean(x).detach(), dim=-1))
     assert float(d.variance.max()) < 1e-12
     assert torch.isfinite(model.method.confidence(d)).all()
+
+
+def test_the_confidence_orders_images_as_ser_fiq_does():
+    """Half of the mean squared distance of two passes is the sum of variances; SER-FIQ takes the distance itself."""
+    head, _ = _head(40, 6)
+    features, masks = torch.randn(60, 40).double(), dropout_masks(30, 40, 0.2)
+    _, variance = moments_over_masks(head, features, masks)
+    passes = torch.stack([F.normalize(head(features * mask), dim=1) for mask in masks.double()])
+    distances = torch.cdist(passes.transpose(0, 1), passes.transpose(0, 1))
+    pairs = distances[:, *torch.triu_indices(30, 30, 1)]
+    torch.testing.assert_close(variance.sum(1), pairs.square().mean(1) / 2)
+    ser_fiq = 2 * torch.sigmoid(-pairs.mean(1))
+    assert spearmanr(-variance.sum(1), ser_fiq).statistic > 0.99
