@@ -92,9 +92,9 @@ class Embeddings:
         queries: Rows that are queries, ascending; all if None.
         gallery: Rows that are searched; all if None.
         directions: Function that makes the unit embeddings ``[N, D]``, float64.
-        concentration: Function that finds how unit embeddings of a class scatter, from other classes than are tested:
-            the concentration of a von Mises-Fisher, and its log density at the mode above that of the uniform one;
-            None if they do not tell.
+        concentration: Function that tells how unit embeddings of a class scatter, from clean images of other classes
+            than are tested (of validation images: from all of them): the concentration of a von Mises-Fisher, and its
+            log density at the mode above that of the uniform one; None if that is not known.
         views: Function that makes the unit embeddings of V other views of every image, ``[V, N, D]``.
         quality: A known quality of the images, such as the size of a crop, with which confidences are correlated.
         soft_labels: Label distributions given by people, ``[N, K]``, rows of nan if an image has none.
