@@ -122,6 +122,20 @@ RETRIEVAL_CONFIDENCES = (
 )
 """Names of the retrieval confidences, in the order of tables (:mod:`bench.protocols.retrieval_confidence`)."""
 
+COSTS = {
+    **dict.fromkeys(FREE_IMAGE_CONFIDENCES[4:8], "training embeddings"),
+    "mirror": "1 more pass",
+    "crops": "2 more passes",
+    "view_agreement": "the passes of views",
+}
+"""What free confidences need beyond the embedding of an image, its network and the ranking."""
+
+
+def cost_of(confidence: str) -> str:
+    """What a confidence, or the image confidence of a combined one, needs beyond the embedding; empty for most."""
+    return COSTS.get(confidence.partition("+")[0], "")
+
+
 COMBINED = "+margin"
 """End of the name of an image confidence that is combined with the margin by the mean of their ranks."""
 

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ..errors import UserError
-from ..protocols.rows import SplitRow, kind_of
+from ..protocols.rows import SplitRow, cost_of, kind_of
 from ..store.files import write_atomic
 from ..store.folder import Store
 from ..store.records import COLUMNS, KEYS, ROW_KEYS, RescoreRecord, Role, TestRecord
@@ -202,11 +202,11 @@ def scorers(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def confidences(frame: pd.DataFrame) -> pd.DataFrame:
-    """Table of the metrics that judge a confidence, for every confidence of every contender, with its kind."""
+    """Table of the metrics that judge a confidence, for every one of every contender, with its kind and its cost."""
     tested = frame["split"].isin(tested_splits(frame["split"]))
     rows = frame[tested & (frame["confidence"] != "") & frame["fraction"].isna()]
-    rows = rows.assign(kind=rows["confidence"].map(kind_of))
-    return _over_seeds(rows, "split", "scorer", "confidence", "kind", "variant", "metric")
+    rows = rows.assign(kind=rows["confidence"].map(kind_of), cost=rows["confidence"].map(cost_of))
+    return _over_seeds(rows, "split", "scorer", "confidence", "kind", "cost", "variant", "metric")
 
 
 def provenance(results: Results) -> pd.DataFrame:

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from ..protocols.rows import FREE_IMAGE_CONFIDENCES, OWN
+from ..protocols.rows import FREE_IMAGE_CONFIDENCES, OWN, cost_of
 from .compare import Comparison, common, decided
 from .contender import COMMON, LABELS, Contender, ranked_together
 from .questions import CONFIDENCE, IMAGES, MEASURES, PAIR, PLAIN, RIVAL, SYSTEM, USES, pairs_of
@@ -338,7 +338,8 @@ def rival_document(rows: Iterable[Comparison]) -> Document:
         lines = grouped(own, lambda row: row.contender)
         held = {row.rival for row in own}
         columns: list[Column[Sequence[Comparison]]] = [label("method", lambda line: line[0].contender.label)]
-        columns += [Column(name, partial(_against, name)) for name in FREE_IMAGE_CONFIDENCES if name in held]
+        shown = [name for name in FREE_IMAGE_CONFIDENCES if name in held]
+        columns += [Column(name, partial(_against, name), note=cost_of(name)) for name in shown]
         head = f"{own[0].contender.dataset}, {images_of(split)}, over {unit}s"
         tables.append(table_of(columns, [*lines.values()], head))
     about = "AUGRC, own confidence minus a free one of the plain method, before there is a gallery."
