@@ -52,6 +52,21 @@ def released_arcface_cosines(cosine: Tensor, margin: float) -> Tensor:
     return torch.where(c >= math.cos(math.pi - margin), shifted, cosine)
 
 
+def shifted_cosines(cosine: Tensor, margin: Tensor) -> Tensor:
+    """Target cosines after angular margins of their own, both ``[B, 1]``, the margins in [-pi, pi].
+
+    A positive margin acts as in :func:`arcface_cosines`. A negative one brings an image closer to its class weight: the
+    result is cos(theta + m), or 1, without a gradient, where the image would pass the weight.
+    """
+    limit = 1e-6 if cosine.dtype == torch.float32 else 1e-12
+    c = cosine.clamp(-1.0 + limit, 1.0 - limit)
+    # In float32, processors with other instruction sets round these differently.
+    cos, sin = (f(margin.double()).to(c.dtype) for f in (torch.cos, torch.sin))
+    shifted = c * cos - (1.0 - c.square()).sqrt() * sin
+    shifted = torch.where((margin > 0) & (c <= -cos), c - margin * sin, shifted)
+    return torch.where((margin < 0) & (c >= cos), 1.0, shifted)
+
+
 class CosineClassifier(nn.Module):
     """Normalised softmax: cross-entropy of ``scale * cos(z, w_c)`` over C training classes with weights ``[C, D]``.
 
@@ -73,15 +88,20 @@ class CosineClassifier(nn.Module):
         """Apply the margin, which this class has not, to cosines ``[B]`` of embeddings to their own class weights."""
         return target
 
+    def with_margin_of(self, points: Tensor, target: Tensor) -> Tensor:
+        """Apply the margins of points ``[B, D]`` to their cosines ``[B, 1]``: the same for all, unless overridden."""
+        return self.with_margin(target)
+
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float | Tensor]:
         """Cosines ``[B, C]`` of means to class weights, without margin, and the scale of the softmax."""
         return self.cosines(distribution.mean), self.scale
 
     def training_logits(self, distribution: Distribution, labels: Tensor) -> Tensor:
         """Scaled cosines ``[B, C]`` of one draw of each of B embeddings, with the margin in that of the own class."""
-        cosine = self.cosines(distribution.rsample())
-        target = cosine.gather(1, labels[:, None])
-        logits = cosine.scatter(1, labels[:, None], self.with_margin(target).to(cosine.dtype))
+        points = distribution.rsample()
+        cosine = self.cosines(points)
+        target = self.with_margin_of(points, cosine.gather(1, labels[:, None]))
+        logits = cosine.scatter(1, labels[:, None], target.to(cosine.dtype))
         return self.scale * logits
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
