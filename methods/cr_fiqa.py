@@ -71,7 +71,8 @@ class CRFIQA(Method):
     deviations = (
         "the head has the hidden layers F/2 and F/4 of every method here and is on pooled features (the paper: one"
         " neuron on the embedding); as in the paper, its gradient reaches the backbone",
-        "scale 16, margin 0.2 by default, as in arcface (the paper: 64, 0.5); prediction_weight 10 is the paper's",
+        "scale 16, margin 0.2 by default, as in arcface (the paper: 64, 0.5, which gave a validation MAP@R of 39 on"
+        " ndigit, these 84); prediction_weight 10 is the paper's",
         "the ratio is the paper's; the authors' code divides by the nearest other cosine alone, which may be 0",
         "beyond theta + m = pi the target logit continues linearly, as in arcface",
     )

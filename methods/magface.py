@@ -78,7 +78,8 @@ class MagFace(Method):
         "norms are measured in a unit, the mean norm of one epoch of the untrained network divided by sqrt(512): so"
         " every network starts where the authors' do in the range [10, 110]",
         "scale 16, margins 0.18 to 0.32 by default: those of the paper (64, 0.45 to 0.8) times 1/4 and 2/5, as in"
-        " arcface; norm_weight 3.5 is the paper's 35 times 1/4 times 2/5, as large beside its lower bound",
+        " arcface; norm_weight 3.5 is the paper's 35 times 1/4 times 2/5, as large beside its lower bound (the paper's"
+        " gave a validation MAP@R of 45 on ndigit, these 85)",
         "beyond theta + m = pi the target logit continues linearly, as in arcface (the authors' code: no margin where"
         " the cosine is negative, by default)",
     )
