@@ -15,16 +15,14 @@ from __future__ import annotations
 
 import math
 
-import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
 from ._base import MethodParams, Paper, register, tuned
 from .distributions.von_mises_fisher import VonMisesFisher
 from .heads import positive_from_raw
-from .host_labels import on_host, places, sent
 from .learned_spread import SpreadMethod
+from .pair_likelihoods import pair_log_likelihoods
 
 
 class MonteCarloInfoNCE(nn.Module):
@@ -39,14 +37,7 @@ class MonteCarloInfoNCE(nn.Module):
 
     def pair_losses(self, draws: Tensor, labels: Tensor) -> Tensor:
         """Losses ``[P]`` of ordered pairs of one class, in row-major order, from joint draws ``[K, B, D]``."""
-        logits = self.kappa * draws @ draws.mT
-        known = on_host(labels)
-        same = known[:, None] == known[None, :]
-        # Finite: without any negative, a logarithm of zero would have no gradient.
-        nothing = 0.5 * torch.finfo(logits.dtype).min
-        negatives = logits.masked_fill(sent(same, logits.device), nothing).logsumexp(-1)
-        anchor, positive = places(same & ~torch.eye(len(labels), dtype=torch.bool), logits.device)
-        log_likelihood = F.logsigmoid(logits[:, anchor, positive] - negatives[:, anchor])
+        log_likelihood = pair_log_likelihoods(self.kappa * draws @ draws.mT, labels)
         return math.log(len(draws)) - log_likelihood.logsumexp(0)
 
     def forward(self, distribution: VonMisesFisher, labels: Tensor) -> Tensor:

@@ -76,10 +76,11 @@ def test_a_class_that_can_only_be_told_by_an_import_that_fails_is_reported(plugi
 
 
 QUOTED = {
-    "adaface": "norm", "arcface": "max_cosine", "cosface": "max_cosine", "cr_fiqa": "method",
-    "deep_ensemble": "neg_entropy", "dsml": "max_cosine",
-    "dul_cls": "method", "dul_reg": "method", "el_nivmf": "method", "hib": "method", "laplace": "method",
-    "loss_prediction": "method", "magface": "norm", "margin": "norm", "mc_dropout": "method", "mc_infonce": "method",
+    "adaface": "norm", "arcface": "max_cosine", "bayesian_triplet": "method", "cosface": "max_cosine",
+    "cr_fiqa": "method", "deep_ensemble": "neg_entropy", "dsml": "max_cosine", "dul_cls": "method",
+    "dul_reg": "method", "el_nivmf": "method", "hib": "method", "hyperbolic": "norm", "idml": "method",
+    "laplace": "method", "loss_prediction": "method", "magface": "norm", "margin": "norm", "mc_dropout": "method",
+    "mc_infonce": "method",
     "multi_similarity": "norm", "nir": "max_cosine", "norm_softmax": "max_cosine", "pfe": "method",
     "proxy_anchor": "max_cosine", "proxy_anchor_el_nivmf": "method", "proxy_distance": "method",
     "proxy_nca": "max_cosine", "scf": "method", "soft_triple": "max_cosine", "spe": "method",

@@ -18,6 +18,7 @@ MODULES = {
     "cosine": "inner_products",
     "l2": "inner_products",
     "raw_l2": "inner_products",
+    "poincare": "hyperbolic",
     "mls": "likelihood",
     "expected_cosine": "expectation",
     "sampled_cosine": "expectation",

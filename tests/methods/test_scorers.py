@@ -136,7 +136,7 @@ def _of(kind, n, d, seed=0):
     return IsotropicNormal(loc, spread + 0.05) if kind == "iso" else VonMisesFisher(loc, 30 * spread)
 
 
-FITS = [(name, kind) for name in sorted(SCORERS) for kind in ("iso", "diag", "vmf")]
+FITS = [(name, kind) for name in sorted(SCORERS) if name != "poincare" for kind in ("iso", "diag", "vmf")]
 FITS = [fit for fit in FITS if fit not in (("match", "diag"), ("match", "vmf"), ("raw_l2", "iso"), ("raw_l2", "diag"))]
 
 
@@ -313,6 +313,7 @@ def test_every_scorer_is_in_the_table_under_the_module_that_defines_it():
         "cosine",
         "l2",
         "raw_l2",
+        "poincare",
         "mls",
         "expected_cosine",
         "sampled_cosine",
