@@ -83,7 +83,7 @@ QUOTED = {
     "mc_infonce": "method",
     "multi_similarity": "norm", "nir": "max_cosine", "norm_softmax": "max_cosine", "pfe": "method",
     "proxy_anchor": "max_cosine", "proxy_anchor_el_nivmf": "method", "proxy_distance": "method",
-    "proxy_nca": "max_cosine", "scf": "method", "soft_triple": "max_cosine", "spe": "method",
+    "proxy_nca": "max_cosine", "repvlm": "method", "scf": "method", "soft_triple": "max_cosine", "spe": "method",
     "untrained": "norm", "vmf_fl": "method", "vmf_loss": "method",
 }  # fmt: skip
 

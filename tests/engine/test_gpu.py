@@ -35,8 +35,8 @@ WAITS = {
     "adaface": 1, "arcface": 1, "bayesian_triplet": 1, "cosface": 1, "cr_fiqa": 1, "dsml": 2, "dul_cls": 1,
     "dul_reg": 1, "el_nivmf": 11, "hib": 1, "hyperbolic": 1, "idml": 1, "laplace": 11, "loss_prediction": 1,
     "magface": 1, "margin": 1, "mc_dropout": 1, "mc_infonce": 4, "multi_similarity": 3, "nir": 1, "norm_softmax": 1,
-    "pfe": 1, "proxy_anchor": 1, "proxy_anchor_el_nivmf": 11, "proxy_distance": 2, "proxy_nca": 1, "scf": 3,
-    "soft_triple": 1, "spe": 1, "untrained": 5, "vmf_fl": 1, "vmf_loss": 6,
+    "pfe": 1, "proxy_anchor": 1, "proxy_anchor_el_nivmf": 11, "proxy_distance": 2, "proxy_nca": 1, "repvlm": 1,
+    "scf": 3, "soft_triple": 1, "spe": 1, "untrained": 5, "vmf_fl": 1, "vmf_loss": 6,
 }  # fmt: skip
 """How often an epoch of one training step of the engine (of a method that is fitted: its fit) may make the host wait
 for the GPU: the largest number of the method's forms, constants that are copied once included. One is the engine's, for
