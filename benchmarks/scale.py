@@ -11,16 +11,6 @@ subtracted. They propose random settings.
 A record of a test is as large as a real one: its rows are those of the first test in ``--template``, or of one that is
 made here, which takes a minute. Every step runs in a process of its own, for its peak memory: a run, the same command
 again once everything is there, ``bench status``, ``bench status --check`` and ``bench report``.
-
-    uv run python benchmarks/scale.py --features sop [--methods cosface pfe]
-
-Or features of many images: a data set of the size of SOP, a million images or 200,000 classes, is generated, and every
-phase of a tuned experiment on it is timed alone, with one thread: the import, the dry run, an epoch and its validation,
-a test by group, the report. The sum for 50 trials and five seeds of 20 epochs, which early stopping would shorten,
-follows. To
-compare two commits, run this file with the Python of either checkout (``uv run --project CHECKOUT python ..``).
-
-Memory is that of one process: its own (anonymous), and with the mapped files and libraries, which processes share.
 """
 
 from __future__ import annotations
@@ -38,28 +28,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from itertools import islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-import torch
-from bench.engine import testing
 from bench.engine.jobs import EVENTS, Done, EpochDone, Event, Job, ProposeJob, TestJob, TrainJob
 from bench.engine.pool import Pool
 from bench.engine.scheduler import Scheduler
-from bench.engine.training import Trainer, run_training
 from bench.planning.experiment import Experiment
-from bench.planning.plan import Plan, Specs, build_plans
+from bench.planning.plan import build_plans
 from bench.progress import Display
-from bench.protocols import declare
 from bench.protocols.recipes._base import Range
-from bench.scoring.files import Column, held, write_columns
 from bench.seeds import seed_for
 from bench.site import Site
 from bench.store.files import sha256, write_atomic
-from bench.store.folder import CHECKPOINT, WEIGHTS, Store
+from bench.store.folder import WEIGHTS, Store
 from bench.store.records import Columns, Epoch, Role, TestRecord, TrainRecord
 from bench.store.specs import Cell, Point, TestSpec, TrainSpec
 from rich.console import Console
@@ -78,12 +60,11 @@ COMMANDS = {"status": ("status",), "status --check": ("status", "--check"), "rep
 
 
 class Cost(NamedTuple):
-    """Cost of a step: processor and wall seconds, the peak memory of its process in MiB, and that of its own."""
+    """Cost of a step: processor and wall seconds, and the peak memory of its process in MiB."""
 
     cpu: float
     wall: float
     peak: float
-    own: float = 0.0
 
 
 class Driven(NamedTuple):
@@ -276,19 +257,19 @@ def drive(grid: Grid, root: Path, workers: int, template: Path, **asked: tuple[s
 
 def command(*arguments: str | Path) -> tuple[Cost, str]:
     """Run a program in a process of its own; returns its cost and its standard output."""
-    before, wall, peak, own = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter(), 0.0, 0.0
+    before, wall, peak = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter(), 0.0
     with tempfile.TemporaryFile("w+") as out:
         process = subprocess.Popen(arguments, stdout=out)
         while process.poll() is None:
             with contextlib.suppress(OSError):
-                peak, own = max(peak, memory("VmHWM", process.pid)), max(own, memory("RssAnon", process.pid))
+                peak = max(peak, memory("VmHWM", process.pid))
             time.sleep(0.02)
         wall, after = time.perf_counter() - wall, resource.getrusage(resource.RUSAGE_CHILDREN)
         if process.returncode != 0:
             raise SystemExit(f"exit code {process.returncode}: {' '.join(map(str, arguments))}")
         out.seek(0)
         said = out.read()
-    return Cost(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, wall, peak, own), said
+    return Cost(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, wall, peak), said
 
 
 def drive_alone(grid: Grid, root: Path, workers: int, template: Path) -> Driven:
@@ -340,213 +321,16 @@ def _growth(factor: float, before: Cost, now: Cost) -> str:
     return f"processor n^{powers[0]:.2f}, wall n^{powers[1]:.2f}, memory n^{powers[2]:.2f}"
 
 
-# Features of many images
-
-
-class Size(NamedTuple):
-    """Training and test images, their classes, number and type of the features; queries of a test, None for all."""
-
-    images: tuple[int, int]
-    classes: tuple[int, int]
-    width: int
-    dtype: str
-    queries: int | None = None
-    epoch_repeats: float = 1.0
-    crops: bool = True
-
-
-SIZES = {
-    "small": Size((2400, 2400), (400, 400), 32, "float32"),
-    "sop": Size((59_551, 60_502), (11_318, 11_316), 384, "float32"),
-    "classes": Size((800_000, 2400), (200_000, 400), 64, "float16", 1000, 0.05, crops=False),
-    "million": Size((500_000, 500_000), (50_000, 50_000), 1024, "float16", 10_000, 0.05, crops=False),
-}
-"""Data sets by name; an epoch before a test is a part of one if it would take many minutes."""
-
-BUDGET = (50, 5, 20)
-"""Trials, seeds and epochs of the experiment whose time is extrapolated."""
-
-_LATENT, _SHARED, _OWN = 64, 1.2, 1.6
-"""Dimensions of the classes, and sizes of the noise: MAP@R of the features is about 25, of trained heads 50."""
-
-
-def write_features(folder: Path, size: Size) -> dict[str, Path]:
-    """Write generated features, clean and perhaps cropped: a class centre and noise, some of it in few directions."""
-    mix = np.random.default_rng(0).standard_normal((2 * _LATENT, size.width), dtype=np.float32) / _LATENT**0.5
-    paths = {}
-    for number, (split, images, classes) in enumerate(zip(("train", "test"), size.images, size.classes)):
-        draw = np.random.default_rng(number + 1)
-        # Two images of every class, the others to random ones: from 2 to about 14, as in SOP.
-        labels = np.concatenate([np.repeat(np.arange(classes), 2), draw.integers(classes, size=images - 2 * classes)])
-        draw.shuffle(labels)
-        centres, severity = draw.standard_normal((classes, _LATENT), dtype=np.float32), draw.random(images) / 2
-
-        def blocks(extra: np.ndarray, number: int = number, labels: np.ndarray = labels, centres=centres):
-            for start in range(0, len(labels), 4096):
-                rows = slice(start, start + 4096)
-                again = np.random.default_rng([number, start])  # the same noise for clean and cropped images
-                shared = _SHARED * again.standard_normal((len(labels[rows]), _LATENT), dtype=np.float32)
-                noise = again.standard_normal((2, len(shared), size.width), dtype=np.float32)
-                level = np.exp(0.3 * again.standard_normal((len(shared), 1), dtype=np.float32))
-                made = np.concatenate([centres[labels[rows]], shared], 1) @ mix + _OWN * level * noise[0]
-                yield (made + 2 * _OWN * extra[rows, None] * noise[1]).astype(size.dtype)
-
-        shape, kind = (images, size.width), np.dtype(size.dtype)
-        columns = {
-            "features": Column(shape, kind, partial(blocks, np.zeros(images, np.float32))),
-            "labels": held(labels + number * size.classes[0]),
-        }
-        if size.crops:
-            columns["corrupted_crop"] = Column(shape, kind, partial(blocks, severity.astype(np.float32)))
-            columns["severity_crop"] = held(severity)
-        paths[split] = folder / f"{split}.safetensors"
-        write_columns(paths[split], columns)
-    return paths
-
-
-def _plans(site: Site, method: str, size: Size) -> tuple[Plan, ...]:
-    queries = {} if size.queries is None else {"data": {"test_queries": size.queries}}
-    fixed = {"optim.epochs": "1", "data.epoch_repeats": str(size.epoch_repeats)}
-    asked = {"methods": (method,), "datasets": ("generated",), "hparams": "default", "seeds": 1, "set": fixed}
-    return build_plans(Experiment.checked({**asked, **queries}), site).plans
-
-
-def _trained(site: Site, plans: Iterable[Plan], known: dict[object, Specs]) -> Specs:
-    """Specifications of the trainings of the last plan, after one epoch each."""
-    for plan in plans:
-        specs = known[plan.key] = plan.train_specs({}, 0, known.get(plan.base.key) if plan.base else None)
-        for spec in specs.values():
-            if site.store.trained(spec.cell, spec.id) is None:
-                run_training(spec, site, lambda epoch: None)
-    return specs
-
-
-def training_phases(site: Site, method: str, size: Size, steps: int = 40) -> dict[str, float]:
-    """Processor seconds of an epoch's steps, from some of them, of its validation and of its checkpoint."""
-    plans, known = _plans(site, method, size), {}
-    if plans[-1].base is not None:
-        _trained(site, plans[:-1], known)
-    base = plans[-1].base
-    trainer = Trainer(plans[-1].train_specs({}, 0, known[base.key] if base else None)[0], site)
-    trainer.resume_or_start()
-    trainer.model.train()
-    batches, passed = trainer._batches(after=(0,)), 0
-    for rows, batch in islice(batches, 5):  # to warm up
-        trainer.micro_batches.gradients(batch, partial(trainer._loss, trainer.data.train.labels[rows], "scale"))
-    clock = [time.process_time()]
-    for rows, batch in islice(batches, steps):
-        trainer.micro_batches.gradients(batch, partial(trainer._loss, trainer.data.train.labels[rows], "scale"))
-        trainer.optimisation.update()
-        passed += 1
-    every = trainer.steps / size.epoch_repeats
-    clock.append(time.process_time())
-    row = trainer.validate(0, 0.0)
-    clock.append(time.process_time())
-    trainer.book(row)
-    trainer.save_checkpoint()
-    clock.append(time.process_time())
-    (trainer.folder / CHECKPOINT).unlink()  # the model that is tested is trained for a whole epoch
-    spent = [after - before for before, after in pairwise(clock)]
-    return {"steps of an epoch": spent[0] / max(1, passed) * every, "validation": spent[1], "checkpoint": spent[2]}
-
-
-def test_phases(site: Site, method: str, size: Size) -> dict[str, float]:
-    """Processor seconds of a test: embedding, each group of tests on clean and on cropped images, and what is kept."""
-    plans, known = _plans(site, method, size), {}
-    specs = _trained(site, plans, known)
-    spent: dict[str, float] = {}
-    check, embed = declare._in_range, testing.EmbeddedModel.of
-
-    def timed(name: str, work: Callable[..., object], *given: object) -> object:
-        began = time.process_time()
-        made = work(*given)
-        spent[name] = spent.get(name, 0.0) + time.process_time() - began
-        return made
-
-    declare._in_range = lambda of, rows: check(of, timed(of.group, list, rows))  # type: ignore[assignment,arg-type]
-    testing.EmbeddedModel.of = partial(timed, "embedding", embed)  # type: ignore[method-assign]
-    began = time.process_time()
-    testing.run_tests(plans[-1].test_specs(specs), plans[-1].cell, site)
-    whole = time.process_time() - began
-    return {**spent, "other (files, queries)": whole - sum(spent.values())}
-
-
-PHASES: dict[str, Callable[[Site, str, Size], dict[str, float]]] = {
-    "training": training_phases,
-    "test": test_phases,
-}
-
-
-def phase(name: str, size: str, method: str, root: Path) -> None:
-    """Run a phase and print its parts; the process has one thread, as a worker has."""
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    site = Site(results=str(root / "runs"), data_home=str(root / "data"), threads=1)
-    protocol = _plans(site, method, SIZES[size])[-1].template
-    site.store.mark(protocol.protocol, protocol.protocol_version)
-    print(json.dumps(PHASES[name](site, method, SIZES[size])))
-
-
-def measure_features(name: str, methods: Iterable[str]) -> str:
-    """Costs of every phase on a data set of a size, and what they add up to for each method."""
-    size, lines = SIZES[name], []
-
-    def add(what: str, cost: Cost) -> None:
-        lines.append(f"{what:34} {cost.cpu:9.1f} s {cost.wall:9.1f} s {cost.own:8.0f} {cost.peak:8.0f} MiB")
-        print(lines[-1], flush=True)
-
-    with tempfile.TemporaryDirectory(prefix="scale-") as folder:
-        root = Path(folder)
-        os.environ["BENCH_DATA"] = str(root / "data")
-        files = write_features(root, size)
-        print(f"{'':34} {'processor':>11} {'wall':>11} {'own':>8} {'peak memory':>12}")
-        add("import", command(BENCH, "data", "features", "generated", *_options(files))[0])
-        ask = ("--dataset", "generated", "--seeds", "5")
-        add("dry run", command(BENCH, "run", "--method", next(iter(methods)), *ask, "--dry-run")[0])
-        for method in methods:
-            parts: dict[str, dict[str, float]] = {}
-            for each in PHASES:
-                options = ("--phase", each, "--features", name, "--methods", method, "--results", root)
-                cost, said = command(sys.executable, __file__, *options)
-                parts[each] = json.loads(said.splitlines()[-1])
-                add(f"{method}: {each}, everything", cost)
-                for part, seconds in parts[each].items():
-                    print(f"    {part:30} {seconds:9.1f} s", flush=True)
-            trials, seeds, epochs = BUDGET
-            hours = (trials + seeds) * epochs * sum(parts["training"].values()) + seeds * sum(parts["test"].values())
-            lines.append(
-                f"{method}: {trials} trials and {seeds} seeds of {epochs} epochs, {seeds} tests:"
-                f" {hours / 3600:.2f} processor hours, {hours / 7200:.2f} on two cores"
-            )
-            print(lines[-1], flush=True)
-        add("report", command(BENCH, "report", "--results", root / "runs")[0])
-    return "\n".join(lines)
-
-
-def _options(files: dict[str, Path]) -> list[str | Path]:
-    return [item for split, path in files.items() for item in (f"--{split}", path)]
-
-
 def main() -> None:
-    """Measure folders of several sizes, or a data set of features."""
+    """Measure folders of several sizes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, nargs="+", default=[3000, 10_000, 100_000])
     parser.add_argument("--workers", type=int, default=500)
     parser.add_argument("--template", type=Path, help="folder of results whose first test is copied")
     parser.add_argument("--commands", nargs="*", choices=COMMANDS, default=list(COMMANDS))
-    parser.add_argument("--features", choices=SIZES, help="a data set of features in place of records")
-    parser.add_argument("--methods", nargs="+", default=["cosface", "pfe"])
-    parser.add_argument("--phase", choices=PHASES, help=argparse.SUPPRESS)  # the process of a phase
     parser.add_argument("--results", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--drive", type=int, nargs=2, help=argparse.SUPPRESS)  # the process of a driver
     options = parser.parse_args()
-    if options.phase:
-        phase(options.phase, options.features, options.methods[0], options.results)
-        return
-    if options.features:
-        measure_features(options.features, options.methods)
-        return
     if options.drive:
         print(json.dumps(drive(Grid(*options.drive), options.results, options.workers, options.template)))
         return

@@ -3,11 +3,10 @@
     uv run python benchmarks/gpu/bare_machine.py pack bench-gpu.tar.gz      here: the last commit, and wheels from PyPI
     tar xzf bench-gpu.tar.gz && python3 bench-gpu/there.py --out results    there
 
-``there.py`` is a copy of this file. It runs ``bench doctor``, the tests of GPUs, real (``-m gpu``) and simulated, and
-trainings on photographs in float32, TF32 and bfloat16, and prints Markdown for ``docs/measurements.md``; logs and
-figures are in ``--out``. The photographs are made there unless ``pack --photographs DIR`` has packed some, one folder
-per class. The archive has what bench needs besides torch, torchvision, timm, typer, jinja2, pandas, scipy,
-scikit-learn, safetensors and matplotlib; the tests need pytest, pytest-xdist and hypothesis. Standard library only.
+``there.py`` is a copy of this file. It runs ``bench doctor`` and the tests of GPUs, real (``-m gpu``) and simulated,
+and prints Markdown for ``docs/measurements.md``; logs are in ``--out``. The archive has what bench needs besides torch,
+torchvision, timm, typer, jinja2, pandas, scipy, scikit-learn, safetensors and matplotlib; the tests need pytest,
+pytest-xdist and hypothesis. Standard library only.
 """
 
 from __future__ import annotations
@@ -44,24 +43,8 @@ TESTS = (
     "tests/protocols/test_search.py",
 )
 
-PHOTOGRAPHS = """
-import sys, numpy as np
-from pathlib import Path
-from PIL import Image
-sys.path.append("tests/gpu")
-from steps import photograph
-folder, classes, each, side = Path(sys.argv[1]), *map(int, sys.argv[2:])
-rng = np.random.default_rng(0)
-for number in range(classes):
-    (folder / f"c{number:03d}").mkdir(parents=True)
-    own = photograph(rng, (side, side))
-    for i in range(each):
-        # Halfway to the picture of the class: there is something to learn.
-        Image.blend(own, photograph(rng, (side, side)), 0.5).save(folder / f"c{number:03d}/{i}.jpg", quality=90)
-"""
 
-
-def pack(archive: Path, photographs: Path | None, python: str) -> None:
+def pack(archive: Path, python: str) -> None:
     """Write the archive, of at most :data:`LIMIT` bytes."""
     root = Path(__file__).resolve().parents[2]
     with (root / "uv.lock").open("rb") as file:
@@ -85,13 +68,11 @@ def pack(archive: Path, photographs: Path | None, python: str) -> None:
         (Path(folder) / "there.py").write_bytes(Path(__file__).read_bytes())
         for name in ("wheels", "tree", "there.py"):
             out.add(Path(folder) / name, f"bench-gpu/{name}")
-        if photographs is not None:
-            out.add(photographs, "bench-gpu/photographs")
     size = archive.stat().st_size
     print(f"{archive}: {size / 1e6:.1f} MB")
     if size > LIMIT:
         archive.unlink()
-        raise SystemExit(f"at most {LIMIT / 1e6:.0f} MB may travel: pack fewer photographs")
+        raise SystemExit(f"at most {LIMIT / 1e6:.0f} MB may travel")
 
 
 class Machine:
@@ -138,35 +119,6 @@ class Machine:
         if not self.python("install", 60, *pip, *wheels):
             raise SystemExit((self.out / "install.log").read_text())
 
-    def train(self, precision: str, seconds: float) -> str:
-        """Train on photographs in one precision; a row of the table."""
-        small = self.device == "cpu"
-        photographs, results = self.root / "photographs", self.work / f"results-{precision}"
-        if not photographs.exists():
-            photographs = self.work / "photographs"
-            if not photographs.exists():
-                sizes = ("24", "6", "64") if small else ("80", "16", "320")
-                self.python("photographs", 60, "-c", PHOTOGRAPHS, str(photographs), *sizes)
-        view = ("data.image_size=32", "data.resize=36") if small else ("data.image_size=224",)
-        pins = (*view, f"optim.precision={precision}", f"optim.epochs={2 if small else 3}", "data.images_per_class=4",
-                f"data.classes_per_batch={4 if small else 28}", f"data.epoch_repeats={1 if small else 8}",
-                "data.freeze_norm=no")  # fmt: skip
-        self.python(
-            f"train-{precision}", seconds, "-m", "bench", "run", "--method", "cosface", "--dataset", "folder",
-            "--data-root", str(photographs), "--backbone", "test_resnet" if small else "resnet50", "--weights", "none",
-            "--hparams", "default", "--seeds", "1", "--workers", "1", "--device", self.device, "--results",
-            str(results),
-            *(part for pin in pins for part in ("--set", pin)),
-        )  # fmt: skip
-        found = [json.loads(path.read_text()) for path in sorted(results.glob("*/*/*/train-*/record.json"))]
-        if not found:
-            return f"| {precision} | failed |  |  |  |"
-        record = found[0]
-        (self.out / f"record-{precision}.json").write_text(json.dumps(record, indent=1))
-        here, cost, last = record["environment"], record["environment"]["cost"] or {}, record["history"][-1]
-        memory = cost.get("peak_gpu_memory_mib") or ""
-        return f"| {precision} | {here['seconds']:.1f} | {memory} | {last['loss']:.4f} | {last['val_map_at_r']:.4f} |"
-
     def doctor(self, seconds: float) -> Iterator[str]:
         """What ``bench doctor`` says, as a list."""
         path = self.out / "doctor.json"
@@ -182,13 +134,10 @@ def there(device: str, minutes: float, out: Path) -> None:
     machine, total = Machine(device, minutes, out), 60 * minutes
     machine.install()
     lines = ["## On a GPU", "", *machine.doctor(0.15 * total), ""]
-    precisions = ("float32", "bfloat16") if device == "cpu" else ("float32", "tf32", "bfloat16")
-    rows = [machine.train(precision, 0.12 * total) for precision in precisions]
-    lines += ["| precision | s | GPU MiB | last loss | validation MAP@R |", "|---|--:|--:|--:|--:|", *rows]
     # The tests of one file in one process: those of the real GPU need its memory for themselves.
     options = ("-q", "-o", "addopts=", "--import-mode=importlib", "-p", "no:cacheprovider", "-n", "4",
                "--dist", "loadfile", "-m", "gpu or not slow")  # fmt: skip
-    machine.python("tests", 0.45 * total, "-m", "pytest", *options, *TESTS)
+    machine.python("tests", 0.75 * total, "-m", "pytest", *options, *TESTS)
     said = (out / "tests.log").read_text().split("\n") if (out / "tests.log").exists() else []
     lines += ["", "Tests: " + next((line for line in reversed(said) if line), "none")]
     text = "\n".join(lines) + "\n"
@@ -200,7 +149,7 @@ def main() -> None:
     """Pack, or run what was packed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     if (Path(__file__).parent / "wheels").exists():
-        parser.add_argument("--out", type=Path, default=Path("results"), help="folder of logs and figures")
+        parser.add_argument("--out", type=Path, default=Path("results"), help="folder of logs")
         parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
         parser.add_argument("--minutes", type=float, default=9.5)
         a = parser.parse_args()
@@ -208,10 +157,9 @@ def main() -> None:
         return
     parser.add_argument("command", choices=("pack",))
     parser.add_argument("archive", type=Path)
-    parser.add_argument("--photographs", type=Path, help="folder with a folder per class, to travel too")
     parser.add_argument("--python", default="3.12", help="version there")
     a = parser.parse_args()
-    pack(a.archive, a.photographs, a.python)
+    pack(a.archive, a.python)
 
 
 if __name__ == "__main__":

@@ -301,10 +301,6 @@ def test_a_short_archive_of_the_study_has_no_trainings_of_trials_and_fewer_value
     with loaded_tool("study") as study:
         study.pack([tiny_run], None, long.parent)
         study.pack([tiny_run], None, short.parent, short=True)
-        assert set(study.frame_of(short)[0]["method"]) == {"cosface", "pfe", "dul_cls"}
-        for_both = shutil.copy(short, tmp_path / "ndigit_smoke-both.tar.xz")
-        with pytest.raises(SystemExit, match="no tests at tuned settings"):  # they are tuned for retrieval
-            study.frame_of(for_both)
     replicates = {training.unit: training.spec.replicate for training in Store(tiny_run).trainings()}
     assert TUNING in replicates.values()
     assert {training.unit for training in Store(long).trainings()} == set(replicates)
