@@ -158,8 +158,8 @@ def report(
         list[str] | None,
         typer.Option(
             help="Draw these figures only, comma separated, or `all`: filter_out, risk_coverage, confidence, sweeps,"
-            " pictures (which every report has), convergence, spectra, norms, images, and, without any results,"
-            " densities, distances, normalisers.",
+            " pictures (which every report has), convergence, spectra, norms, images, and densities, which needs no"
+            " results.",
             metavar="NAME[,NAME]",
         ),
     ] = None,
@@ -198,7 +198,7 @@ def report(
     bench report --results results/runs --out report
     bench report --also per/table1,parquet
     bench report --figures spectra,norms
-    bench report --figures densities,normalisers --out theory
+    bench report --figures densities --out theory
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     if out is None and results.is_file():
         raise UserError(f"{results} is a file; name a folder with --out")

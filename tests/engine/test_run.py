@@ -167,7 +167,7 @@ def test_figures_are_drawn_by_name(tiny_run, tmp_path, cli):
     assert written == {path.name for path in out.iterdir()}
     stems = {Path(name).stem for name in written}
     data = ("spectra", "norms", "images", "convergence", "confidence_crop")
-    assert {"densities", "normalisers", "distances", *(f"{name}_ndigit_smoke" for name in data)} <= stems
+    assert {"densities", *(f"{name}_ndigit_smoke" for name in data)} <= stems
     assert {"norms_ndigit_smoke_by_reference", "risk_coverage_ndigit_smoke_crop"} <= stems
     figures = {f"{stem}.{kind}" for stem in stems - {"report"} for kind in ("png", "svg", "csv")}
     assert written == {*figures, "report.html"}
@@ -186,10 +186,10 @@ def test_figures_that_need_no_results_need_no_folder(tmp_path, inside):
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "name a folder for the figures with --out" in done.stderr
     assert not (tmp_path / "results").exists()
-    assert {Path(name).name for name in inside.json("report", "--figures", "distances", "--out", "here")} == {
-        "distances.png",
-        "distances.svg",
-        "distances.csv",
+    assert {Path(name).name for name in inside.json("report", "--figures", "densities", "--out", "here")} == {
+        "densities.png",
+        "densities.svg",
+        "densities.csv",
     }
     done = inside("report", "--figures", "density", check=False)
     assert done.returncode == 2

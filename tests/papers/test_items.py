@@ -23,7 +23,7 @@ from bench.report.render import files_of
 
 NAMES = {
     *(f"per/table{n}" for n in range(1, 6)), "per/figure3", "per/timings",
-    *(f"el/table{n}" for n in (1, 2, 4, 5)), *(f"el/figure{n}" for n in (2, 3, 4, 5, 6, 8, 9, 10, 11)),
+    *(f"el/table{n}" for n in (1, 2, 4, 5)), *(f"el/figure{n}" for n in (2, 4, 5, 6, 9, 10, 11)),
     *(f"nir/table{n}" for n in range(1, 6)), "nir/figure3", "nir/figure4",
 }  # fmt: skip
 

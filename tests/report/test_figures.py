@@ -37,59 +37,6 @@ def _bessel_log_normaliser(k, dim):
     return nu * np.log(k) - dim / 2 * np.log(2 * np.pi) - np.log(scipy.special.ive(nu, k)) - k
 
 
-# Normalisers
-
-
-@pytest.fixture(scope="module")
-def logs():
-    return theory.normaliser_table(points=81)
-
-
-def _curve(table, dim, name):
-    rows = table[(table["dim"] == dim) & (table["approximation"] == name)]
-    return rows.set_index("concentration")
-
-
-@pytest.mark.parametrize("dim", [16, 64, 128, 512])
-def test_the_exact_normaliser_and_its_slope_are_scipys(logs, dim):
-    curve = _curve(logs, dim, "exact")
-    k = curve.index.to_numpy()
-    held = (k >= 20) & (scipy.special.ive(dim / 2, k) > 1e-280)
-    assert held.sum() > 50
-    np.testing.assert_allclose(curve["log_normaliser"][held], _bessel_log_normaliser(k[held], dim), rtol=1e-11)
-    ratio = scipy.special.ive(dim / 2, k[held]) / scipy.special.ive(dim / 2 - 1, k[held])
-    np.testing.assert_allclose(curve["slope"][held], -ratio, rtol=1e-10)
-    uniform = math.lgamma(dim / 2) - math.log(2) - dim / 2 * math.log(math.pi)
-    np.testing.assert_allclose(curve["change"], curve["log_normaliser"] - uniform, atol=1e-9)
-
-
-def test_the_quadratic_is_the_papers(logs):
-    for dim, (a, b, c) in {128: (127, -0.01909, -0.003355), 512: (868, -0.0002662, -0.0009685)}.items():
-        curve = _curve(logs, dim, "quadratic fit")
-        k = curve.index.to_numpy()
-        np.testing.assert_allclose(curve["log_normaliser"], a + b * k + c * k**2, rtol=1e-12)
-    # Errors at 400 from their constants at 0: -131.3 - 127.05 against the fit, and the same for 512.
-    assert _curve(logs, 128, "quadratic fit")["error"].iloc[-1] == pytest.approx(-286.0, abs=0.2)
-    assert _curve(logs, 512, "quadratic fit")["error"].iloc[-1] == pytest.approx(-27.3, abs=0.2)
-
-
-@pytest.mark.parametrize("dim", theory.TABLE_DIMS)
-def test_the_bounds_hold_and_their_mean_is_between_them(logs, dim):
-    exact, above, below, mean = (
-        _curve(logs, dim, name) for name in ("exact", "bound from above", "bound from below", "mean of the bounds")
-    )
-    tiny = 1e-9
-    assert (above["change"] >= exact["change"] - tiny).all()
-    assert (below["change"] <= exact["change"] + tiny).all()
-    assert above["error"].iloc[-1] > 1e-4
-    assert below["error"].iloc[-1] < -1e-4
-    # The closed form of vMF-loss's authors is the mean of the two.
-    np.testing.assert_allclose(mean["change"], (above["change"] + below["change"]) / 2, atol=1e-9)
-    k = above.index.to_numpy()
-    nu = dim / 2 - 1
-    np.testing.assert_allclose(above["slope"], -k / (nu + 0.5 + np.sqrt(k**2 + (nu + 1.5) ** 2)), rtol=1e-9, atol=1e-15)
-
-
 # Densities
 
 
@@ -144,28 +91,6 @@ def test_densities_on_the_circle_are_those_of_the_equations():
             np.testing.assert_allclose(rows["density"], scipy.stats.vonmises(20).pdf(angle), rtol=1e-9)
         else:
             np.testing.assert_allclose(rows["density"], _nivmf(points, mode, k, name == "nivMF, exact"), rtol=1e-9)
-
-
-def test_distances_are_those_of_the_equations():
-    table = theory.distance_table(points=21)
-    by_name = {name: rows for name, rows in table.groupby("distance")}
-    for name, rows in by_name.items():
-        norm, cosine = rows["norm"].to_numpy(), rows["cosine"].to_numpy()
-        joint = np.sqrt(norm**2 + 100 + 20 * norm * cosine)
-        # From the series at small concentrations, where SciPy's Bessel function of order 255 is zero.
-        log = {k: _log_series(k) for k in {*np.round(norm, 12), *np.round(joint / 2, 12), 10.0}}
-        b_vmf = [log[j] - (log[n] + log[10.0]) / 2 for j, n in zip(np.round(joint / 2, 12), np.round(norm, 12))]
-        wanted = {"cosine": -cosine, "l2": norm**2 + 100 - 20 * norm * cosine, "b_vmf": b_vmf}[name]
-        np.testing.assert_allclose(rows["value"], wanted, atol=1e-9)
-
-
-def _log_series(k, dim=512):
-    """Log C(k) - log C(0) by the power series of I_nu."""
-    nu, term, total = dim / 2 - 1, 1.0, 1.0
-    for m in range(1, 60):
-        term *= (k / 2) ** 2 / (m * (m + nu))
-        total += term
-    return -math.log(total)
 
 
 # A results folder that is written here
@@ -434,7 +359,7 @@ def test_classes_that_have_trained_do_not_validate(tmp_path):
 # All of them
 
 
-SLOW = ("images", "pictures", "densities", "normalisers", "norms")
+SLOW = ("images", "pictures", "densities", "norms")
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ ON_REQUEST = {
 }
 """Figures for those who ask, most of which need the embeddings kept with tests."""
 
-THEORY = {"densities": "theory.densities", "distances": "theory.distances", "normalisers": "theory.normalisers"}
+THEORY = {"densities": "theory.densities"}
 """Figures that need no results: ``() -> drawing``."""
 
 FIGURES = {**AUTOMATIC, **ON_REQUEST, **THEORY}
