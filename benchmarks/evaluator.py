@@ -1,12 +1,11 @@
 """Cost of exact evaluation compared with a bare faiss search and pytorch-metric-learning, measured in one run.
 
-    uv run python benchmarks/evaluator.py [--images 60502] [--dim 128] [--repeats 3] [--part compare|scaling]
+    uv run python benchmarks/evaluator.py [--images 60502] [--dim 128] [--repeats 3]
 
 Embeddings with the class sizes of Stanford Online Products' test half (11,316 classes of 2 to 12 images). One thread
 for torch, faiss and BLAS; the sides run in turns, seconds are processor time of that thread (what else runs does not
 count), and the fastest repeat of each counts. Memory is what a side adds at its peak, from float32 embeddings to
 values, in a process of its own. Every score's metrics are also compared with plain loops over a subsample.
-``--part scaling`` prints cost against N instead.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import faiss
-import numpy as np
 import torch
 import torch.nn.functional as F
 from bench.methods.distributions import DiagonalNormal, IsotropicNormal, PointMass, VonMisesFisher
@@ -36,9 +34,6 @@ from torch import Tensor
 KS = (1, 2, 4, 8)
 CHECKED = 40
 """Queries whose values are computed by loops as well."""
-
-SAMPLED = (1024, 3072)
-"""Queries that are timed where all take too long; the difference leaves out what is prepared once."""
 
 
 def one_thread() -> None:
@@ -199,53 +194,16 @@ def compare(count: int, dim: int, repeats: int) -> None:
             print(f"{name}: largest difference from loops over {CHECKED} queries {check(build(), labels):.1e}")
 
 
-def scaling(dim: int) -> None:
-    """Cost of Recall@k and MAP@R against N; beyond 100,000 from the time of two numbers of queries."""
-    print(f"{'N':>8}{'faiss s':>9}" + "".join(f"{name:>24}" for name in ("cosine", "isotropic MLS", "vMF MLS")))
-    for count in (10_000, 20_000, 50_000, 100_000, 500_000):
-        x, labels = embeddings(count, dim)
-        depth = full_depth(labels, KS)
-        whole = count <= 100_000
-
-        def bare(asked: Tensor, x: Tensor = x, depth: int = depth) -> None:
-            index = faiss.IndexFlatIP(x.shape[1])
-            index.add(x.numpy())
-            index.search(np.ascontiguousarray(x[asked].numpy()), depth + 1)
-
-        runs: list[Callable[[Tensor], None]] = [bare]
-        for name in ("cosine", "MLS, isotropic normal", "MLS, von Mises-Fisher"):
-            scorer = scorers(x)[name]()
-
-            def run(asked: Tensor, scorer: DistributionScorer = scorer, labels: Tensor = labels) -> None:
-                list(retrieval_rows(scorer, labels, ks=KS, queries=asked))
-
-            runs.append(run)
-        line = f"{count:>8}"
-        for width, run in zip((9, 24, 24, 24), runs):
-            if whole:
-                seconds = timed(lambda run=run, count=count: run(torch.arange(count)))
-            else:
-                run(torch.arange(SAMPLED[0]))  # one-time work of a scorer must not count in the difference
-                few, more = (timed(lambda run=run, q=q: run(torch.arange(q))) for q in SAMPLED)
-                seconds = few + (more - few) / (SAMPLED[1] - SAMPLED[0]) * (count - SAMPLED[0])
-            line += f"{seconds:>{width}.1f}"
-        print(line + ("" if whole else f"  extrapolated from {SAMPLED[0]} and {SAMPLED[1]} queries"), flush=True)
-
-
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=60502)
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--part", choices=("compare", "scaling"), default="compare")
     a = parser.parse_args()
     one_thread()
     with threadpool_limits(1):
-        if a.part == "compare":
-            compare(a.images, a.dim, a.repeats)
-        else:
-            scaling(a.dim)
+        compare(a.images, a.dim, a.repeats)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ script prints a hash for every result, and says which differ. A refactoring has 
 
 ``PACKS`` is a folder with ``cub200_first50`` (photographs in the layout of CUB-200-2011) and
 ``weights/squeezenet1_0_imagenet.safetensors``; without it the run on photographs is left out. Finished commits and
-cases are kept in ``--work``, so that the same command goes on where it stopped. Standard library only.
+cases are kept in ``--work``, so that the same command goes on where it stopped. Tables of committed results are
+compared by ``.ci/same_tables``. Standard library only.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import csv
 import hashlib
 import json
 import os
-import re
 import resource
 import shlex
 import subprocess
@@ -53,8 +53,6 @@ PHOTOGRAPHS = (
     " {packs}/weights/squeezenet1_0_imagenet.safetensors --set data.image_size=64 --set data.resize=64"
     " --set data.fit=squash --set data.epoch_repeats=1 --set data.classes_per_batch=8"
 )
-
-TABLES = ("comparison", "paired", "decisions", "verdicts", "confidences", "cost")
 
 FILES = """
 import sys
@@ -140,17 +138,7 @@ class Checkout:
             source = f"{self.packs}/cub200_first50/CUB_200_2011"
             self.bench(f"data import cub200 {source} --data-root {data} --allow-partial")
         self.bench(f"run {RUNS[name].format(photographs=photographs)} --results {folder}")
-        return {"metrics": table(folder / "metrics.csv", without=("unit",))}
-
-    def reference(self) -> dict[str, str]:
-        """Tables and sentences of the reference results."""
-        out = self.folder / "reference"
-        self.bench(f"report --results results/reference --out {out}")
-        tables = {name: table(out / f"{name}.csv", without=("unit",)) for name in TABLES}
-        page = next(
-            path for path in (out / "report.html", self.tree / "results/reference/report.html") if path.exists()
-        )
-        return {**tables, "page": sentences(page.read_text())}
+        return {"metrics": table(folder / "metrics.csv")}
 
     def scores(self) -> dict[str, str]:
         """What ``bench score --json`` prints of files in several formats."""
@@ -167,19 +155,12 @@ class Checkout:
         return printed
 
 
-def table(path: Path, without: tuple[str, ...]) -> str:
-    """Rows of a CSV file as text, sorted, without some columns."""
+def table(path: Path) -> str:
+    """Rows of a CSV file as text, sorted, without the ids of units."""
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    columns = [name for name in (rows[0] if rows else {}) if name not in without]
+    columns = [name for name in (rows[0] if rows else {}) if name != "unit"]
     return "\n".join([",".join(columns), *sorted(",".join(row[name] for name in columns) for row in rows)]) + "\n"
-
-
-def sentences(html: str) -> str:
-    """Text of a page, a line for each element, without styles, scripts and drawings."""
-    html = re.sub(r"(?s)<(style|script|svg)\b.*?</\1>", "", html)
-    lines = (re.sub(r"\s+", " ", line).strip() for line in re.sub(r"<[^>]+>", "\n", html).splitlines())
-    return "\n".join(line for line in lines if line) + "\n"
 
 
 def _output(*command: object) -> str:
@@ -197,7 +178,7 @@ def main() -> int:
     work, packs = options.work.resolve(), options.packs.resolve() if options.packs else None
     wanted = [name for name in options.cases.split(",") if name]
     checkouts = [Checkout(commit, work, packs) for commit in options.commits]
-    for name in wanted or ["scores", *RUNS, "reference"]:
+    for name in wanted or ["scores", *RUNS]:
         for checkout in checkouts:
             if name in RUNS:
                 if packs is not None or "{photographs}" not in RUNS[name]:

@@ -158,7 +158,7 @@ def report(
         list[str] | None,
         typer.Option(
             help="Draw these figures only, comma separated, or `all`: filter_out, risk_coverage, confidence, sweeps,"
-            " pictures (which every report has), convergence, spectra, norms, images, and densities, which needs no"
+            " pictures (which every report has), convergence, spectra, images, and densities, which needs no"
             " results.",
             metavar="NAME[,NAME]",
         ),
@@ -175,8 +175,7 @@ def report(
     reference: Annotated[
         str,
         typer.Option(
-            help="Method from which `side_by_side` marks differences (the plain one if not given), and by whose answers"
-            " the figure `norms` splits all others (the most accurate deterministic one).",
+            help="Method from which `side_by_side` marks differences; the plain one if not given.",
             metavar="METHOD",
         ),
     ] = "",
@@ -197,14 +196,14 @@ def report(
     \b
     bench report --results results/runs --out report
     bench report --also per/table1,parquet
-    bench report --figures spectra,norms
+    bench report --figures spectra,images
     bench report --figures densities --out theory
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     if out is None and results.is_file():
         raise UserError(f"{results} is a file; name a folder with --out")
     site = site_of(results, plugin=plugin, data_root=data_root or last_data_root(results), allow_partial=True)
     if figures is not None:
-        print_paths(_draw(names(figures), site, results, out, reference), as_json)
+        print_paths(_draw(names(figures), site, results, out), as_json)
         return
     from rich.console import Console
 
@@ -257,7 +256,7 @@ def print_paths(written: Iterable[Path], as_json: bool) -> None:
         print(path)
 
 
-def _draw(chosen: tuple[str, ...], site: Site, results: Path, out: Path | None, reference: str) -> list[Path]:
+def _draw(chosen: tuple[str, ...], site: Site, results: Path, out: Path | None) -> list[Path]:
     """Draw figures by name, or ``all``, with a line for each that cannot be drawn; returns them, the page first."""
     from ..report.figures.registry import THEORY, kinds_of, write_kinds
     from ..report.figures.source import Source
@@ -276,9 +275,7 @@ def _draw(chosen: tuple[str, ...], site: Site, results: Path, out: Path | None, 
     folder = out or results / "report"
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-    drawn = write_kinds(
-        kinds, Source(site, collected, reference), folder, lambda note: typer.echo(printable(note), err=True)
-    )
+    drawn = write_kinds(kinds, Source(site, collected), folder, lambda note: typer.echo(printable(note), err=True))
     if not drawn:
         raise UserError(f"no figure of {', '.join(chosen)} could be drawn from {site.results}")
     if not collected.tests:

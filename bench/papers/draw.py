@@ -71,6 +71,4 @@ def draw_figure(named: Named, planned: Sequence[PlannedItem], site: Site, out: P
         return []
     every = collect(site.store).tests if rows else ()
     tests = tuple(record for record in every if any(row.tested(record) for row in rows))
-    # Norms are split by the answers of the first row, where a paper compares with another model.
-    reference = rows[0].plan.cell.method if rows else ""
-    return write_kinds([kind], Source(site, Results.of(tests), reference), out, note)
+    return write_kinds([kind], Source(site, Results.of(tests)), out, note)

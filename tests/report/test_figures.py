@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import matplotlib.colors
 import numpy as np
-import pandas as pd
 import pytest
 import scipy
 import torch
@@ -223,7 +222,7 @@ def test_spectra_are_those_of_numpy_and_give_the_spectral_decay(source):
             assert spectral_decay(torch.from_numpy(unit)) == pytest.approx(decay, rel=1e-12)
 
 
-# Norms
+# Answers
 
 
 def _right(raw, queries, gallery):
@@ -238,56 +237,13 @@ def _right(raw, queries, gallery):
     return np.array(found)
 
 
-def test_norms_are_split_by_the_nearest_neighbour(source):
-    table = embeddings.norms_table(source, "tiny", _raise)
-    raw = _arrays(11)["clean.loc"].double().numpy()
-    rows = table[(table["method"] == "noisy") & (table["seed"] == 1)].set_index("id").loc[list(IDS)]
-    np.testing.assert_allclose(rows["norm"], np.linalg.norm(raw, axis=1), rtol=1e-6)
-    right = _right(raw, range(COUNT), range(COUNT))
-    np.testing.assert_allclose(rows["right"], right)
-    assert 0.2 < right.mean() < 0.95  # there is something to tell apart
-    from sklearn.metrics import roc_auc_score
-
-    whole = np.concatenate([np.ones(COUNT), np.zeros(COUNT)])
-    norm = np.linalg.norm(raw, axis=1)
-    auroc = roc_auc_score(whole, np.tile(norm, 2), sample_weight=np.concatenate([right, 1 - right]))
-    of_method = embeddings.aurocs_of_norm(table[table["method"] == "noisy"])
-    assert of_method[1] == pytest.approx(auroc, abs=1e-6)
-
-
-def test_queries_are_ranked_against_the_gallery_alone(tmp_path):
+@pytest.mark.parametrize("roles", [False, True])
+def test_a_tested_model_answers_by_the_nearest_neighbours_of_the_gallery(tmp_path, roles):
     store = _Store(tmp_path)
-    source = _source(store, [_test(store, "plain", 0, False, _arrays(3, roles=True))])
-    table = embeddings.norms_table(source, "tiny", _raise)
-    assert table["id"].tolist() == list(IDS[::2])
+    (model,) = _source(store, [_test(store, "plain", 0, False, _arrays(3, roles))]).models("tiny", _raise)
     raw = _arrays(3)["clean.loc"].double().numpy()
-    np.testing.assert_allclose(table["right"], _right(raw, range(0, COUNT, 2), range(1, COUNT, 2)))
-
-
-def test_norms_are_split_by_the_answers_of_another_model(source):
-    table = embeddings.norms_table(source, "tiny", _raise)
-    plain = int(table[table["method"] == "plain"]["index"].iloc[0])
-    assert embeddings.reference_of(table, "") == plain  # the only deterministic one
-    assert embeddings.reference_of(table, "noisy") != plain
-    assert embeddings.reference_of(table, "absent") is None
-    split = embeddings.split_by(table, plain)
-    for seed in (0, 1):
-        theirs = _right(_arrays(seed)["clean.loc"].double().numpy(), range(COUNT), range(COUNT))
-        rows = split[(split["method"] == "noisy") & (split["seed"] == seed)].set_index("id").loc[list(IDS)]
-        np.testing.assert_allclose(rows["right"], theirs)
-        own = np.linalg.norm(_arrays(10 + seed)["clean.loc"].double().numpy(), axis=1)
-        np.testing.assert_allclose(rows["norm"], own, rtol=1e-6)
-    # A seed that the other model lacks is split by its first one.
-    fewer = embeddings.split_by(table[(table["method"] != "plain") | (table["seed"] == 0)], plain)
-    theirs = _right(_arrays(0)["clean.loc"].double().numpy(), range(COUNT), range(COUNT))
-    rows = fewer[(fewer["method"] == "noisy") & (fewer["seed"] == 1)].set_index("id").loc[list(IDS)]
-    np.testing.assert_allclose(rows["right"], theirs)
-
-
-def test_the_most_accurate_deterministic_method_is_the_reference():
-    lines = [("a", 0, False, 0.4), ("b", 1, False, 0.6), ("c", 2, True, 0.9)]
-    table = pd.DataFrame(lines, columns=["label", "index", "probabilistic", "right"]).assign(method="m")
-    assert embeddings.reference_of(table, "") == 1
+    queries, gallery = (range(0, COUNT, 2), range(1, COUNT, 2)) if roles else (range(COUNT), range(COUNT))
+    np.testing.assert_allclose(model.right, _right(raw, queries, gallery))
 
 
 # Images
@@ -359,7 +315,7 @@ def test_classes_that_have_trained_do_not_validate(tmp_path):
 # All of them
 
 
-SLOW = ("images", "pictures", "densities", "norms")
+SLOW = ("images", "pictures", "densities")
 
 
 @pytest.mark.parametrize(
@@ -385,10 +341,10 @@ def test_every_figure_has_numbers_and_labelled_axes(name, source):
 
 @pytest.mark.slow
 def test_numbers_are_written_beside_every_figure_and_are_the_same_again(source, tmp_path):
-    kinds = kinds_of(["convergence", "norms"])
+    kinds = kinds_of(["convergence", "spectra"])
     first, again = (write_kinds(kinds, source, tmp_path / name, _raise) for name in ("first", "again"))
     stems = {path.stem for path in first}
-    assert stems == {"convergence_tiny", "norms_tiny", "norms_tiny_by_reference"}
+    assert stems == {"convergence_tiny", "spectra_tiny"}
     assert {path.name for path in first} == {f"{stem}.{kind}" for stem in stems for kind in ("png", "svg", "csv")}
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
 
@@ -435,14 +391,13 @@ def test_what_is_missing_is_said_in_one_line(tmp_path):
     ]
     source = _source(store, tests, absent)
     notes = []
-    drawn = write_kinds(kinds_of(["norms", "images", "convergence"]), source, tmp_path / "out", notes.append)
-    assert {path.stem for path in drawn} == {"norms_tiny", "norms_tiny_by_reference", "convergence_tiny"}
+    drawn = write_kinds(kinds_of(["spectra", "images", "convergence"]), source, tmp_path / "out", notes.append)
+    assert {path.stem for path in drawn} == {"spectra_tiny", "convergence_tiny"}
     assert not [note for note in notes if "\n" in note]
     text = "\n".join(notes)
     for line in (
-        "norms: tiny, old, default, seed 0: no norms were kept",
-        "norms: tiny, gone, default, seed 0: .*embeddings.safetensors is missing or damaged",
-        "norms: tiny, both, default, seed 0: no embeddings are kept of models side by side",
+        "spectra: tiny, gone, default, seed 0: .*embeddings.safetensors is missing or damaged",
+        "spectra: tiny, both, default, seed 0: no embeddings are kept of models side by side",
         "images: tiny, whole, default: no images to show: tiny is not in data/",
         "images: tiny, lost, default: its training has no record",
         "convergence: tiny, lost, default, seed 0: its training has no record",

@@ -28,7 +28,6 @@ They need records alone, but for the pictures, which need images and kept embedd
 ON_REQUEST = {
     "convergence": "training.draw_convergence",
     "spectra": "embeddings.draw_spectra",
-    "norms": "embeddings.draw_norms",
     "images": "images.draw",
 }
 """Figures for those who ask, most of which need the embeddings kept with tests."""

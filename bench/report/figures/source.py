@@ -40,15 +40,10 @@ class Missing(Exception):
 
 @dataclass(frozen=True)
 class Source:
-    """Results folder that figures are drawn from, with access to its tests by data set and method.
-
-    ``reference`` is the method whose answers divide the queries into right and wrong, in the figure that compares the
-    norms of these; if empty, the deterministic method with the highest Recall@1.
-    """
+    """Results folder that figures are drawn from, with access to its tests by data set and method."""
 
     site: Site
     results: Results
-    reference: str = ""
 
     @cached_property
     def datasets(self) -> tuple[str, ...]:
@@ -80,19 +75,6 @@ class Source:
                     yield read_model(self.site.store, record, label, index)
                 except Missing as error:
                     note(f"{dataset}, {label}, seed {record.columns.seed}: {error}")
-
-
-def tabulated(
-    source: Source, dataset: str, note: Note, tabulate: Callable[[TestedModel], pd.DataFrame]
-) -> pd.DataFrame:
-    """Tables of all tested models of a data set in one, with what identifies each model; a note for what is missing."""
-    tables = [pd.DataFrame()]
-    for model in source.models(dataset, note):
-        try:
-            tables.append(tabulate(model).assign(**model.identity))
-        except Missing as error:
-            note(f"{dataset}, {model.label}, seed {model.record.columns.seed}: {error}")
-    return pd.concat(tables, ignore_index=True)
 
 
 def _label(contender: Contender, pinned: str) -> str:
