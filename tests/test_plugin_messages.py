@@ -1,90 +1,14 @@
 """Mistakes in plug-ins that a first-time author makes: each is refused in one line that says what is legal."""
 
-import textwrap
-
 import numpy as np
 import pytest
 from bench.cli import main
 from bench.protocols import declare
 from PIL import Image
 
-from tests.engine.test_plugins import PHOTOS
+from tests.templates import template
 
-DOTS = """
-from dataclasses import replace
-import numpy as np
-import torch
-from bench.datasets import ArrayImages, Dataset, TrainVal, register_dataset
-from bench.datasets import development_and_test_classes, train_and_validation_classes
-from bench.protocols.recipes.default import RECIPE
-
-@register_dataset
-class Dots(Dataset):
-    '''Noise.'''
-
-    name = "dots"
-    summary = "noise"
-    input_channels = 1
-    image_size = (12, 12)
-    recipe = replace(RECIPE, classes_per_batch=4)
-
-    def train_val(self, fold=0, folds=4):
-        train, val = train_and_validation_classes(len(development_and_test_classes(COUNT)[0]), fold, folds)
-        return TrainVal(self.images(train), self.images(val), fold, folds)
-
-    def test(self):
-        return self.images(development_and_test_classes(COUNT)[1])
-
-    def images(self, classes):
-        labels = torch.arange(len(classes)).repeat_interleave(2)
-        pixels = torch.zeros(len(labels), 1, 12, 12, dtype=torch.uint8)
-        ids = [f"{c}/{i}" for c in classes for i in range(2)]
-        return ArrayImages(pixels, labels, ids, [str(c) for c in classes], mean=(0.5,), std=(0.3,))
-
-COUNT = 24
-"""
-
-
-BIRDS = PHOTOS.format(inside="", top="")
-
-EXTENT = """
-from bench.protocols.declare import test
-from bench.protocols.metrics import Metric
-from bench.protocols.rows import row
-
-@test(group="extent", per="embeddings", needs=("directions",), metrics=(
-    Metric(name="extent", title="Extent", group="extent", of="embeddings", unit="share", better="higher"),))
-def extent(view):
-    '''Extent.'''
-    yield row("extent", 0.5)
-"""
-
-MINE = """
-from bench.methods import CosineClassifier, Method, MethodParams, register
-from pydantic import field_validator
-
-@register
-class Mine(Method):
-    '''A softmax.'''
-
-    name = "mine"
-    summary = "a softmax"
-
-    class Params(MethodParams):
-        '''Parameters.'''
-
-        scale: float = 16.0
-
-        @field_validator("scale")
-        @classmethod
-        def even(cls, value):
-            if value % 2:
-                raise ValueError("scale must be even")
-            return value
-
-    def objective(self, num_classes, dim, base=None):
-        return CosineClassifier(num_classes, dim, self.params.scale)
-"""
+DOTS, BIRDS, EXTENT = ("dataset", "dots"), ("photo-dataset", "birds"), ("test", "extent")
 
 
 @pytest.fixture
@@ -103,12 +27,11 @@ def bench(tmp_path, monkeypatch, capsys):
 
 @pytest.fixture
 def written(tmp_path):
-    """Write a plug-in with one passage replaced."""
+    """Write a template of a plug-in with one passage replaced."""
 
-    def write(text, old="", new=""):
-        assert old in text
+    def write(named, old="", new=""):
         path = tmp_path / "plugin.py"
-        path.write_text(textwrap.dedent(text).replace(old, new, 1))
+        path.write_text(template(tmp_path, *named, (old, new)))
         return path
 
     return write
@@ -148,17 +71,9 @@ def test_a_data_set_without_a_member_is_refused_by_its_name(bench, written, old,
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        (
-            "pixels, labels, ids",
-            "pixels.numpy(), labels, ids",
-            "pixels, uint8 [N, C, H, W], must be a torch tensor, not",
-        ),
-        (
-            "pixels, labels, ids",
-            "pixels, labels.numpy(), ids",
-            "labels, int64 [N], must be a torch tensor",
-        ),
-        ("COUNT = 24", "COUNT = 6", "4 folds need at least 4 development classes"),
+        ("torch.cat(pixels)", "torch.cat(pixels).numpy()", "pixels, uint8 [N, C, H, W], must be a torch tensor, not"),
+        ("labels, ids", "labels.numpy(), ids", "labels, int64 [N], must be a torch tensor"),
+        ("SIDE = 64", "SIDE = 6", "4 folds need at least 4 development classes"),
     ],
 )
 def test_an_error_that_stops_all_checks_is_said_once(bench, written, old, new, said):
@@ -174,28 +89,16 @@ PARTS = "dev, test, query, gallery"
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('    official = "Birds"\n', "", "class Birds must define official"),
-        ('    source = "the aviary"\n    needs', "    needs", "class Birds must define source"),
+        ("    official = ", "    other = ", "class Birds must define official"),
+        ("    source = ", "    other = ", "class Birds must define source"),
         ("path.parent.name, path.parent.name)", 'path.parent.name, path.parent.name, "train")', PARTS),
         ("path.parent.name, path.parent.name)", "path.parent.name, path.parent)", PARTS),
-        ('f"{path.parent.name}/{path.name}"', "path", PARTS),
-        (
-            ", path.parent.name, path.parent.name)",
-            ", path.parent.name)",
-            "missing 1 required positional",
-        ),
+        ("path.relative_to(folder).as_posix()", "path", PARTS),
+        (", path.parent.name, path.parent.name)", ", path.parent.name)", "missing 1 required positional"),
     ],
 )
 def test_a_listing_of_photographs_that_is_wrong_is_refused_in_one_line(bench, written, photos, old, new, said):
-    code, _, err = bench(
-        "data",
-        "verify",
-        "birds",
-        "--data-root",
-        photos,
-        "--plugin",
-        written(BIRDS, old, new),
-    )
+    code, _, err = bench("data", "verify", "birds", "--data-root", photos, "--plugin", written(BIRDS, old, new))
     assert (code, len(err)) == (2, 1)
     assert said in err[0]
 
@@ -207,9 +110,9 @@ def test_a_listing_of_photographs_that_is_wrong_is_refused_in_one_line(bench, wr
         ('"directions"', '"unit"', "needs 'unit', which embeddings do not have (known: candidates, confidences,"),
         ('of="embeddings"', 'of="images"', "of must be one of 'ranking', 'confidence', 'embeddings', not 'images'"),
         ('better="higher"', 'better="up"', "better must be one of 'higher', 'lower', '', not 'up'"),
-        ('unit="share"', 'unit="percent"', "unit must be one of 'share', 'correlation', 'number', not 'percent'"),
-        ('unit="share"', "high=-1.0", "low=0 is not below high=-1"),
-        ('unit="share"', "equivalence=1.5", "equivalence=1.5 is negative or spans the range"),
+        ('unit="correlation"', 'unit="percent"', "unit must be one of 'share', 'correlation', 'number', not 'percent'"),
+        ("high=1.0", "high=-1.0", "low=-1 is not below high=-1"),
+        ("high=1.0", "equivalence=2.5", "equivalence=2.5 is negative or spans the range"),
     ],
 )
 def test_a_declaration_with_an_unknown_value_is_refused_with_the_legal_ones(bench, written, old, new, said):
@@ -231,15 +134,27 @@ RUN = ("run", "--dataset", "dots", "--method", "cosface", "--hparams", "default"
     ],
 )
 def test_a_mistake_of_a_recipe_is_blamed_on_the_recipe(bench, written, recipe, options, said):
-    plugin = written(DOTS, "classes_per_batch=4", f"classes_per_batch=4, {recipe}")
+    plugin = written(DOTS, "images_per_class=2)", f"images_per_class=2, {recipe})")
     code, _, err = bench(*RUN, "--plugin", plugin, *options)
     assert (code, len(err)) == (2, 1)
     assert said in err[0]
 
 
+EVEN = """gt=0)
+
+        from pydantic import field_validator
+
+        @field_validator("scale")
+        @classmethod
+        def even(cls, value):
+            raise ValueError("scale must be even")
+"""
+
+
 def test_the_message_of_a_validator_comes_without_a_prefix(bench, written):
     asked = ("run", "--dataset", "ndigit_smoke", "--method", "mine", "--hparams", "default", "--dry-run")
-    _, _, err = bench(*asked, "--set", "method.scale=3", "--plugin", written(MINE))
+    plugin = written(("method", "mine"), "gt=0)\n", EVEN)
+    _, _, err = bench(*asked, "--set", "method.scale=3", "--plugin", plugin)
     assert "does not fit method 'mine': scale must be even (see" in err[0]
 
 
@@ -272,4 +187,4 @@ def test_metrics_are_listed_with_those_of_a_plugin(bench, written, tmp_path):
     code, out, _ = bench("list", "metrics", "--plugin", plugin)
     assert code == 0
     assert out[0].startswith("recall_at_{k} ")
-    assert any(line.startswith("extent ") and "Extent" in line for line in out)
+    assert any(line.startswith("extent_inside ") and "Mean cosine inside classes" in line for line in out)

@@ -6,6 +6,8 @@ import pytest
 from bench.errors import UserError
 from bench.registry import Registry
 
+from tests.templates import method_of_cloud
+
 
 @pytest.fixture
 def plugin(tmp_path):
@@ -121,62 +123,13 @@ def test_a_method_with_a_confidence_of_its_own_is_quoted_with_it():
     }
 
 
-CLOUD = '''
-import torch
-import torch.nn.functional as F
-from bench.methods import CosineClassifier, Method, SpreadHead, register
-from bench.methods.distributions import array_form
-from torch.distributions import Distribution
-
-
-@array_form("cloud", "loc", "spread")
-class Cloud(Distribution):
-    def __init__(self, loc, spread, validate_args=None):
-        self.loc, self.spread = loc, spread
-        super().__init__(spread.shape, loc.shape[-1:], validate_args=False)
-
-    @property
-    def mean(self):
-        return self.loc
-
-    def rsample(self, sample_shape=()):
-        return self.loc + self.spread[:, None] * torch.randn_like(self.loc)
-
-
-class Loss(CosineClassifier):
-    def forward(self, distribution, labels):
-        wanted = 0.5 + 0.3 * distribution.loc[:, 0].detach()  # varies by image
-        return super().forward(distribution, labels) + (distribution.spread - wanted).square().mean()
-
-
-@register
-class Cloudy(Method):
-    """Embeds into clouds."""
-
-    name = "cloudy"
-    summary = "clouds"
-
-    def spread_head(self, in_features, dim):
-        return SpreadHead(in_features)
-
-    def distribution(self, raw, spread):
-        return Cloud(F.normalize(raw, dim=-1), 0.01 + spread.squeeze(-1).sigmoid())
-
-    def confidence(self, distribution):
-        return -distribution.spread
-
-    def objective(self, num_classes, dim, base=None):
-        return Loss(num_classes, dim, 12.0)
-'''
-
-
 @pytest.mark.slow
-def test_a_method_with_a_distribution_of_its_own_conforms(plugin):
+def test_a_method_with_a_distribution_of_its_own_conforms(plugin, tmp_path):
     """Fault A8: a distribution of one's own was refused for want of an array form."""
     from bench.conformance import CHECKS, check
 
-    path = plugin(CLOUD)
-    cls = Registry("methods", (path,)).method("cloudy")
+    path = plugin(method_of_cloud(tmp_path))
+    cls = Registry("methods", (path,)).method("mine")
     assert cls.default_confidence == "method"
     for name in CHECKS:
         check(name, cls)

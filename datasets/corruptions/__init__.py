@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ._base import Corruption as Corruption
+    from ._base import Draw as Draw
     from .registry import register_corruption as register_corruption
 else:
     from importlib import import_module
 
-    _EXPORTS = {"Corruption": "._base", "register_corruption": ".registry"}
+    _EXPORTS = {"Corruption": "._base", "Draw": "._base", "register_corruption": ".registry"}
 
     __all__ = sorted(_EXPORTS)
 

@@ -11,45 +11,15 @@ from bench.planning.plan import build_plans
 from bench.site import Site
 from PIL import Image
 
-PHOTOS = '''
-from dataclasses import replace
+from tests.templates import changed, method_of_cloud, template
 
-from bench.datasets import Listing, PhotoDataset, register_dataset
-from bench.protocols.recipes import Stage
-from bench.protocols.recipes.folder import RECIPE as FOLDER
-
+SMALL = """
 SMALL = replace(
-    FOLDER,
-    backbone="squeezenet1_0",
-    classes_per_batch=2,
-    images_per_class=2,
-    view={{**FOLDER.view, "image_size": 32, "resize": 36}},
-    end_to_end=Stage(epochs=1, lr=1e-3, lr_objective=1e-2),
+    FOLDER, backbone="squeezenet1_0", classes_per_batch=2, images_per_class=2,
+    view={**FOLDER.view, "image_size": 32, "resize": 36},
+    end_to_end=replace(FOLDER.end_to_end, epochs=1),
 )
-{top}
-
-
-@register_dataset
-class Birds(PhotoDataset):
-    """Some birds."""
-
-    name = "birds"
-    summary = "a folder per kind of bird"
-    official = "Birds"
-    source = "the aviary"
-    needs = "birds.txt"
-    {inside}
-
-    @classmethod
-    def recognises(cls, folder):
-        return (folder / "birds.txt").exists()
-
-    def list_images(self, folder):
-        listing = Listing(folder)
-        for path in sorted(folder.glob("*/*.png")):
-            listing.add(f"{{path.parent.name}}/{{path.name}}", path.parent.name, path.parent.name)
-        return listing
-'''
+"""
 
 
 @pytest.fixture
@@ -65,7 +35,9 @@ def birds(tmp_path):
 
     def write(inside="", top=""):
         path = tmp_path / "birds.py"
-        path.write_text(PHOTOS.format(inside=inside, top=top))
+        own = ("recipe = replace(FOLDER, classes_per_batch=2, images_per_class=2)", inside)
+        above = ("@register_dataset", f"{SMALL}{top}\n\n@register_dataset")
+        path.write_text(template(tmp_path, "photo-dataset", "birds", own, above))
         return path
 
     return write
@@ -123,57 +95,22 @@ def test_embedded_data_sets_are_verified(inside):
     assert "1 x 10 x 26" in inside("data", "verify", "ndigit_smoke").stdout
 
 
-TESTS = '''
-"""A test of embeddings with two metrics, a scorer, a corruption."""
-
-import torch
-from bench.datasets.corruptions import Corruption, register_corruption
-from bench.methods.scorers import ScorerSpec, register_scorer
-from bench.protocols.declare import test
-from bench.protocols.metrics import Metric
-from bench.protocols.rows import row
-
-
-@test(
-    group="extent",
-    per="embeddings",
-    needs=("directions",),
-    metrics=(
-        Metric(name="mean_length", title="Mean length", group="extent", of="embeddings", unit="number", high=2.0),
-        Metric(name="widest", title="Widest angle", group="extent", of="embeddings", unit="number", high=4.0),
-    ),
-)
-def extent(view):
-    """Lengths and angles."""
-    x = view.unit_vectors
-    yield row("mean_length", float(x.mean(0).norm()), n_queries=len(view))
-    yield row("widest", float(torch.acos((x @ x.T).clamp(-1, 1)).max()), n_queries=len(view))
-
-
-def _flattened(a, b, layout):
-    return layout.inner(a.mean, b.mean).tanh()
-
-
-register_scorer(ScorerSpec("flattened", "tanh of the inner product of the means", _flattened))
-
-
-def dim(image, severity, draw):
-    return (image.float() * (1 - 0.5 * severity)).round().to(torch.uint8)
-
-
-register_corruption(Corruption("dim", "less light", 0.0, 1.0, dim))
-'''
+@pytest.fixture
+def extras(tmp_path):
+    """A test of embeddings with two metrics, a scorer and a corruption, in one text."""
+    kinds = (("test", "extent"), ("scorer", "flattened"), ("corruption", "dim"))
+    return "".join(template(tmp_path, *each) for each in kinds)
 
 
 @pytest.mark.slow
-def test_a_plugin_brings_a_test_with_metrics_a_scorer_and_a_corruption(cli, tmp_path):
+def test_a_plugin_brings_a_test_with_metrics_a_scorer_and_a_corruption(cli, extras, tmp_path):
     plugin = tmp_path / "mine.py"
-    plugin.write_text(TESTS)
+    plugin.write_text(extras)
     with_it = ("--plugin", plugin)
     for kind, name, summary in (
-        ("scorers", "flattened", "tanh of the inner product of the means"),
-        ("corruptions", "dim", "less light"),
-        ("tests", "extent", "Lengths and angles."),
+        ("scorers", "flattened", "-|E[z1]/|E[z1]| - E[z2]/|E[z2]||"),
+        ("corruptions", "dim", "darkened by up to 80 %"),
+        ("tests", "extent", "Mean cosine of two images of one class, and of two classes."),
     ):
         assert name not in {row["name"] for row in cli.json("list", kind)}
         assert {"name": name, "summary": summary} in cli.json("list", kind, *with_it)
@@ -181,17 +118,17 @@ def test_a_plugin_brings_a_test_with_metrics_a_scorer_and_a_corruption(cli, tmp_
     asked = (*RUN, *asked, "--set", "optim.epochs=1")
     assert "1 trainings done" in cli(*asked).stderr
     table = _table(tmp_path)
-    assert {row["split"] for row in table if row["metric"] == "mean_length"} == {"test", "test_crop", "test_dim"}
+    assert {row["split"] for row in table if row["metric"] == "extent_inside"} == {"test", "test_crop", "test_dim"}
     assert {row["split"] for row in table if row["metric"] == "spearman_dim"} == {"test_dim"}
     assert "map_at_r" in {row["metric"] for row in table if row["scorer"] == "flattened"}
     for name in ("comparison.md", "report.html"):
-        assert "Widest angle" in (tmp_path / "results/runs/report" / name).read_text()
+        assert "Mean cosine between classes" in (tmp_path / "results/runs/report" / name).read_text()
 
     units = {row["unit"] for row in table}
-    plugin.write_text("# nothing new\n" + TESTS)
+    plugin.write_text("# nothing new\n" + extras)
     assert "0 trainings done" in cli(*asked).stderr
     assert {row["unit"] for row in _table(tmp_path)} == units
-    plugin.write_text(TESTS.replace("0.5 * severity", "0.6 * severity"))
+    plugin.write_text(extras.replace("0.8 * severity", "0.7 * severity"))
     assert "0 trainings done" in cli(*asked).stderr
     assert not {row["unit"] for row in _table(tmp_path)} & units
 
@@ -201,24 +138,24 @@ def _table(folder):
         return list(csv.DictReader(file))
 
 
-def test_files_of_embeddings_are_scored_with_a_plugin(inside, tmp_path):
+def test_files_of_embeddings_are_scored_with_a_plugin(inside, extras, tmp_path):
     plugin = tmp_path / "mine.py"
-    plugin.write_text(TESTS)
+    plugin.write_text(extras)
     rng = np.random.default_rng(0)
     for name in ("first", "second"):
         np.savez(tmp_path / f"{name}.npz", embeddings=rng.normal(size=(20, 4)), labels=np.arange(20) // 4)
     asked = ("--scorers", "flattened", "--metrics", "extent,map_at_r", "--plugin", plugin)
     rows = inside.json("score", "first.npz", *asked)["rows"]
-    assert {(row["metric"], row["scorer"]) for row in rows} >= {("widest", ""), ("map_at_r", "flattened")}
+    assert {(row["metric"], row["scorer"]) for row in rows} >= {("extent_between", ""), ("map_at_r", "flattened")}
     assert inside.json("compare", "first.npz", "second.npz", *asked)["comparison"]
 
 
-def test_a_plugin_that_does_not_import_or_takes_a_name_is_refused_in_one_line(inside, tmp_path):
+def test_a_plugin_that_does_not_import_or_takes_a_name_is_refused_in_one_line(inside, extras, tmp_path):
     plugin = tmp_path / "mine.py"
     for text, said in (
-        (TESTS.replace('"flattened"', '"cosine"'), "scorer 'cosine' is already defined in bench.methods.scorers."),
-        (TESTS.replace('"dim"', '"blur"'), "corruption 'blur' is already defined in bench.datasets.corruptions.blur"),
-        (TESTS.replace("import torch", "import torch, nothing_of_the_kind"), "No module named 'nothing_of_the_kind'"),
+        (extras.replace('"flattened"', '"cosine"'), "scorer 'cosine' is already defined in bench.methods.scorers."),
+        (extras.replace('"dim"', '"blur"'), "corruption 'blur' is already defined in bench.datasets.corruptions.blur"),
+        (extras.replace("import torch", "import torch, nothing_of_the_kind"), "No module named 'nothing_of_the_kind'"),
     ):
         plugin.write_text(text)
         done = inside("list", "scorers", "--plugin", plugin, check=False)
@@ -228,41 +165,25 @@ def test_a_plugin_that_does_not_import_or_takes_a_name_is_refused_in_one_line(in
 
 
 @pytest.mark.slow
-def test_a_package_brings_them_by_an_entry_point(cli, tmp_path, monkeypatch):
+def test_a_package_brings_them_by_an_entry_point(cli, extras, tmp_path, monkeypatch):
     site = tmp_path / "site"
     (site / "extras-1.dist-info").mkdir(parents=True)
     (site / "extras-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: extras\nVersion: 1\n")
     (site / "extras-1.dist-info" / "entry_points.txt").write_text(
         "[bench.plugins]\nmine = bench_extras\nbroken = bench_no_such_module\n"
     )
-    (site / "bench_extras.py").write_text(TESTS)
+    (site / "bench_extras.py").write_text(extras)
     monkeypatch.setenv("PYTHONPATH", str(site))
     listed = cli("list", "corruptions")
-    assert "less light" in listed.stdout
+    assert "darkened by up to 80 %" in listed.stdout
     assert "entry point 'broken' does not import" in listed.stderr
     asked = ("--dataset", "ndigit_smoke", "--corruptions", "dim", "--set", "optim.epochs=1")
     cli(*RUN, *asked)
     table = _table(tmp_path)
-    assert {"mean_length", "spearman_dim"} <= {row["metric"] for row in table}
-    (site / "bench_extras.py").write_text(TESTS.replace("0.5 * severity", "0.6 * severity"))
+    assert {"extent_inside", "spearman_dim"} <= {row["metric"] for row in table}
+    (site / "bench_extras.py").write_text(extras.replace("0.8 * severity", "0.7 * severity"))
     assert "0 trainings done" in cli(*RUN, *asked).stderr
     assert not {row["unit"] for row in _table(tmp_path)} & {row["unit"] for row in table}
-
-
-METHOD = '''
-from bench.methods import CosineClassifier, Method, register
-
-
-@register
-class Mine(Method):
-    """A scaled softmax."""
-
-    name = "mine"
-    summary = "a scaled softmax"
-
-    def objective(self, num_classes, dim, base=None):
-        return CosineClassifier(num_classes, dim, 16.0)
-'''
 
 
 def _plans(plugin, folder, **options):
@@ -277,7 +198,7 @@ def test_the_code_of_a_plugin_is_part_of_its_units_and_not_of_its_rows(tmp_path)
         # Another folder is another module: one file is imported once per process.
         plugin = tmp_path / str(number) / "mine.py"
         plugin.parent.mkdir()
-        plugin.write_text(METHOD.replace("16.0", scale))
+        plugin.write_text(template(tmp_path, "method", "mine", ("tuned(16.0", f"tuned({scale}")))
         found += _plans(plugin, tmp_path, methods=("mine",))
     assert [plan.pinned.text for plan in found] == ["", ""]
     assert found[0].template.id != found[1].template.id
@@ -289,20 +210,20 @@ def _written(folder, text):
     return path
 
 
-def test_a_value_outside_of_the_declared_range_is_refused_where_tests_run(inside, tmp_path):
+def test_a_value_outside_of_the_declared_range_is_refused_where_tests_run(inside, extras, tmp_path):
     """A metric without a range is a share: a length of 1.6 was printed as 160 percent."""
-    plugin = _written(tmp_path, TESTS.replace('unit="number", high=4.0', 'unit="share"'))
+    plugin = _written(tmp_path, changed(extras, ("low=-1.0", "low=0.99")))
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "x.npz", embeddings=rng.normal(size=(20, 4)), labels=np.arange(20) // 4)
     done = inside("score", "x.npz", "--metrics", "extent", "--plugin", plugin, check=False)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
-    for part in ("metric 'widest'", " is 2.", "[0, 1]"):
+    for part in ("metric 'extent_inside'", "[0.99, 1]"):
         assert part in done.stderr
     done = inside("test", "--test", "extent", "--plugin", plugin, check=False)
     failed = [line for line in done.stdout.splitlines() if line.startswith("FAIL")]
     assert len(failed) == 1
-    assert "widest is 2." in failed[0]
-    assert "[0, 1]" in failed[0]
+    assert "extent_inside is " in failed[0]
+    assert "[0.99, 1]" in failed[0]
 
 
 def _corruption(body, call='Corruption("dim", "less light", 0.0, 1.0, dim)', signature="image, severity, draw"):
@@ -375,46 +296,17 @@ def test_a_name_of_our_distributions_is_refused_in_one_line(cli, tmp_path, kind)
     assert f"array form {kind!r} of Mine is already that of bench.methods.distributions." in done.stderr
 
 
-LAPLACE = """
-import torch
-from bench.methods import CosineClassifier, Method, register
-from bench.methods.distributions import array_form
-
-
-@array_form("laplace", "loc")
-class Laplace(torch.distributions.Distribution):
-    def __init__(self, loc, validate_args=None):
-        self.loc = loc
-        super().__init__(loc.shape[:-1], loc.shape[-1:], validate_args=False)
-
-    mean = property(lambda self: self.loc)
-
-    def rsample(self, sample_shape=()):
-        return self.loc
-
-
-@register
-class Mine(Method):
-    name = "mine"
-    summary = "points"
-
-    def distribution(self, raw, spread):
-        return Laplace(raw)
-
-    def objective(self, num_classes, dim, base=None):
-        return CosineClassifier(num_classes, dim, 16.0)
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("change", "said"),
     [
-        (LAPLACE, "class Mine needs a docstring"),
-        (LAPLACE.replace("mean = ", "centre = "), "Laplace lacks mean"),
-        (LAPLACE.replace("def rsample", "def sampled"), "Laplace lacks rsample"),
+        (('"""One line on the method; its paper goes into ``paper``."""', ""), "class Mine needs a docstring"),
+        (("def mean", "def centre"), "Cloud lacks mean"),
+        (("def rsample", "def sampled"), "Cloud lacks rsample"),
     ],
 )
-def test_what_a_distribution_or_a_method_lacks_is_named_once(inside, tmp_path, text, said):
+def test_what_a_distribution_or_a_method_lacks_is_named_once(inside, tmp_path, change, said):
+    loss = ("return Loss(num_classes, dim, self.params.scale)", "return CosineClassifier(num_classes, dim, 16.0)")
+    text = changed(method_of_cloud(tmp_path), change, loss)
     failed = _failures(inside, "--method", "mine", "--plugin", _written(tmp_path, text))
     assert sum(said in line for line in failed) == 1, failed
