@@ -4,13 +4,10 @@ from bench.engine.networks import build_model
 from bench.protocols.recipes._base import Optim
 from bench.site import Site
 from bench.store.files import sha256, write_atomic
-from bench.store.records import Environment, TrainRecord
 from bench.store.specs import Batches, StageSelection, TrainSpec
 from safetensors.torch import save
 
-ENVIRONMENT = Environment(
-    bench="", torch="", python="", machine="", device="cpu", threads=1, seconds=0.0, peak_memory_mib=0
-)
+from tests.records import of_training
 
 
 def untrained_unit(
@@ -44,19 +41,6 @@ def untrained_unit(
     weights = site.store.weights(spec.cell, spec.id)
     data = save({key: value.contiguous() for key, value in model.state_dict().items()})
     write_atomic(weights, data)
-    record = TrainRecord(
-        unit=spec.id,
-        cell=spec.cell,
-        spec=spec,
-        files={weights.name: sha256(data)},
-        num_classes=5,
-        channels=channels,
-        manifests={},
-        history=(),
-        best_epoch=0,
-        selection_value=0.0,
-        val_map_at_r=0.0,
-        environment=ENVIRONMENT,
-    )
-    site.store.write(record)
+    files = {weights.name: sha256(data)}
+    site.store.write(of_training(spec, files=files, num_classes=5, channels=channels, best_epoch=0))
     return model, weights.parent

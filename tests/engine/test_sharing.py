@@ -24,20 +24,16 @@ from bench.engine.worker import run_job
 from bench.errors import UserError
 from bench.planning.experiment import Experiment
 from bench.planning.plan import build_plans
-from bench.protocols.rows import row
 from bench.report.frame import collect
 from bench.site import Site
 from bench.store.check import damages
 from bench.store.claims import CLAIM, Claims
 from bench.store.files import sha256, write_atomic
 from bench.store.folder import WEIGHTS, Store
-from bench.store.records import Columns, Environment, Role, TestRecord, TrainRecord
+
+from tests import records
 
 from .conftest import BENCH, SMALL
-
-ENVIRONMENT = Environment(
-    bench="", torch="", python="", machine="", device="cpu", threads=1, seconds=0.0, peak_memory_mib=0
-)
 
 
 class Quiet:
@@ -106,29 +102,21 @@ class Rising(Fake):
 
 
 def _trained(spec, weights, value):
-    return TrainRecord(
-        unit=spec.id, cell=spec.cell, spec=spec, files={WEIGHTS: sha256(weights)}, num_classes=3, channels=1,
-        manifests={}, history=(), best_epoch=1, selection_value=value, val_map_at_r=value, environment=ENVIRONMENT,
-        val_confidence_auroc=None if spec.crop_confidence is None else 1 - value,
-    )  # fmt: skip
+    confidence = None if spec.crop_confidence is None else 1 - value
+    return records.of_training(spec, value, files={WEIGHTS: sha256(weights)}, val_confidence_auroc=confidence)
 
 
 def _tested(spec, cell, store, finished=1.0):
     train = store.trained(cell, spec.train[0]).spec
-    columns = Columns(
+    columns = records.columns(
         protocol=cell.protocol, preset=spec.preset, dataset=cell.dataset, method=cell.method,
         base=train.base.method if train.base else "", fidelity=train.form, hparams=spec.hparams,
         trials=spec.trials, pinned=spec.pinned, backbone=train.backbone, dim=train.dim, ensemble=spec.ensemble,
         seed=train.number, replicate=spec.replicate,
     )  # fmt: skip
-    role = Role(primary_scorer="cosine", default_confidence="norm", probabilistic=False, trainings=0,
-                train=spec.train[0], base_train="")  # fmt: skip
-    value = int(spec.id, 16) / 2**64
-    return TestRecord(
-        unit=spec.id, cell=cell, spec=spec, files={}, columns=columns, role=role, setting={}, manifests={},
-        corruptions={}, rows=({"split": "test", **row("map_at_r", value, n_queries=1)},), curves={},
-        environment=ENVIRONMENT, finished=finished, test_classes=4,
-    )  # fmt: skip
+    rows = [records.map_at_r(int(spec.id, 16) / 2**64, n_queries=1)]
+    role = records.role(train=spec.train[0])
+    return records.of_test(columns, rows, spec, role=role, finished=finished, test_classes=4)
 
 
 def _plans(root, **asked):

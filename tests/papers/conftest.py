@@ -7,9 +7,8 @@ from bench.cli import main
 from bench.papers.claims import read_ledger
 from bench.report.frame import collect
 from bench.site import Site
-from bench.store.records import Columns, Environment, Role, TestRecord
-from bench.store.specs import Cell, Pinned, Tests, TestSpec
 
+from tests import records
 from tests.datasets.conftest import releases  # noqa: F401 (a fixture)
 
 HEAD = """
@@ -41,29 +40,13 @@ def claim(id="one", direction="higher", a='method = "dul_cls"', b='{ method = "c
 
 def record(method, seed, values, **columns):
     """A test record: values of rows by (metric, other columns of the row)."""
-    shared = {"preset": "strict", "hparams": "default", "trials": 0, "pinned": Pinned(), "ensemble": ""}
-    shared |= {name: value for name, value in columns.items() if name in shared}
-    place = {"dataset": "ndigit", "base": "", "fidelity": "corrected"} | columns | {"method": method, "seed": seed}
-    columns = Columns(protocol="reality_check", backbone="convnet", dim=64, **(shared | place))
-    versions = {"engine": str(columns)}  # tests of different columns have different ids
-    spec = TestSpec(
-        versions=versions, train=(), tuning_trainings=0, tests=Tests(), scorers=(), soft_labels="", protocol="",
-        **shared,
-    )  # fmt: skip
+    place = {"dataset": "ndigit", "backbone": "convnet", "dim": 64} | columns
+    own = records.columns(**place, method=method, seed=seed)
     plain = {"split": "test", "scorer": "cosine", "confidence": "", "variant": "", "fraction": None}
     plain |= {"n_queries": 9, "n_lone": 0}
-    rows = tuple(plain | dict(place) | {"metric": name, "value": value} for (name, *place), value in values.items())
-    role = Role(
-        primary_scorer="cosine", default_confidence="method", probabilistic=False, trainings=0, train="", base_train=""
-    )
-    environment = Environment(
-        bench="", torch="", python="", machine="", device="cpu", threads=1, seconds=0.0, peak_memory_mib=0
-    )
-    return TestRecord(
-        unit=spec.id, cell=Cell(columns.protocol, columns.dataset, method), spec=spec, files={}, columns=columns,
-        role=role, rows=rows, environment=environment,
-        setting={}, manifests={}, corruptions={}, curves={}, finished=0.0,
-    )  # fmt: skip
+    rows = (plain | dict(place) | {"metric": name, "value": value} for (name, *place), value in values.items())
+    role = records.role(default_confidence="method")
+    return records.of_test(own, rows, records.spec_of(own, protocol=""), role=role)
 
 
 def runs(method, values, metric="map_at_r", place=(), **columns):

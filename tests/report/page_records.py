@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bench.protocols import Tests
 from bench.protocols.embeddings import row
 from bench.protocols.rows import FREE_IMAGE_CONFIDENCES, OWN, RETRIEVAL_CONFIDENCES
-from bench.store.records import Columns, Environment, Role, TestRecord
-from bench.store.specs import Cell, Pinned, TestSpec
+from bench.store.specs import Cell, Pinned
+
+from tests import records
 
 CHALLENGERS = (OWN, f"{OWN}+margin", f"{OWN}+margin+agreement")
 FREE = (*FREE_IMAGE_CONFIDENCES, *RETRIEVAL_CONFIDENCES)
@@ -38,28 +38,18 @@ class Made:
     splits: tuple[str, ...] = ("test", "val")
 
     def record(self, seed, version="0.1.0"):
-        shared = {"preset": "strict", "ensemble": self.ensemble, "pinned": self.pinned}
-        shared |= {"hparams": self.hparams, "trials": self.trials}
-        models = tuple("abcdefgh"[: self.models])
-        cell = Cell("reality_check", "d", self.cell)
-        spec = TestSpec(
-            versions={"protocol": 1, "engine": f"{self.name} {seed}"}, protocol=cell.protocol, train=models,
-            tuning_trainings=0, tests=Tests(), scorers=(), soft_labels="", **shared,
+        columns = records.columns(
+            dataset=self.dataset, method=self.name, base=self.base, dim=8 * max(self.models, 1), seed=seed,
+            ensemble=self.ensemble, pinned=self.pinned, hparams=self.hparams, trials=self.trials,
         )  # fmt: skip
-        environment = Environment(
-            bench=version, torch="2", python="3", machine="x", device="cpu", threads=1, seconds=1.0, peak_memory_mib=9
-        )
-        return TestRecord(
-            unit=spec.id, cell=cell, spec=spec, files={}, setting={"params": {"margin": 0.2}}, manifests={"test": "ab"},
-            columns=Columns(
-                protocol=cell.protocol, dataset=self.dataset, method=self.name, base=self.base, fidelity="corrected",
-                backbone="net", dim=8 * max(self.models, 1), seed=seed, **shared,
-            ),
-            role=Role(
-                primary_scorer="cosine", default_confidence=OWN if self.own else "norm", probabilistic=bool(self.own),
-                trainings=0, train="", base_train="", reference=self.reference,
-            ),
-            corruptions={}, rows=tuple(self._rows(seed)), curves={}, environment=environment, finished=1.0 + seed,
+        models = tuple("abcdefgh"[: self.models])
+        versions = {"protocol": 1, "engine": f"{self.name} {seed}"}
+        own = {"default_confidence": OWN, "probabilistic": True} if self.own else {}
+        return records.of_test(
+            columns, self._rows(seed), records.spec_of(columns, versions=versions, train=models),
+            cell=Cell("reality_check", "d", self.cell), role=records.role(reference=self.reference, **own),
+            setting={"params": {"margin": 0.2}}, manifests={"test": "ab"}, finished=1.0 + seed,
+            environment=records.ENVIRONMENT.model_copy(update={"bench": version, "torch": "2", "seconds": 1.0}),
         )  # fmt: skip
 
     def _rows(self, seed):

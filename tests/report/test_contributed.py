@@ -26,8 +26,10 @@ from bench.site import Site
 from bench.store.check import damages
 from bench.store.files import COPY, file_texts, read_archive, sha256, write_archive, write_atomic
 from bench.store.folder import Store
-from bench.store.records import ROW_KEYS, Columns, Corrupted, Curve, Environment, Epoch, Role, TestRecord, TrainRecord
+from bench.store.records import ROW_KEYS, Corrupted, Curve, Epoch
 from safetensors.torch import load, save
+
+from tests import records
 
 DIM, COUNT = 64, 48
 
@@ -45,13 +47,6 @@ def firsts(view):
     """Mean first coordinate."""
     yield row("first_mean", float(view.unit_vectors[:, 0].mean()))
 '''
-
-
-def _environment():
-    return Environment(
-        bench="0", torch="0", python="3", machine="x", device="cpu", threads=1, seconds=1.0, peak_memory_mib=1,
-        commit="c0ffee",
-    )  # fmt: skip
 
 
 def _arrays(seed):
@@ -73,28 +68,24 @@ def plan(tmp_path_factory):
 
 
 def _train_record(spec):
-    return TrainRecord(
-        unit=spec.id, cell=spec.cell, spec=spec, files={"weights.safetensors": "0" * 64}, num_classes=2, channels=1,
-        manifests={"train": "a", "val": "b"}, history=(Epoch(epoch=1, loss=1.0, val_map_at_r=0.5),), best_epoch=1,
-        selection_value=0.5, val_map_at_r=0.5, environment=_environment(),
-    )  # fmt: skip
+    history = (Epoch(epoch=1, loss=1.0, val_map_at_r=0.5),)
+    files = {"weights.safetensors": "0" * 64}
+    return records.of_training(spec, 0.5, files=files, manifests={"train": "a", "val": "b"}, history=history)
 
 
 def _test_record(spec, trained, digests, seed, finished):
     content = trained.spec.model_dump(mode="json")
-    return TestRecord(
-        unit=spec.id, cell=trained.cell, spec=spec, files=digests,
-        columns=Columns(
-            protocol=spec.protocol, preset=spec.preset, dataset=trained.spec.dataset, method=trained.spec.method,
-            base="", fidelity="corrected", hparams=spec.hparams, trials=spec.trials, pinned=spec.pinned,
-            backbone=trained.spec.backbone, dim=DIM, ensemble="", seed=seed,
-        ),
-        role=Role(primary_scorer="cosine", default_confidence="norm", probabilistic=False, trainings=0,
-                  train=trained.unit, base_train=""),
+    names = ("protocol", "preset", "hparams", "trials", "pinned")
+    columns = records.columns(
+        **{name: getattr(spec, name) for name in names}, dataset=trained.spec.dataset, method=trained.spec.method,
+        backbone=trained.spec.backbone, dim=DIM, seed=seed,
+    )  # fmt: skip
+    return records.of_test(
+        columns, (), spec, cell=trained.cell, files=digests, role=records.role(train=trained.unit),
         setting={key: content[key] for key in ("params", "optim", "batches", "augmentation")},
         manifests={"test": "t", "train": "a", "val": "b"},
         corruptions={"crop": Corrupted(severity=(0.0, 0.5), seed=1, sha256="0" * 64)},
-        rows=(), curves={"crop": Curve(severity=(), rank={"norm": ()})}, environment=_environment(), finished=finished,
+        curves={"crop": Curve(severity=(), rank={"norm": ()})}, finished=finished,
     )  # fmt: skip
 
 

@@ -20,9 +20,11 @@ from bench.report.figures.registry import FIGURES, draw_kind, kinds_of, write_au
 from bench.report.figures.source import Source
 from bench.report.figures.style import PALETTE, figure_style
 from bench.report.frame import Results
-from bench.store.records import KEYS, Columns, Curve, Epoch, Role, TestRecord
-from bench.store.specs import Cell, Pinned
+from bench.store.records import Curve, Epoch, TestRecord
+from bench.store.specs import Cell
 from safetensors.torch import save_file
+
+from tests import records
 
 DIM, PER_CLASS, CLASSES = 6, 4, 10
 COUNT = PER_CLASS * CLASSES
@@ -145,17 +147,9 @@ def _test(store, method, seed, probabilistic, arrays, unit=None, train="train"):
     folder.mkdir(parents=True)
     if arrays is not None:
         save_file(arrays, folder / "embeddings.safetensors", {"distribution": "point", "ids": "\n".join(IDS)})
-    columns = dict.fromkeys(KEYS, "") | {
-        "pinned": Pinned(),
-        "protocol": "p",
-        "dataset": "tiny",
-        "method": method,
-        "trials": 0,
-        "dim": DIM,
-    }
-    columns |= {"seed": seed, "hparams": "default", "fidelity": "corrected", "replicate": "seed"}
+    columns = records.columns(protocol="p", preset="", dataset="tiny", method=method, dim=DIM, seed=seed, backbone="")
     own = "method" if probabilistic else "norm"
-    role = {"primary_scorer": "cosine", "default_confidence": own, "probabilistic": probabilistic, "trainings": 0}
+    role = records.role(default_confidence=own, probabilistic=probabilistic, train=unit)
     rows = []
     for split in ("test", "test_crop"):
         for confidence in ("norm", "method", "random", "oracle"):
@@ -170,8 +164,8 @@ def _test(store, method, seed, probabilistic, arrays, unit=None, train="train"):
         cell=cell,
         spec=SimpleNamespace(train=(f"{train}{seed}",)),
         files={} if unit.startswith("concatenated") else {"embeddings.safetensors": ""},
-        columns=Columns.model_validate(columns),
-        role=Role.model_validate({**role, "train": unit, "base_train": ""}),
+        columns=columns,
+        role=role,
         rows=tuple(rows),
         curves={"crop": Curve(severity=(0.1, 0.4), rank={own: (0.4, 0.6)})},
         finished=1.0,

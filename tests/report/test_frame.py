@@ -7,34 +7,17 @@ import json
 import pandas as pd
 import pytest
 from bench.errors import UserError
-from bench.protocols.embeddings import row
 from bench.report.contender import CONTENDER_KEYS
 from bench.report.frame import ROLE_COLUMNS, as_texts, collect, plain_rows, write_metrics
-from bench.store.records import COLUMNS, KEYS, Columns, Role, TestRecord
-from bench.store.specs import Pinned
+from bench.store.records import COLUMNS, KEYS
+
+from tests import records
 
 
 def _record(unit, seed, finished, value, images="t"):
-    columns = dict.fromkeys(KEYS, "") | {
-        "pinned": Pinned(),
-        "dataset": "d",
-        "method": "m",
-        "trials": 0,
-        "dim": 2,
-        "seed": seed,
-        "replicate": "seed",
-    }
-    role = dict.fromkeys(Role.model_fields, "") | {"probabilistic": False, "trainings": 3, "reference": False}
-    rows = ({**row("map_at_r", value, scorer="cosine"), "split": "test"},)
-    return TestRecord.model_construct(
-        unit=unit,
-        columns=Columns.model_validate(columns),
-        role=Role.model_validate(role),
-        rows=rows,
-        curves={},
-        manifests={"test": images},
-        finished=finished,
-    )
+    rows = [records.map_at_r(value, scorer="cosine")]
+    made = {"manifests": {"test": images}, "finished": finished, "role": records.role(trainings=3)}
+    return records.of_test(records.columns(dim=2, seed=seed), rows, **made).model_copy(update={"unit": unit})
 
 
 class _Store:

@@ -6,14 +6,14 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
-from bench.protocols import Tests
 from bench.protocols.statistics.bootstrap import paired_bootstrap
 from bench.scoring.files import write_embeddings
 from bench.store.folder import Store
-from bench.store.records import KEYS, ROW_KEYS, Columns, Environment, Role, TestRecord
-from bench.store.specs import Cell, Pinned, TestSpec
+from bench.store.records import KEYS, ROW_KEYS, Columns, Role
+from bench.store.specs import Pinned
 from scipy import stats
 
+from tests import records
 from tests.report.shown import paired_methods
 
 
@@ -197,33 +197,6 @@ def test_methods_are_compared_by_the_seeds_they_share():
     assert named["difference_mean"].iloc[0] == pytest.approx(-line["difference_mean"])
 
 
-def _test_record(columns, role, item):
-    cell = Cell(columns.protocol, columns.dataset, columns.method)
-    names = ("preset", "ensemble", "hparams", "trials", "pinned")
-    shared = {name: getattr(columns, name) for name in names}
-    versions = {"engine": f"{columns.method} {columns.seed}"}
-    spec = TestSpec(versions=versions, protocol=cell.protocol, train=(), tuning_trainings=0, tests=Tests(),
-                    scorers=(), soft_labels="", **shared)  # fmt: skip
-    environment = Environment(
-        bench="", torch="", python="", machine="", device="cpu", threads=1, seconds=0.0, peak_memory_mib=0
-    )
-    return TestRecord(
-        unit=spec.id,
-        cell=cell,
-        spec=spec,
-        files={},
-        columns=columns,
-        role=role,
-        setting={},
-        manifests={},
-        corruptions={},
-        rows=(item,),
-        curves={},
-        environment=environment,
-        finished=0.0,
-    )
-
-
 def test_the_command_compares_the_methods_of_a_results_folder(bench, tmp_path):
     store = Store(tmp_path / "runs")
     store.mark("reality_check", 1)
@@ -232,7 +205,7 @@ def test_the_command_compares_the_methods_of_a_results_folder(bench, tmp_path):
         columns = Columns(**{key: row[key] for key in KEYS} | {"protocol": "reality_check"})
         item = {key: row[key] for key in (*ROW_KEYS, "value")} | {"fraction": None, "n_queries": 9, "n_lone": 0}
         role = Role(**{key: role[key] for key in Role.model_fields if key in role})
-        store.write(_test_record(columns, role, item))
+        store.write(records.of_test(columns, [item], role=role))
     code, out, err = bench("compare", "one,two", "--results", "runs")
     assert (code, err) == (0, "")
     assert "+15.0" in out
