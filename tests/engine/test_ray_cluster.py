@@ -35,7 +35,6 @@ class FakeWorker:
     def __init__(self, on, gpus, silence, sharing):
         self.on, self.node, self.gpus, self.sharing = on, on.name, gpus, sharing
         self.usable, self.stopped, self.jobs = True, False, []
-        self.leaves = asyncio.get_running_loop().create_future()
         self.made.append(self)
 
     async def start(self):
@@ -54,14 +53,7 @@ class FakeWorker:
         self.jobs.append(job)
         if isinstance(job, ReadyJob):
             await self.happens(self.checks)
-        elif self.node == "busy":
-            await self.leaves
         return Done()
-
-    def leave(self):
-        """The node has left: the actor is dead."""
-        self.usable = False
-        self.leaves.set_exception(WorkerDied("node has left"))
 
     async def stop(self):
         self.usable, self.stopped = False, True
@@ -183,17 +175,6 @@ async def test_the_first_worker_of_a_node_checks_it_and_no_other(cluster):
             assert jobs == [[ReadyJob], [], []]
 
 
-async def test_a_job_of_a_node_that_leaves_goes_to_another(cluster):
-    async with started(cluster, [node("busy", 1)]) as pool:
-        running = asyncio.create_task(pool.run(JOB))
-        await cluster.see(node("busy", 1), node("b", 1))
-        lost = cluster.made[0]
-        assert lost.jobs[-1] == JOB
-        lost.leave()
-        assert await asyncio.wait_for(running, 5) == Done()
-        assert cluster.made[1].jobs[-1] == JOB
-
-
 async def test_a_cluster_without_workers_is_waited_for(cluster):
     async with started(cluster, [node("a")]) as pool:
         await cluster.see()
@@ -309,26 +290,6 @@ async def test_a_node_whose_workers_die_at_their_start_is_left_out_after_three(c
 
 
 # The rest
-
-
-async def test_a_head_that_is_silent_ends_the_run_with_the_reason(cluster, monkeypatch):
-    monkeypatch.setattr(ray_cluster, "GONE", 0.1)
-
-    pool = cluster.workers()
-    driving = asyncio.create_task(_drive(pool))
-    while cluster.see_nodes is None:
-        await asyncio.sleep(0)
-    await cluster.see(node("a"))
-    with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(driving, 5)
-    assert pool.lost.startswith("the head of the Ray cluster has not answered for 0.1 s; nothing finished is lost")
-    await asyncio.wait_for(pool.stop(), 5)
-    assert not any(worker.stopped for worker in cluster.made)  # nobody would answer
-
-
-async def _drive(pool):
-    await pool.start()
-    await asyncio.sleep(60)
 
 
 @pytest.mark.parametrize("token", [True, False])

@@ -172,17 +172,6 @@ def _event(event):
     return event.model_dump_json()
 
 
-def test_events_arrive_and_the_last_is_the_result(on_node, job):
-    async def run():
-        there, events = on_node(*map(_event, EVENTS), _event(Done())), []
-        await there.start()
-        assert await there.run(job, events.append) == Done()
-        assert tuple(events) == EVENTS
-        assert there.usable
-
-    asyncio.run(run())
-
-
 def _raised(there, job):
     async def run():
         with pytest.raises(Exception) as caught:  # noqa: PT011 (the class is compared)

@@ -201,17 +201,6 @@ def test_the_worst_mistakes_are_the_most_confident_wrong_queries_with_their_neig
     assert len([axis for axis in figure.axes if axis.get_images()]) == len(table)
 
 
-@pytest.mark.slow
-def test_figures_of_many_methods_are_the_same_bytes_again(tmp_path):
-    source = _source(_merged(METHODS[:5]))
-    kinds = kinds_of(["risk_coverage", "filter_out"])
-    notes = []
-    first, again = (write_kinds(kinds, source, tmp_path / name, notes.append) for name in ("first", "again"))
-    assert {path.stem for path in first} == {"risk_coverage_d_clean", "filter_out_d_clean"}
-    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
-    assert not notes
-
-
 def test_what_cannot_be_drawn_is_said(tmp_path):
     merged = _merged(METHODS[:1])
     source = _source(merged[merged["fraction"].isna()])
