@@ -156,4 +156,5 @@ def _whitening(covariance: Tensor, fourth: Tensor, count: int) -> Tensor:
     share = (noise / spread).clamp_max(1.0) if spread > 0 else 1.0
     identity = torch.eye(dim, dtype=covariance.dtype)
     shrunk = (1.0 - share) * covariance + (share * mean + _FLOOR) * identity
-    return torch.linalg.cholesky(torch.linalg.inv(shrunk))
+    found: Tensor = torch.linalg.cholesky(torch.linalg.inv(shrunk))
+    return found

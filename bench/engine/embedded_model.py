@@ -74,7 +74,7 @@ def views_of(spec: TrainSpec) -> dict[str, Mapping[str, View]]:
     """
     if spec.backbone == GIVEN:
         return {}
-    mirrored = float(spec.augmentation.get("flip", 0.0)) > 0  # type: ignore[arg-type]
+    mirrored = float(spec.augmentation.get("flip", 0.0)) > 0
     return {name: views for name, views in VIEWS.items() if mirrored or name != "mirror"}
 
 
@@ -266,8 +266,8 @@ class EmbeddedModel(Embedded):
         cache = TestedFeatures.of(model, spec, site, running)
         make = shared or spec.frozen  # most trained bases have one head, which is tested once
         if cache is not None and make and running.chunk is None:
-            for split, images in seen.items():  # first those that no other process is making
-                cache.load(split, images, make=True, wait=False)
+            for split, shown in seen.items():  # first those that no other process is making
+                cache.load(split, shown, make=True, wait=False)
 
         def embedded(split: str) -> tuple[Distribution, dict[str, Tensor]]:
             features = None if cache is None else cache.load(split, seen[split], make)

@@ -173,7 +173,8 @@ def shared_concentration(unit: Tensor, labels: Tensor) -> tuple[float, float] | 
 def cosines_to_others(unit: Tensor, sums: Tensor) -> Tensor:
     """Cosine ``[B]`` of unit vectors to the sums ``[B, D]`` of their classes, each without the vector itself."""
     others = sums - unit
-    return (unit * others).sum(1) / others.norm(dim=1).clamp_min(1e-12)
+    found: Tensor = (unit * others).sum(1) / others.norm(dim=1).clamp_min(1e-12)
+    return found
 
 
 def concentration_of(cosines: Tensor, dim: int) -> tuple[float, float]:
