@@ -66,7 +66,7 @@ class Hyperbolic(Method):
         "negatives of a pair are all images of other classes (code: of each class two images at a time; equal with two"
         " images per class)",
         "distances by arsinh, without the 1e-5 that the code adds or clamps to",
-        "r and c are the published ones: on ndigit all raw norms end beyond r (13 to 120; even if they start at 1), so"
+        "r and c are the published ones: on ndigit all raw norms end beyond r (9 to 121; even if they start at 1), so"
         " that all points have one norm in the ball and distances the order of cosines",
         "temperature 0.2 is the published one, best on the validation classes of ndigit (0.1 and 0.5: 2 and 1 points of"
         " MAP@R less)",
