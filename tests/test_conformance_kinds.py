@@ -3,7 +3,6 @@
 from contextlib import nullcontext
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from bench.conformance import DATASET_CHECKS, TEST_CHECKS, ConformanceError
@@ -15,7 +14,8 @@ from bench.protocols.known_tests import BUILT_IN, load_tests
 from bench.protocols.recipes.default import RECIPE
 from bench.protocols.rows import row
 from bench.registry import Registry
-from PIL import Image
+
+from tests.photographs import write_photographs
 
 
 @pytest.mark.parametrize(
@@ -152,11 +152,7 @@ def test_each_fault_of_a_test_of_embeddings_is_found(fault, run):
 @pytest.mark.parametrize("size", [(72, 56), (500, 333), (64, 64)])
 def test_photographs_of_any_size_conform(size, tmp_path, monkeypatch):
     """Ordinary photographs failed: a crop rounds before it is resized, the evaluation view afterwards."""
-    for number in range(16):
-        folder = tmp_path / "photos" / f"class{number // 2}"
-        folder.mkdir(parents=True, exist_ok=True)
-        pixels = np.random.default_rng(number).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(folder / f"{number}.png")
+    write_photographs(tmp_path / "photos", 8, 2, size)
     dataset = Registry("datasets").dataset("folder")(tmp_path / "photos", view=View(image_size=32, resize=36))
     DATASET_CHECKS["crops"](dataset)
 

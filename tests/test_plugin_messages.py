@@ -1,11 +1,10 @@
 """Mistakes in plug-ins that a first-time author makes: each is refused in one line that says what is legal."""
 
-import numpy as np
 import pytest
 from bench.cli import main
 from bench.protocols import declare
-from PIL import Image
 
+from tests.photographs import write_photographs
 from tests.templates import template
 
 DOTS, BIRDS, EXTENT = ("dataset", "dots"), ("photo-dataset", "birds"), ("test", "extent")
@@ -40,10 +39,7 @@ def written(tmp_path):
 @pytest.fixture
 def photos(tmp_path):
     """A release of eight classes of two photographs."""
-    for number in range(16):
-        path = tmp_path / "data" / f"bird{number // 2}" / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full((20, 30, 3), number, dtype=np.uint8)).save(path)
+    write_photographs(tmp_path / "data", 8, 2)
     (tmp_path / "data" / "birds.txt").write_text("here")
     return tmp_path / "data"
 

@@ -8,7 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from bench.cli import main
@@ -18,7 +17,6 @@ from bench.methods.backbones.registry import build_backbone
 from bench.methods.distributions import arrays as distributions
 from bench.methods.scorers import SCORERS
 from bench.protocols import declare
-from PIL import Image
 from safetensors.torch import save_file
 
 from tests.in_process import bring_workers_in, forget_determinism
@@ -40,16 +38,6 @@ SMALL = (
     "5",
 )
 TINY = ("--dataset", "ndigit_smoke", "--set", "optim.epochs=2", "--seeds", "2", "--trials", "3", "--studies", "1")
-
-
-def write_photographs(root, classes, each):
-    """Random photographs, a folder per class."""
-    rng = np.random.default_rng(0)
-    for number in range(classes):
-        folder = root / f"c{number:02d}"
-        folder.mkdir(parents=True)
-        for i in range(each):
-            Image.fromarray(rng.integers(0, 256, (36, 36, 3), dtype=np.uint8)).save(folder / f"{i}.png")
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from bench.store.check import damages
 from bench.store.claims import CLAIM, Claims
 from safetensors.torch import load_file, save_file
 
-from .conftest import write_photographs
+from tests.photographs import write_photographs
 
 SHORT = ("optim.epochs=1", "data.feature_views=2", "data.epoch_repeats=0.2")
 

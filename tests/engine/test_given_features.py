@@ -16,8 +16,9 @@ from bench.scoring.files import held, write_columns
 from safetensors.numpy import save_file
 from safetensors.torch import load_file
 
+from tests.photographs import write_photographs
+
 from ..in_process import run_here
-from .conftest import write_photographs
 
 PLUGIN = '''
 """Photographs under a name of their own."""

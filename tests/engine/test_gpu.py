@@ -26,8 +26,7 @@ from bench.site import Site
 
 from tests.gpu.simulated_gpu import Gpu, GpuTensor
 from tests.gpu.steps import METHODS, DrawsOnCpu, one_step, small_images, small_trainer, values
-
-from .conftest import write_photographs
+from tests.photographs import write_photographs
 
 FORMS = [(name, form) for name in METHODS.names for form in METHODS.get(name).load().forms()]
 

@@ -29,7 +29,7 @@ from bench.planning.plan import build_plans
 from bench.protocols.recipes._base import Optim
 from bench.site import Site
 
-from .conftest import write_photographs
+from tests.photographs import write_photographs
 
 REAL = "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate"
 

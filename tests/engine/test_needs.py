@@ -19,7 +19,7 @@ from bench.store.specs import TUNING
 from PIL import Image
 from safetensors.torch import save_file
 
-from .conftest import write_photographs
+from tests.photographs import write_photographs
 
 PLUGIN = """
 from bench.methods import CosineClassifier, Method, register

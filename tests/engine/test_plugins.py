@@ -9,8 +9,8 @@ from bench.datasets.corruptions.registry import CORRUPTIONS
 from bench.planning.experiment import Experiment
 from bench.planning.plan import build_plans
 from bench.site import Site
-from PIL import Image
 
+from tests.photographs import write_photographs
 from tests.templates import changed, method_of_cloud, template
 
 SMALL = """
@@ -26,11 +26,7 @@ SMALL = replace(
 def birds(tmp_path):
     """A release of 16 classes of 4 images, and a plug-in for it with some recipe."""
     root = tmp_path / "data" / "release"
-    rng = np.random.default_rng(0)
-    for number in range(64):
-        path = root / f"bird{number // 4}" / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(rng.integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(path)
+    write_photographs(root, 16, 4, (50, 40))
     (root / "birds.txt").write_text("here they are")
 
     def write(inside="", top=""):

@@ -13,7 +13,7 @@ from bench.site import Site
 from bench.store.folder import CHECKPOINT
 from bench.store.specs import Batches
 
-from .conftest import write_photographs
+from tests.photographs import write_photographs
 
 
 class _Model(torch.nn.Module):

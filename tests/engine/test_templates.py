@@ -2,12 +2,12 @@
 
 import csv
 
-import numpy as np
 import pytest
 import torch
 from bench.commands.new import write_template
 from bench.registry import import_file
-from PIL import Image
+
+from tests.photographs import write_photographs
 
 
 @pytest.fixture
@@ -59,26 +59,11 @@ def test_templates_run_together(cli, new, tmp_path):
 
 @pytest.mark.slow
 def test_the_template_of_photographs_is_found_verified_and_planned(cli, new, tmp_path):
-    rng = np.random.default_rng(0)
-    for number in range(32):
-        path = tmp_path / "data" / f"class{number // 4}" / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(rng.integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(path)
+    write_photographs(tmp_path / "data", 8, 4, (50, 40))
     (tmp_path / "data" / "birds.txt").write_text("here they are")
     asked = ("--data-root", "data", "--plugin", new("photo-dataset", "birds"))
     cli("data", "verify", "birds", *asked)
     cli("test", "--dataset", "birds", *asked)
-    run = (
-        "run",
-        "--method",
-        "cosface",
-        "--dataset",
-        "birds",
-        *asked,
-        "--weights",
-        "none",
-        "--set",
-        "data.image_size=64",
-    )
-    done = cli(*run, "--backbone", "squeezenet1_0", "--seeds", "1", "--hparams", "default", "--dry-run")
+    run = ("run", "--method", "cosface", "--dataset", "birds", *asked, "--weights", "none", "--seeds", "1", "--dry-run")
+    done = cli(*run, "--backbone", "squeezenet1_0", "--set", "data.image_size=64", "--hparams", "default")
     assert "cosface on birds" in done.stdout
