@@ -133,7 +133,7 @@ def test_an_edit_in_a_checkout_makes_anew_what_uses_it_and_a_renewed_lock_nothin
     assert json.loads(edited) == ["dul_cls"]
     assert json.loads(restored) == json.loads(renewed) == []
     assert {"arcface", "cosface", "dul_cls"} < set(json.loads(shared))
-    assert "multi_similarity" not in json.loads(shared)
+    assert "laplace" not in json.loads(shared)
     assert done.stderr.splitlines()[-1] == "1 0 0"
 
 

@@ -60,8 +60,8 @@ def _corners(images: Tensor, first: bool) -> Tensor:
 VIEWS: Mapping[str, Mapping[str, View]] = {
     "mirror": {"mirror": lambda images: images.flip(-1)},
     "crops": {
-        "first corner": partial(_corners, first=True),
-        "last corner": partial(_corners, first=False),
+        "first_corner": partial(_corners, first=True),
+        "last_corner": partial(_corners, first=False),
     },
 }
 """Views that an image is compared with, by the name of the confidence, the mean cosine to them."""
@@ -262,7 +262,7 @@ class EmbeddedModel(Embedded):
         seen = {"train": Seen(train), **{split: Seen(images) for split, images in splits.items()}}
         for split, images in splits.items():
             for views in views_of(spec).values():
-                seen |= {f"{split}, {name}": Seen(images, name, view) for name, view in views.items()}
+                seen |= {f"{split}.{name}": Seen(images, name, view) for name, view in views.items()}
         cache = TestedFeatures.of(model, spec, site, running)
         make = shared or spec.frozen  # most trained bases have one head, which is tested once
         if cache is not None and make and running.chunk is None:
@@ -283,7 +283,7 @@ class EmbeddedModel(Embedded):
             confidence[split] |= density.confidences(unit.__getitem__, len(unit))
             others: list[Tensor] = []
             for name, views in views_of(spec).items():
-                of_view = [_unit(embedded(f"{split}, {view}")[0]) for view in views]
+                of_view = [_unit(embedded(f"{split}.{view}")[0]) for view in views]
                 confidence[split][name] = torch.stack([(each * unit).sum(1) for each in of_view]).mean(0)
                 others += [each.float() for each in of_view]
             if others:

@@ -9,7 +9,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from bench.datasets.corruptions._base import draw_quality
-from bench.protocols.rows import COMBINED, FITTED, MARGIN_AND_AGREEMENT, RETRIEVAL_CONFIDENCES, kind_of
+from bench.protocols.rows import (
+    COMBINED,
+    FITTED,
+    FREE_IMAGE_CONFIDENCES,
+    MARGIN_AND_AGREEMENT,
+    RETRIEVAL_CONFIDENCES,
+    kind_of,
+)
 from bench.store.folder import Store
 from bench.store.records import TestRecord
 from bench.store.specs import TUNING
@@ -51,7 +58,7 @@ def test_every_method_has_every_metric_for_every_seed(frame):
     for (method, seed), group in frame.groupby(["method", "seed"]):
         assert set(group["metric"]) == wanted, (method, seed)
     controls = {"random", "oracle"}
-    point = {"norm", "max_cosine", "max_probability", "neg_entropy"} | controls
+    point = {*FREE_IMAGE_CONFIDENCES} - {"mirror"} | controls  # of a digit, the mirror image is no view
     for method, group in frame.groupby("method"):
         expected = point | ({"method"} if method in ("pfe", "dul_cls") else set())
         names = set(group["confidence"]) - {""}

@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 from bench.engine.corrupted_images import CorruptedImages
-from bench.engine.embedded_model import EmbeddedModel, TestedFeatures
+from bench.engine.embedded_model import EmbeddedModel, Seen, TestedFeatures
 from bench.engine.networks import load_ensemble, load_model
 from bench.engine.running import Running
 from bench.engine.scheduler import base_is_shared
@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 
 SHORT = ("optim.epochs=1", "data.feature_views=1", "data.epoch_repeats=0.1")
 SPLITS = ["test", "test_crop", "val", "val_crop"]
+KEPT = sorted(["train", *SPLITS, *(f"{split}.{end}_corner" for split in SPLITS for end in ("first", "last"))])
 
 
 def _plans(site, *methods, frozen=True):
@@ -117,8 +118,7 @@ def test_every_model_on_one_frozen_backbone_is_tested_on_the_same_features(copy,
     alone, together = _directly(lambda: (_embedded(site, records["pfe"]), _ensemble(site, records)))
     assert _files(site) == ["directions64", "evaluation", "view0"]
     _assert_same(_embedded(site, records["pfe"]), alone)
-    kept = ["directions64", "evaluation", "test", "test_crop", "val", "val_crop", "view0"]
-    assert _files(site) == kept
+    assert _files(site) == sorted(["directions64", "evaluation", "view0", *KEPT])
     assert damages(site.store.root) == []
     no_backbone()
     _assert_same(_ensemble(site, records), together)
@@ -152,7 +152,7 @@ def test_heads_on_a_trained_base_read_features_that_a_test_has_kept(tmp_path, no
     aside.rename(base)
     _embedded(site, heads[0], shared=True)
     made = sorted(path.name.split("-")[1] for path in base.glob("features-*") if path not in before)
-    assert made == SPLITS
+    assert made == KEPT
     assert damages(site.store.root) == []
     no_backbone()
     for head, expected in zip(heads, directly):
@@ -172,7 +172,7 @@ def few(copy):
         model, _ = load_model(record.cell, record.unit, site)
         features = TestedFeatures.of(model, record.spec, site, Running(**running))
         shown = images if split == "val" else CorruptedImages.of(images, "ndigit_smoke", "crop", severity)
-        return features.load(split, shown, make=True)
+        return features.load(split, Seen(shown), make=True)
 
     return site, load
 

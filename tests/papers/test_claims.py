@@ -11,7 +11,21 @@ from bench.papers.items import find_item
 
 from tests.papers.conftest import HEAD, claim
 
-PAPERS = {"per", "el", "nir", "hib", "pfe", "dul", "scf", "url"}
+PAPERS = {
+    "per",
+    "el",
+    "nir",
+    "hib",
+    "pfe",
+    "dul",
+    "scf",
+    "url",
+    "mahalanobis",
+    "holue",
+    "magface",
+    "adaface",
+    "cr_fiqa",
+}
 
 AGAINST = {
     ("el-beats-sample-based", "sop"),
