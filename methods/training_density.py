@@ -35,7 +35,7 @@ SOUGHT = 2048
 """Most training embeddings among which they are sought: the first ones."""
 
 CLASSES = 1024
-"""Most classes whose means are compared with: those of the first embeddings. Covariances are of all."""
+"""Most classes whose means are compared with: those of the first embeddings. Covariances are of all that are given."""
 
 EXACT = 16_384
 """Most embeddings whose products are float64; of more they are float32, which takes half the time."""
@@ -43,8 +43,11 @@ EXACT = 16_384
 _ROWS = 1024
 """Embeddings at a time: 8 MiB of products."""
 
-_FLOOR = 1e-12
-"""Least variance, for embeddings that are all equal: those of unit length have variances up to 1."""
+_FLOOR, _SHARE = 1e-12, 1e-10
+"""Least variance along an axis, and its least share of the largest: fewer embeddings than axes leave some without."""
+
+_LARGE = 1e4
+"""Concentration from which on float32 does not tell the log densities of a mixture apart."""
 
 Rows = Callable[[Tensor], Tensor]
 """Function from positions ``[B]`` to unit embeddings, float64 ``[B, D]``."""
@@ -64,6 +67,7 @@ class TrainingDensity:
         concentration: Concentration k that the classes share; 0 if no class has two images, or those of a class are no
             nearer to each other than chance.
         peak: Log density at the mode of that concentration, above the uniform one.
+        alone: Whether there is a single class, whose two Mahalanobis distances are equal.
     """
 
     nearest: Tensor
@@ -74,6 +78,7 @@ class TrainingDensity:
     total: Tensor
     concentration: float
     peak: float
+    alone: bool
 
     @classmethod
     def of(cls, rows: Rows, labels: Tensor) -> TrainingDensity:
@@ -118,6 +123,7 @@ class TrainingDensity:
             total=_whitening(total / count, fourth[1] / count, count),
             concentration=concentration,
             peak=peak,
+            alone=len(sizes) == 1,
         )
 
     def confidences(self, rows: Rows, count: int) -> dict[str, Tensor]:
@@ -129,7 +135,8 @@ class TrainingDensity:
         white = self.means @ self.within
         to_white, offset = white.mT.to(products), white.square().sum(1).to(products) / 2
         to_nearest, weights = self.nearest.mT.to(products), self.log_weights.to(products)
-        to_directions = (self.concentration * F.normalize(self.means, dim=1)).mT.to(products)
+        finer = torch.float64 if self.concentration > _LARGE else products
+        to_directions = (self.concentration * F.normalize(self.means, dim=1)).mT.to(finer)
         for part in torch.arange(count).split(_ROWS):
             z = rows(part)
             single = z.to(products)
@@ -140,7 +147,9 @@ class TrainingDensity:
             distance = (own - white[closest]).square().sum(1)
             mahalanobis[part] = -distance
             relative[part] = ((z - self.mean) @ self.total).square().sum(1) - distance
-            mixture[part] = torch.addmm(weights, single, to_directions).logsumexp(1).double()
+            mixture[part] = torch.addmm(weights.to(finer), z.to(finer), to_directions).logsumexp(1).double()
+        if self.alone:  # what is left of equal distances is rounding
+            relative.zero_()
         return dict(zip(names, (knn, mahalanobis, relative, mixture)))
 
 
@@ -154,7 +163,7 @@ def _whitening(covariance: Tensor, fourth: Tensor, count: int) -> Tensor:
     spread = covariance.square().sum() - dim * mean**2
     noise = ((fourth - covariance.square().sum()) / count).clamp_min(0.0)
     share = (noise / spread).clamp_max(1.0) if spread > 0 else 1.0
-    identity = torch.eye(dim, dtype=covariance.dtype)
-    shrunk = (1.0 - share) * covariance + (share * mean + _FLOOR) * identity
-    found: Tensor = torch.linalg.cholesky(torch.linalg.inv(shrunk))
-    return found
+    variances, axes = torch.linalg.eigh((1.0 - share) * covariance)
+    variances = variances + share * mean
+    whitened: Tensor = axes / variances.clamp_min(max(_FLOOR, _SHARE * float(variances[-1]))).sqrt()
+    return whitened

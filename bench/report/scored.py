@@ -215,7 +215,7 @@ def _print_confidences(scored: Mapping[str, Scored], frame: pd.DataFrame, consol
             _say(f"{name}, confidence {each.primary!r}: {constant}.", console)
         elif len(primary):
             _say(_sentence(name, primary.iloc[0], frame), console)
-        if each.primary and each.given.train is None:
+        if each.given.train is None and (each.primary or any(other.given.train for other in scored.values())):
             missing = "the free confidences knn_density, mahalanobis, relative_mahalanobis and vmf_mixture are missing"
             _say(f"{name}: {missing}; give train_embeddings and train_labels.", console)
 

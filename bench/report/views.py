@@ -327,7 +327,7 @@ def _against(name: str, line: Sequence[Comparison]) -> Cell:
     for row in line:
         if row.rival == name:
             text = interval(*(row.column.text(end, "+") for end in (row.mean, row.low, row.high)))
-            return Cell(f"{text} {row.outcome}", row.mean, mark=row.outcome)
+            return Cell(f"{text} {outcome_text(row, {})}", row.mean, mark=row.outcome)
     return Cell(GAP)
 
 
@@ -339,11 +339,16 @@ def rival_document(rows: Iterable[Comparison]) -> Document:
         held = {row.rival for row in own}
         columns: list[Column[Sequence[Comparison]]] = [label("method", lambda line: line[0].contender.label)]
         shown = [name for name in FREE_IMAGE_CONFIDENCES if name in held]
-        columns += [Column(name, partial(_against, name), note=cost_of(name)) for name in shown]
+        needs = {name: f" ({cost})" if (cost := cost_of(name)) else "" for name in shown}
+        columns += [Column(f"{name}{needs[name]}", partial(_against, name)) for name in shown]
         head = f"{own[0].contender.dataset}, {images_of(split)}, over {unit}s"
         tables.append(table_of(columns, [*lines.values()], head))
-    about = "AUGRC, own confidence minus a free one of the plain method, before there is a gallery."
-    return Document("rivals", "Every free image confidence", f"{about} {ABOUT}", tuple(tables))
+    about = (
+        "Points of AUGRC before there is a gallery, in favour of the method with its own confidence against the plain"
+        " method with each free one [95 %], and what the free one costs. Outcomes are those of each comparison alone;"
+        " p-values adjusted over the methods are in comparisons.csv."
+    )
+    return Document("rivals", "Every free image confidence", about, tuple(tables))
 
 
 def of_splits(rows: Iterable[Comparison]) -> list[Comparison]:

@@ -150,7 +150,8 @@ class EmbeddingSet:
         text = f"labels are text: {len(self.classes)} classes are numbered in alphabetical order"
         junk = self.labels == (self.classes.index("-1") if "-1" in self.classes else -1)
         count = int((junk & (self.is_query | self.is_gallery)).sum())
-        seen = len({*self._content_ids()} & {*self.train.ids}) if self.train else 0
+        known = {*self.train._row_keys()} if self.train else set()
+        seen = sum(key in known for key in self._row_keys()) if known else 0
         trained_on = f"{seen} rows are among train_embeddings: as near to the training data as can be"
         return (
             [text] * bool(self.classes)
@@ -217,8 +218,12 @@ class EmbeddingSet:
         state.update(self.train.digest().encode() if self.train else b"")
         return state.hexdigest()
 
+    def _row_keys(self) -> list[str]:
+        """Hash of each embedding as it is stored."""
+        return [blake2b(row.data, digest_size=16).hexdigest() for block in self.embeddings.blocks() for row in block]
+
     def _content_ids(self) -> tuple[str, ...]:
-        keys = [blake2b(row.data, digest_size=16).hexdigest() for block in self.embeddings.blocks() for row in block]
+        keys = self._row_keys()
         repeated = {key for key, times in Counter(keys).items() if times > 1}
         if not repeated:
             return tuple(keys)

@@ -158,10 +158,10 @@ def check_scorers(scorers: Sequence[str], distribution: Distribution) -> None:
     two = rows_of(distribution, torch.tensor([0, 1]))
     # Any two numbers will do: what those of the set give is for the rankings to say.
     kind, arrays = to_arrays(two)
-    ones = from_arrays(kind, {name: torch.ones_like(value) for name, value in arrays.items()})
+    small = from_arrays(kind, {name: torch.full_like(value, 0.5 / value.shape[-1]) for name, value in arrays.items()})
     for name in scorers:
-        if not _fits(name, ones):
-            fitting = [other for other in SCORERS if _fits(other, ones)]
+        if not _fits(name, small):
+            fitting = [other for other in SCORERS if _fits(other, small)]
             names = {
                 PointMass: "that are points (no variance, no concentration)",
                 VonMisesFisher: "with a concentration",

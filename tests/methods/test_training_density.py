@@ -65,6 +65,13 @@ def test_many_embeddings_have_the_values_of_few_up_to_rounding(monkeypatch: pyte
         np.testing.assert_allclose(values, exact[name], rtol=2e-5, atol=2e-6, err_msg=name)
 
 
+def test_large_concentrations_keep_their_order_in_many_embeddings(monkeypatch: pytest.MonkeyPatch) -> None:
+    (train, labels), (test, _) = world(2000, 300, 64, 1e-4), world(400, 30, 64, 1e-4, seed=1)
+    exact = found(train, labels, test)["vmf_mixture"]
+    monkeypatch.setattr(training_density, "EXACT", 10)
+    np.testing.assert_allclose(found(train, labels, test)["vmf_mixture"], exact, rtol=1e-9)
+
+
 def test_only_the_first_are_sought_and_every_image_counts_for_the_covariance(monkeypatch: pytest.MonkeyPatch) -> None:
     (train, labels), (test, _) = world(600, 20, 8, 0.3), world(50, 7, 8, 0.4, seed=1)
     whole = found(train, labels, test)
@@ -75,7 +82,7 @@ def test_only_the_first_are_sought_and_every_image_counts_for_the_covariance(mon
     np.testing.assert_array_equal(fewer["mahalanobis"], whole["mahalanobis"])
 
 
-@pytest.mark.parametrize("what", ["equal", "one image", "single images", "one class", "wide"])
+@pytest.mark.parametrize("what", ["equal", "one image", "single images", "one class", "wide", "two", "pairs"])
 def test_degenerate_training_data_give_finite_values(what: str) -> None:
     train, labels = world(60, 4, 5, 0.3)
     if what == "equal":
@@ -86,12 +93,19 @@ def test_degenerate_training_data_give_finite_values(what: str) -> None:
         labels = torch.arange(60)
     elif what == "one class":
         labels = torch.zeros(60, dtype=torch.long)
+    elif what == "two":  # the noise of two equally frequent embeddings is exactly 0, and nothing is shrunk
+        train, labels = unit(torch.randn(2, 16)).repeat(30, 1), torch.zeros(60, dtype=torch.long)
+    elif what == "pairs":
+        train, labels = unit(torch.randn(2, 64)).repeat(30, 1), torch.arange(60) % 2
+        train[::4] = -train[::4]
     else:
         train = unit(torch.randn(20, 300, generator=torch.Generator().manual_seed(0)))
         labels = torch.arange(20) // 4
     test = world(30, 6, train.shape[1], 0.5, seed=3)[0]
     for name, values in found(train, labels, test).items():
         assert np.isfinite(values).all(), name
+    if what in ("one image", "one class", "two"):
+        assert not found(train, labels, test)["relative_mahalanobis"].any()
     if what in ("one image", "single images"):
         assert np.ptp(found(train, labels, test)["vmf_mixture"]) == 0
 

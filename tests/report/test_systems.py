@@ -331,7 +331,7 @@ def test_a_constant_confidence_has_no_outcome():
 
 
 def test_each_free_image_confidence_is_a_rival_by_itself_with_a_family_of_its_own():
-    methods = [PLAIN, _method("scf", {OWN: 1.0, "norm": 0.4}), _method("pfe", {OWN: 0.1, "norm": 0.4})]
+    methods = [PLAIN, _method("scf", {OWN: 1.0, "norm": 0.4}), _method("pfe", {OWN: 0.0, "norm": 0.4}, risk=0.15)]
     frames, roles = (pd.concat(parts, ignore_index=True) for parts in zip(*methods))
     rows = ask(RIVAL, groups(frames, roles))
     assert {(row.contender.method, row.rival, row.column.split) for row in rows} == {
@@ -353,6 +353,8 @@ def test_each_free_image_confidence_is_a_rival_by_itself_with_a_family_of_its_ow
         assert row.family == 2
     text = files_of(rival_document(rows))["rivals.md"]
     assert all(name in text for name in ("scf", "pfe", "norm", "max_cosine"))
+    assert {row.why for row in rows} == {"", "not above chance"}
+    assert text.count("undecided: not above chance") == sum(bool(row.why) for row in rows) > 0
 
 
 def test_a_rival_that_is_named_needs_no_validation_images():

@@ -281,7 +281,7 @@ def test_directions_do_not_depend_on_the_lengths_of_vectors(arrays):
     ("change", "message"),
     [
         ({"scorers": ["cosin"]}, "did you mean 'cosine'"),
-        ({"scorers": ["mls"]}, "these are: cosine, l2, raw_l2, expected_cosine"),
+        ({"scorers": ["mls"]}, "these are: cosine, l2, raw_l2, poincare, expected_cosine"),
         ({"scorers": []}, "no scorer"),
         ({"metrics": ["map"]}, "did you mean 'map_at_r'"),
         ({"metrics": []}, "no metric"),

@@ -98,4 +98,6 @@ def test_a_file_says_that_they_are_missing_or_that_rows_were_trained_on(tmp_path
     assert "train_embeddings and train_labels." in bench.score(tmp_path / "bare.npz").summary()
     given["train_embeddings"][:5] = given["embeddings"][:5]
     assert "5 rows are among train_embeddings" in EmbeddingSet.of(given).notes[0]
+    given["train_embeddings"][5:10] = given["embeddings"][:5]
+    assert "5 rows are among train_embeddings" in EmbeddingSet.of(given).notes[0]
     assert EmbeddingSet.of(given).digest() != EmbeddingSet.of(arrays()).digest()
