@@ -67,7 +67,6 @@ class TrainingDensity:
         concentration: Concentration k that the classes share; 0 if no class has two images, or those of a class are no
             nearer to each other than chance.
         peak: Log density at the mode of that concentration, above the uniform one.
-        alone: Whether there is a single class, whose two Mahalanobis distances are equal.
     """
 
     nearest: Tensor
@@ -78,19 +77,13 @@ class TrainingDensity:
     total: Tensor
     concentration: float
     peak: float
-    alone: bool
 
     @classmethod
     def of(cls, rows: Rows, labels: Tensor) -> TrainingDensity:
         """Sum up N training embeddings with class labels ``[N]``, in an order that is as good as random.
 
-        They are read twice, some at a time.
-
-        Raises:
-            ValueError: If there are none.
+        They are read twice, some at a time; there is at least one.
         """
-        if not len(labels):
-            raise ValueError("there are no training embeddings")
         places = torch.arange(len(labels))
         nearest = rows(places[:SOUGHT])
         count, dim = len(labels), nearest.shape[1]
@@ -123,7 +116,6 @@ class TrainingDensity:
             total=_whitening(total / count, fourth[1] / count, count),
             concentration=concentration,
             peak=peak,
-            alone=len(sizes) == 1,
         )
 
     def confidences(self, rows: Rows, count: int) -> dict[str, Tensor]:
@@ -148,7 +140,7 @@ class TrainingDensity:
             mahalanobis[part] = -distance
             relative[part] = ((z - self.mean) @ self.total).square().sum(1) - distance
             mixture[part] = torch.addmm(weights.to(finer), z.to(finer), to_directions).logsumexp(1).double()
-        if self.alone:  # what is left of equal distances is rounding
+        if len(self.means) == 1:  # what is left of equal distances is rounding
             relative.zero_()
         return dict(zip(names, (knn, mahalanobis, relative, mixture)))
 

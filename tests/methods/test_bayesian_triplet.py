@@ -89,14 +89,6 @@ def test_narrow_embeddings_pay_for_violated_triplets_only():
     assert loss(narrow, torch.tensor([0, 1, 0, 1])).item() > 1e4
 
 
-def test_the_loss_does_not_change_if_all_images_are_turned():
-    images = _images()
-    turn = torch.linalg.qr(torch.randn(4, 4, dtype=F64, generator=torch.Generator().manual_seed(1)))[0]
-    loss = BayesianTripletLoss(0.1, 0.2)
-    turned = IsotropicNormal(images.loc @ turn, images.variance)
-    torch.testing.assert_close(loss(turned, LABELS), loss(images, LABELS), rtol=1e-12, atol=0)
-
-
 @pytest.mark.parametrize("labels", [[0, 0, 0], [0, 1, 2]])
 def test_a_batch_without_triplets_is_refused(labels):
     with pytest.raises(ValueError, match="batches of two classes"):

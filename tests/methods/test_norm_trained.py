@@ -174,14 +174,6 @@ def test_adaface_is_cosface_without_h_and_arcface_for_the_worst_images():
     _require_same(_rated(_made(AdaFaceLoss, MARGIN, 1.0), 1e3), _made(ArcFaceLoss, MARGIN))
 
 
-def test_the_best_images_of_adaface_have_a_negative_angle_and_twice_the_cosine_margin():
-    objective, points = _rated(_made(AdaFaceLoss, MARGIN, 1.0), -1e3), _points()
-    found = objective.training_logits(PointMass(points), LABELS).gather(1, LABELS[:, None]) / SCALE
-    theta = [angles[label] for angles, label in zip(_angles(objective, points), LABELS.tolist())]
-    wanted = [math.cos(max(angle - MARGIN, 0.0)) - 2 * MARGIN for angle in theta]
-    assert found.squeeze(1).tolist() == pytest.approx(wanted, rel=1e-9)
-
-
 def test_no_gradient_of_adaface_goes_through_the_norm():
     points = _points()
     (slope,) = torch.autograd.grad(_made(AdaFaceLoss, MARGIN, 0.8)(PointMass(points), LABELS), points)

@@ -110,11 +110,6 @@ def test_degenerate_training_data_give_finite_values(what: str) -> None:
         assert np.ptp(found(train, labels, test)["vmf_mixture"]) == 0
 
 
-def test_no_training_embeddings_are_refused() -> None:
-    with pytest.raises(ValueError, match="no training embeddings"):
-        TrainingDensity.of(torch.zeros(0, 3, dtype=torch.float64).__getitem__, torch.zeros(0, dtype=torch.long))
-
-
 def test_density_is_right_where_errors_are_far_from_the_training_data_and_useless_where_they_are_not() -> None:
     train, labels = world(2000, 30, 16, 0.25)
     near, far = world(500, 30, 16, 0.25)[0], world(500, 400, 16, 0.25, seed=9)[0]
