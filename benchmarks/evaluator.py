@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from bench.methods.distributions import DiagonalNormal, IsotropicNormal, PointMass, VonMisesFisher
 from bench.methods.scorers import DistributionScorer
+from bench.methods.training_density import TrainingDensity
 from bench.protocols.filter_out import filter_out_rows
 from bench.protocols.query_metrics import per_query
 from bench.protocols.ranking import full_depth, rank
@@ -136,6 +137,7 @@ def all_sides(count: int, dim: int) -> dict[str, Callable[[], object]]:
     make = scorers(x)
     ids = [str(i) for i in range(count)]
     confidence = torch.rand(count, generator=torch.Generator().manual_seed(2))
+    rows = x.double().__getitem__
     return {
         f"faiss IndexFlatIP, k = {depth + 1}": lambda: faiss_search(x, depth),
         **{
@@ -143,6 +145,7 @@ def all_sides(count: int, dim: int) -> dict[str, Callable[[], object]]:
             for name, build in make.items()
             if "diagonal" not in name
         },
+        "training densities, as many rows": lambda: TrainingDensity.of(rows, labels).confidences(rows, count),
         "filter-out, 10 rates x 2 variants": lambda: list(
             filter_out_rows(make["cosine"](), labels, ids, {"c": confidence})
         ),

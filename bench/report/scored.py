@@ -216,7 +216,7 @@ def _print_confidences(scored: Mapping[str, Scored], frame: pd.DataFrame, consol
         elif len(primary):
             _say(_sentence(name, primary.iloc[0], frame), console)
         if each.given.train is None and (each.primary or any(other.given.train for other in scored.values())):
-            missing = "the free confidences knn_density, mahalanobis, relative_mahalanobis and vmf_mixture are missing"
+            missing = "free confidences of the training data, such as mahalanobis and posterior, are missing"
             _say(f"{name}: {missing}; give train_embeddings and train_labels.", console)
 
 

@@ -95,7 +95,7 @@ def test_a_file_says_that_they_are_missing_or_that_rows_were_trained_on(tmp_path
     np.savez(tmp_path / "bare.npz", **{name: given[name] for name in ("embeddings", "labels", "confidence")})
     assert "mahalanobis" in (whole := bench.score(tmp_path / "whole.npz").summary())
     assert "are missing" not in whole
-    assert "train_embeddings and train_labels." in bench.score(tmp_path / "bare.npz").summary()
+    assert "give train_embeddings and train_labels." in bench.score(tmp_path / "bare.npz").summary(400)
     given["train_embeddings"][:5] = given["embeddings"][:5]
     assert "5 rows are among train_embeddings" in EmbeddingSet.of(given).notes[0]
     given["train_embeddings"][5:10] = given["embeddings"][:5]
