@@ -1,9 +1,12 @@
-"""Images of a set under a corruption, and the worth of a model's confidence on centre crops of them."""
+"""Images of a set under a corruption, other views of them, and the worth of a confidence on centre crops."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..datasets.corruptions._base import CROP, corrupted, draw_quality, manifest_sha256
@@ -11,13 +14,47 @@ from ..datasets.dataset import ImageSet
 from ..datasets.feature_images import FeatureImages
 from ..errors import UnitFailed
 from ..methods._model import EmbeddingModel, NonFiniteEmbeddings
+from ..methods.backbones.registry import GIVEN
 from ..methods.scorers.spec import DistributionScorer
 from ..protocols.confidence import confidence_auroc
 from ..protocols.query_metrics import per_query
 from ..protocols.ranking import full_depth, rank
 from ..seeds import seed_for
+from ..store.specs import TrainSpec
 from .networks import check_finite, default_confidence, embed
 from .running import PatientScorer, Running
+
+View = Callable[[Tensor], Tensor]
+"""Function from images ``[B, C, H, W]`` to another view of them."""
+
+
+def _corners(images: Tensor, first: bool) -> Tensor:
+    """The first or the last corner of images, with 7/8 of their sides, at their size."""
+    height, width = images.shape[-2:]
+    top, left = height - height // 8, width - width // 8
+    part = images[..., :top, :left] if first else images[..., -top:, -left:]
+    return F.interpolate(part, (height, width), mode="bilinear", antialias=True)
+
+
+VIEWS: Mapping[str, Mapping[str, View]] = {
+    "mirror": {"mirror": lambda images: images.flip(-1)},
+    "crops": {
+        "first_corner": partial(_corners, first=True),
+        "last_corner": partial(_corners, first=False),
+    },
+}
+"""Views that an image is compared with, by the name of the confidence, the mean cosine to them."""
+
+
+def views_of(spec: TrainSpec) -> dict[str, Mapping[str, View]]:
+    """Views that leave the class of an image as it is.
+
+    A mirror image does if the augmentation of the recipe mirrors images; features that are given have none.
+    """
+    if spec.backbone == GIVEN:
+        return {}
+    mirrored = float(spec.augmentation.get("flip", 0.0)) > 0
+    return {name: views for name, views in VIEWS.items() if mirrored or name != "mirror"}
 
 
 @dataclass(frozen=True)

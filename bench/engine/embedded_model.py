@@ -38,44 +38,12 @@ from ..site import Site
 from ..store.folder import FEATURES, RECORD
 from ..store.records import TrainRecord
 from ..store.specs import TrainSpec
-from .corrupted_images import CorruptedImages
+from .corrupted_images import CorruptedImages, View, views_of
 from .inputs import FITTED, cached, fitted_rows, frozen_folder, whole_file
 from .networks import backbone_features, check_finite, embed, state_sha256
 from .running import PatientScorer, Running
 
 Images = ImageSet | CorruptedImages
-
-View = Callable[[Tensor], Tensor]
-"""Function from images ``[B, C, H, W]`` to another view of them."""
-
-
-def _corners(images: Tensor, first: bool) -> Tensor:
-    """The first or the last corner of images, with 7/8 of their sides, at their size."""
-    height, width = images.shape[-2:]
-    top, left = height - height // 8, width - width // 8
-    part = images[..., :top, :left] if first else images[..., -top:, -left:]
-    return F.interpolate(part, (height, width), mode="bilinear", antialias=True)
-
-
-VIEWS: Mapping[str, Mapping[str, View]] = {
-    "mirror": {"mirror": lambda images: images.flip(-1)},
-    "crops": {
-        "first_corner": partial(_corners, first=True),
-        "last_corner": partial(_corners, first=False),
-    },
-}
-"""Views that an image is compared with, by the name of the confidence, the mean cosine to them."""
-
-
-def views_of(spec: TrainSpec) -> dict[str, Mapping[str, View]]:
-    """Views that leave the class of an image as it is.
-
-    A mirror image does if the augmentation of the recipe mirrors images; features that are given have none.
-    """
-    if spec.backbone == GIVEN:
-        return {}
-    mirrored = float(spec.augmentation.get("flip", 0.0)) > 0
-    return {name: views for name, views in VIEWS.items() if mirrored or name != "mirror"}
 
 
 class _NotKept(Exception):

@@ -19,6 +19,7 @@ from ..planning.plan import Plan
 from ..resources import keep_memory, return_memory
 from ..site import Site
 from ..store.specs import TrainSpec
+from .corrupted_images import views_of
 from .inputs import generator
 from .networks import CHUNK, at_once, build_model, prepare_steps
 from .optim import Optimisation
@@ -146,7 +147,8 @@ def _estimate(plan: Plan, site: Site) -> Estimate:
         loading = augmenting * len(rows)
         with_loading = one_step + loading if site.device == "cpu" else max(one_step, loading)
         training = epochs * (steps * with_loading + validating)
-    test = (1 + len(plan.testing.tests.corruptions)) * (len(tests) + len(data.val)) * one_image
+    kinds = (1 + len(plan.testing.tests.corruptions)) * (1 + sum(map(len, views_of(spec).values())))
+    test = (kinds * (len(tests) + len(data.val)) + len(data.train)) * one_image
     if spec.caches_features:
         features_once, test = features_once + test, 0.0
     measuring = 0.0 if plan.tune_for == "retrieval" else validating

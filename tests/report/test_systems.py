@@ -352,7 +352,6 @@ def test_each_free_image_confidence_is_a_rival_by_itself_with_a_family_of_its_ow
         assert (row.low, row.high) == pytest.approx(tuple(stats.ttest_1samp(difference, 0).confidence_interval()))
         assert row.family == 2
     text = files_of(rival_document(rows))["rivals.md"]
-    assert all(name in text for name in ("scf", "pfe", "norm", "max_cosine"))
     assert {row.why for row in rows} == {"", "not above chance"}
     assert text.count("undecided: not above chance") == sum(bool(row.why) for row in rows) > 0
 
