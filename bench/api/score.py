@@ -69,8 +69,9 @@ def score(
             classes and tested on the other half (variant ``threshold_held_out_classes``).
         normalize: Whether to L2-normalise embeddings first; if not given, as the file says, otherwise yes.
         train_embeddings: Embeddings ``[M, D]`` of the images that the network was trained on, for the free confidences
-            ``knn_density``, ``mahalanobis``, ``relative_mahalanobis`` and ``vmf_mixture``, which are missing without.
-        train_labels: Their classes, ``[M]`` integers or texts.
+            ``knn_density``, ``mahalanobis``, ``relative_mahalanobis``, ``vmf_mixture`` and, of the ranking,
+            ``posterior``, which are missing without. They are normalised for these, whatever ``normalize`` says.
+        train_labels: Their classes, ``[M]`` integers or texts, numbered apart from ``labels``.
 
     Returns:
         The scores: ``table`` has one value per row, ``summary()`` is what the command prints, ``verdicts`` judges every
