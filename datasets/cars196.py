@@ -35,6 +35,7 @@ class Cars196(PhotoDataset):
         "a mirror of Stanford Cars (the owners' page is gone since 2023; https://github.com/pytorch/vision/issues/7545,"
         " to which torchvision refers, names mirrors)"
     )
+    hub = "tanganke/stanford_cars"
     needs = f"devkit/{TRAIN} or {MERGED}"
     counts = (16185, 196)
     licence = "not known; the owners' page is gone"

@@ -24,6 +24,7 @@ class CUB200(PhotoDataset):
     summary = "CUB-200-2011: 11,788 photographs of 200 bird species"
     official = "CUB-200-2011"
     source = "https://data.caltech.edu/records/65de6-vp158"
+    hub = "bentrevett/caltech-ucsd-birds-200-2011"
     needs = "images.txt and image_class_labels.txt"
     counts = (11788, 200)
     licence = "not known; see the source"

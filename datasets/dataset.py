@@ -273,6 +273,7 @@ class Dataset(ABC):
             none of them. Reports begin with photographs and end with toys.
         licence: Terms under which its owners publish it.
         citation: Publication that the owners ask to cite, or who made the images.
+        hub: Repository of a copy on the Hugging Face Hub, by which machine-readable results name it; empty if none.
         input_channels: Channels of the images that a network sees.
         image_size: Height and width of these images in pixels.
         augmentation_type: Class of the settings that :meth:`ImageSet.training` of its images takes.
@@ -292,6 +293,7 @@ class Dataset(ABC):
     kind: ClassVar[Kind] = ""
     licence: ClassVar[str] = ""
     citation: ClassVar[str] = ""
+    hub: ClassVar[str] = ""
     input_channels: ClassVar[int]
     image_size: ClassVar[tuple[int, int]]
     augmentation_type: ClassVar[type[TrainingAugmentation]] = Augmentation

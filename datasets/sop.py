@@ -23,6 +23,7 @@ class SOP(PhotoDataset):
     summary = "Stanford Online Products: 120,053 photographs of 22,634 products"
     official = "Stanford Online Products"
     source = "https://cvgl.stanford.edu/projects/lifted_struct/"
+    hub = "JamieSJS/stanford-online-products"
     needs = "Ebay_train.txt and Ebay_test.txt"
     counts = (120053, 22634)
     part_classes = (11318, 11316)

@@ -43,10 +43,12 @@ def share(
     run: Unit,
     url: Annotated[str, typer.Argument(help="Repository on the Hugging Face Hub.", metavar="hf://ORG/NAME")],
     results: Results = DEFAULT_RESULTS,
+    plugin: Plugins = None,
 ) -> None:
     """Upload a trained unit to the Hugging Face Hub.
 
     Its weights, its record and a model card.
+    The results of its tests go with it, in the card (model-index) and, of data sets that the Hub has, in .eval_results.
     A repository that does not exist is made, and is public. Log in before, by `hf auth login` or $HF_TOKEN.
 
     \b
@@ -54,6 +56,12 @@ def share(
     bench embed --run hf://me/dul-cls-birds --images photos --out photos.npz
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     from ..engine.trained import unit_folder
+    from ..report.exchange import EVAL_RESULTS, eval_results, model_index, of_training, paper_tags
     from ..store import hub
 
-    typer.echo(hub.share(unit_folder(results, run), url))
+    folder, site = unit_folder(results, run), site_of(results, plugin=plugin)
+    hub.require_hub()
+    found = of_training(site, folder.name.removeprefix("train-"))
+    index, entries = ([], "") if found is None else (model_index(found), eval_results(found))
+    texts = {EVAL_RESULTS: entries} if entries else {}
+    typer.echo(hub.share(folder, url, paper_tags(site, folder.parent.name), index, texts))

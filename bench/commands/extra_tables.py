@@ -11,6 +11,7 @@ import pandas as pd
 from ..engine.tuning import choose, distributions_of, objectives
 from ..errors import UserError, require_known
 from ..papers.items import every_item
+from ..report.exchange import published, write_every_eval_ever, write_hub
 from ..report.frame import as_texts
 from ..report.render import write_documents
 from ..report.table import Document
@@ -19,12 +20,16 @@ from ..scoring.parquet import check_pyarrow
 from ..site import Site
 from ..store.files import write_atomic
 from ..store.folder import Store
+from ..store.hub import require_hub
 
 PARQUET = "parquet"
 SIDE_BY_SIDE = "side_by_side"
 OPTUNA = "optuna"
 
-OTHERS = (PARQUET, SIDE_BY_SIDE, OPTUNA)
+HUB = "hub"
+EVERY_EVAL_EVER = "every_eval_ever"
+
+OTHERS = (PARQUET, SIDE_BY_SIDE, OPTUNA, HUB, EVERY_EVAL_EVER)
 
 
 def check_extras(chosen: Sequence[str]) -> None:
@@ -33,6 +38,8 @@ def check_extras(chosen: Sequence[str]) -> None:
     require_known("extra table", chosen, [*OTHERS, *forms])
     if PARQUET in chosen:
         check_pyarrow()
+    if HUB in chosen:
+        require_hub()
 
 
 def write_extras(
@@ -49,6 +56,9 @@ def write_extras(
             path = out / f"{stem}.parquet"
             write_atomic(path, frame.to_parquet(index=False, engine="pyarrow"))
             paths.append(path)
+    flowing = published(results, site) if {HUB, EVERY_EVAL_EVER} & {*chosen} else []
+    paths += write_hub(flowing, out) if HUB in chosen else []
+    paths += write_every_eval_ever(flowing, out) if EVERY_EVAL_EVER in chosen else []
     return [*paths, *([write_optuna(site.store, out)] if OPTUNA in chosen else [])]
 
 

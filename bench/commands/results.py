@@ -167,8 +167,9 @@ def report(
         list[str] | None,
         typer.Option(
             help="Write these, too, comma separated: side_by_side (a LaTeX table for a paper), parquet (a copy of every"
-            " table), optuna (a journal of all tuning), or a table of a paper to fill with these results, such as"
-            " per/table1 (`bench paper list`).",
+            " table), optuna (a journal of all tuning), hub (headers of model cards, .eval_results),"
+            " every_eval_ever (its JSON), or a table of a paper to fill with these results, such as per/table1"
+            " (`bench paper list`).",
             metavar="NAME[,NAME]",
         ),
     ] = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,9 +13,18 @@ from .folder import RECORD, WEIGHTS, checked_training
 from .records import TrainRecord
 
 if TYPE_CHECKING:
-    from huggingface_hub import HfApi
+    from huggingface_hub import EvalResult, HfApi
+
+    Results = Sequence[EvalResult]
+    Texts = Mapping[str, str]
 
 SCHEME = "hf://"
+
+TASK = "image-feature-extraction"
+"""Task of the Hub that an image embedding is of."""
+
+TAGS = ("metric-learning", "image-retrieval", "uncertainty")
+"""Tags of every model."""
 
 _URL = re.compile(rf"{SCHEME}([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 
@@ -34,8 +44,10 @@ def fetch(url: str) -> Path:
     return folder
 
 
-def share(folder: Path, url: str) -> str:
+def share(folder: Path, url: str, tags: Sequence[str] = (), results: Results = (), texts: Texts | None = None) -> str:
     """Upload a training in one commit, and return the address of the commit; a missing repository is made, public.
+
+    The card has the ``results`` of tests, and ``tags`` beside its own; ``texts`` are more files by their path.
 
     Raises:
         UserError: If the training is damaged, or it cannot be uploaded.
@@ -46,7 +58,8 @@ def share(folder: Path, url: str) -> str:
     from huggingface_hub import CommitOperationAdd
 
     files = [CommitOperationAdd(path_in_repo=path, path_or_fileobj=folder / path) for path in (RECORD, WEIGHTS)]
-    files.append(CommitOperationAdd(path_in_repo="README.md", path_or_fileobj=card(record, name).encode()))
+    texts = {"README.md": card(record, name, tags, results), **(texts or {})}
+    files += [CommitOperationAdd(path_in_repo=path, path_or_fileobj=text.encode()) for path, text in texts.items()]
     message = f"{record.spec.method} on {record.spec.dataset}, training {record.unit}"
     try:
         api.create_repo(name, exist_ok=True)
@@ -56,13 +69,18 @@ def share(folder: Path, url: str) -> str:
     return str(done.commit_url)
 
 
-def card(record: TrainRecord, name: str) -> str:
+def card(record: TrainRecord, name: str, tags: Sequence[str], results: Results) -> str:
     """Model card of a training in the repository of a name: Markdown after a header in YAML."""
     from huggingface_hub import ModelCardData
 
     spec = record.spec
-    tags = ["metric-learning", "image-retrieval", "uncertainty", spec.method]
-    header = ModelCardData(library_name="probembed", pipeline_tag="image-feature-extraction", tags=tags)
+    header = ModelCardData(
+        library_name="probembed",
+        pipeline_tag=TASK,
+        tags=[*TAGS, spec.method, *tags],
+        model_name=name,
+        eval_results=list(results) or None,
+    )
     facts = {
         "method": spec.method,
         "data set": f"{spec.dataset} (its licence may restrict the use of these weights)",
@@ -90,9 +108,14 @@ def _repository(url: str) -> tuple[str, str | None]:
     return found[1], found[2]
 
 
-def _api() -> HfApi:
+def require_hub() -> None:
+    """Check that the package for the Hub is here."""
     if find_spec("huggingface_hub") is None:
         raise UserError(f"{SCHEME} needs huggingface_hub: `pip install 'probembed[hub]'`")
+
+
+def _api() -> HfApi:
+    require_hub()
     from huggingface_hub import HfApi
 
     return HfApi(library_name="probembed")

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 from bench.api.load import load
 from bench.errors import UserError
+from bench.report.exchange import EVAL_RESULTS
 from bench.scoring.files import read_embeddings
 from bench.store import hub
-from bench.store.folder import RECORD, WEIGHTS
+from bench.store.folder import RECORD, WEIGHTS, Store
 from bench.store.hub import fetch
 from PIL import Image
 
+from tests import records
 from tests.untrained import untrained_unit
 
 URL = "hf://me/birds"
@@ -36,8 +38,10 @@ def remote(tmp_path, monkeypatch):
             if name.startswith("others/"):
                 raise RuntimeError("403 Forbidden\nand more lines")
             for each in operations:
+                place = top / name / each.path_in_repo
+                place.parent.mkdir(exist_ok=True)
                 with each.as_file() as file:
-                    (top / name / each.path_in_repo).write_bytes(file.read())
+                    place.write_bytes(file.read())
             return SimpleNamespace(commit_url=f"https://hub/{name}/commit/1")
 
         def snapshot_download(self, name, revision, allow_patterns):
@@ -88,6 +92,19 @@ def test_the_model_card_says_what_was_trained_and_how_to_use_it(shared, remote):
     assert "# dul_cls on ndigit_smoke" in text
     assert f"bench embed --run {URL} " in text
     assert shared[0] in text
+
+
+def test_the_results_of_a_tested_network_and_the_paper_of_its_method_are_in_the_card(bench, remote, tmp_path):
+    _, folder = untrained_unit(tmp_path, "dul_cls")
+    unit = folder.name.removeprefix("train-")
+    columns = records.columns(dataset="sop", method="dul_cls")
+    spec = records.spec_of(columns, train=(unit,))
+    Store(tmp_path / "runs").write(records.of_test(columns, [records.map_at_r(0.25)], spec))
+    assert bench("share", unit, URL, "--results", "runs")[0] == 0
+    held = huggingface_hub.ModelCard((remote / "me" / "birds" / "README.md").read_text()).data
+    assert "arxiv:2003.11339" in held.tags
+    assert [(each.metric_type, each.metric_value) for each in held.eval_results] == [("map_at_r", 0.25)]
+    assert "task_id: map_at_r" in (remote / "me" / "birds" / EVAL_RESULTS).read_text()
 
 
 @pytest.mark.parametrize(
