@@ -274,6 +274,12 @@ class Embeddings:
         apart = self.queries is not None and not bool(torch.isin(self.queries, self.gallery).any())
         return agreeing(self.labels[self.gallery], apart=apart)
 
+    @property
+    def unknown(self) -> Tensor:
+        """Queries of which the gallery has no image of the class, not even the query itself, bool ``[Q]``."""
+        asked = self.labels if self.queries is None else self.labels[self.queries]
+        return ~torch.isin(asked, self.labels if self.gallery is None else self.labels[self.gallery])
+
     def release(self) -> None:
         """Free the memory of the scorer in use, its ranking and the unit embeddings; they are made again if needed."""
         self._cache.pop("current scorer", None)

@@ -1,7 +1,7 @@
-"""Open-set queries: detection of queries whose class has left the gallery, by confidences.
+"""Open-set queries: detection of queries whose class is not in the gallery, by confidences.
 
-A query is unknown if the gallery has no image of its class. A user wants it rejected, and known queries accepted with
-the right answer, as in open-set identification; a single threshold on a confidence decides.
+A user wants these unknown queries rejected, and known queries accepted with the right answer, as in open-set
+identification; a single threshold on a confidence decides. Without unknown queries, some classes leave the gallery.
 """
 
 from __future__ import annotations
@@ -88,21 +88,26 @@ def _gone(view: Embeddings) -> Tensor:
     return view.once("gone", lambda: class_halves(view.labels, view.ids, view.seed("open set"))[0])
 
 
-@test(group="open_set", per="scorer", version=2)
+UNKNOWN = "unknown_queries"
+"""Variant of values for queries that are unknown in the whole gallery; without it, classes have left the gallery."""
+
+
+@test(group="open_set", per="scorer", version=3)
 def open_set(view: Embeddings, scorer: str) -> Iterator[Row]:
     """Detection of queries whose class is not in the gallery, by image, retrieval and combined confidences.
 
-    A random half of the classes leaves the gallery, and their queries are unknown. The queries of the other half are
-    known if they have a positive there, and are left out otherwise. Rankings and confidences are those in the smaller
-    gallery; fits of combined confidences are those to right and wrong answers. The values are nan if fewer than two
-    classes stay, or if no query is known or none is unknown.
+    If queries are of classes that the gallery lacks, they are the unknown ones, and the gallery stays as it is: variant
+    ``unknown_queries``. Otherwise a random half of the classes leaves the gallery, and their queries are unknown;
+    rankings and confidences are those in the smaller gallery. The other queries are known if they have a positive
+    there, and are left out if not. Fits of combined confidences are those to right and wrong answers. The values are
+    nan if fewer than two classes stay, or if no query is known or none is unknown.
     """
-    rows = torch.arange(len(view))
-    queries = rows if view.queries is None else view.queries
-    possible = in_smaller_gallery(view, scorer)
+    unknown, real = view.unknown, bool(view.unknown.any())
+    possible = view if real else in_smaller_gallery(view, scorer)
+    if not real:
+        unknown = torch.isin(torch.arange(len(view)) if view.queries is None else view.queries, _gone(view))
     smaller = possible or view
     correct = smaller.query_values(scorer, (1,))["recall_at_1"]
-    unknown = torch.isin(queries, _gone(view))
     known = ~unknown & ~correct.isnan()
     combined, gaps = combined_confidences(smaller, scorer)
     of_queries = smaller.confidences_of_queries() | smaller.retrieval_confidences(scorer) | combined
@@ -121,9 +126,9 @@ def open_set(view: Embeddings, scorer: str) -> Iterator[Row]:
                 math.nan if possible is None or name in gaps else value,
                 scorer=scorer,
                 confidence=name,
-                variant=variant,
+                variant=",".join(filter(None, [UNKNOWN if real else "", variant])),
                 n_queries=count,
-                n_lone=len(queries) - count,
+                n_lone=len(unknown) - count,
             )
-    if possible is not None:
+    if possible is not None and not real:
         possible.release()

@@ -195,6 +195,7 @@ def _file_row(path: Path, name: str, images: EmbeddingSet) -> Row:
         "classes": len(set(images.labels.tolist())),
         "dim": images.embeddings.shape[1],
         "queries": int(images.is_query.sum()),
+        "unknown": int(images.unknown.sum()),
         "gallery": int(images.is_gallery.sum()),
     }
 

@@ -51,7 +51,7 @@ def queries_file(views: Mapping[str, Embeddings], groups: Collection[str]) -> by
         shown = {name: values for name, values in view.confidences.items() if name != "random"}  # follows from the ids
         arrays |= {f"{split}.confidence.{name}": values for name, values in shown.items()}
         for scorer in view.scorers:
-            open_set = "open_set" in groups and not view.held_out
+            open_set = "open_set" in groups and not view.held_out and not bool(view.unknown.any())
             smaller = in_smaller_gallery(view, scorer) if open_set else None
             for place, of in (("scorer", view), ("smaller_gallery", smaller)):
                 for name, values in ({} if of is None else of.kept(scorer)).items():

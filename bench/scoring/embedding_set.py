@@ -165,6 +165,11 @@ class EmbeddingSet:
         names = ("labels", *MASKS, *FLOATS)
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
+    @property
+    def unknown(self) -> np.ndarray:
+        """Queries of which the gallery has no image of the class, bool ``[Q]``."""
+        return ~np.isin(self.labels[self.is_query], self.labels[self.is_gallery])
+
     def in_order(self) -> EmbeddingSet:
         """The set with rows sorted by identity (``ids``), so that results do not depend on their stored order."""
         if all(map(operator.lt, self.ids, self.ids[1:])):

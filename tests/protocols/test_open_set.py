@@ -107,6 +107,37 @@ def test_half_of_the_classes_leave_the_gallery(apart):
     assert rows["open_set_auroc", "top1_score", ""]["value"] > 0.75 > rows["open_set_auroc", "random", ""]["value"]
 
 
+def test_queries_of_classes_that_the_gallery_lacks_are_the_unknown_ones():
+    """All of the gallery stays; images 16 and 60, the gallery's only ones of their classes, are lone queries."""
+    queries = torch.arange(0, 61, 2)
+    gallery = ((LABELS > 3) | (torch.arange(61) % 5 == 1) & (LABELS > 1)).nonzero().squeeze(1)
+    view = _view(LABELS, queries=queries, gallery=gallery)
+    unknown = torch.tensor([int(label) < 2 for label in LABELS[queries]])
+    assert torch.equal(view.unknown, unknown)
+    assert not _view(LABELS).unknown.any()  # a lone class of leave-one-out is none
+    rows = _rows(view)
+    scores = view.scorer("cosine").matrix(queries, gallery).masked_fill(queries[:, None] == gallery, -math.inf)
+    top, answer = scores.max(1)
+    right = LABELS[gallery][answer] == LABELS[queries]
+    inside = ~unknown & torch.tensor([sum(LABELS[gallery] == LABELS[q]) > int(q in gallery) for q in queries])
+    for name, confidence in (("norm", view.confidences["norm"][queries]), ("top1_score", top)):
+        known, other = confidence[inside].double(), confidence[unknown].double()
+        accepted, points = {0.01: 0.0, 0.1: 0.0}, [(0.0, 0.0)]
+        for threshold in sorted({*known.tolist(), *other.tolist()}, reverse=True):
+            false = float((other >= threshold).double().mean())
+            points.append((false, float((right[inside] & (known >= threshold)).double().mean())))
+            accepted = {rate: points[-1][1] if false <= rate else best for rate, best in accepted.items()}
+        truth = [1] * len(known) + [0] * len(other)
+        found = {key[::2]: row["value"] for key, row in rows.items() if key[1] == name}
+        expected = {
+            ("open_set_auroc", "unknown_queries"): roc_auc_score(truth, [*known, *other]),
+            ("open_set_oscr", "unknown_queries"): auc(*zip(*points)),
+            **{("open_set_tar", f"unknown_queries,far={rate}"): value for rate, value in accepted.items()},
+        }
+        assert found == pytest.approx(expected)
+    assert {(row["n_queries"], row["n_lone"]) for row in rows.values()} == {(len(queries) - 2, 2)}
+
+
 def test_one_class_left_and_no_unknown_query_have_no_value():
     for view in (
         _view(torch.arange(10) // 5),  # one of two classes stays
