@@ -57,6 +57,7 @@ def all_pairs_tpr(
     weights: Tensor,
     rate: float,
     *,
+    kin: Tensor | None = None,
     kept: int = _KEPT,
     side: int = _SIDE,
 ) -> Tensor:
@@ -72,6 +73,7 @@ def all_pairs_tpr(
         labels: Classes 0 to C - 1, ``[N]``.
         weights: How often each class counts, int64 ``[W, C]``.
         rate: Largest false positive rate, in [0, 1].
+        kin: That of :func:`~bench.protocols.ranking.rank`: images of one number are no pair.
         kept: Least number of negative pairs that are kept at first. More are kept if a weighting needs them, which
             takes another pass; neither this nor the next changes a value.
         side: Images on a side of a tile.
@@ -86,6 +88,7 @@ def all_pairs_tpr(
         >>> [all_pairs_tpr(ScoreMatrix(scores), torch.tensor([0, 0, 1]), ones, rate).item() for rate in (0.1, 0.5)]
         [0.0, 1.0]
     """
+    kin = torch.arange(len(labels)) if kin is None else kin
     sizes = torch.bincount(labels, minlength=weights.shape[1])
     # Sorted by class, positives fill few tiles.
     parts = labels.argsort(stable=True).split(side)
@@ -103,9 +106,16 @@ def all_pairs_tpr(
             cuts[i] = _first_rejected(best, weights[i], int(allowed[i]))
         waiting = [i for i in waiting if cuts[i].isnan()]
         keep *= 4
-    accepted = _positives_above(scorer, labels, parts, cuts.nan_to_num(0.0), weights.shape[1])
-    positives = (weights * (sizes * (sizes - 1) // 2)).sum(1)
+    accepted = _positives_above(scorer, labels, kin, parts, cuts.nan_to_num(0.0), weights.shape[1])
+    positives = (weights * (pairs_by_class(labels, kin, len(sizes)) // 2)).sum(1)
     return ((weights * accepted).sum(1).double() / positives).masked_fill(cuts.isnan(), math.nan)
+
+
+def pairs_by_class(labels: Tensor, kin: Tensor, classes: int) -> Tensor:
+    """Number of pairs of images of each of C classes ``[C]``, those of one ``kin`` left out; each pair twice."""
+    left_out = torch.bincount(kin)[kin]
+    sizes = torch.bincount(labels, minlength=classes)
+    return sizes.square().index_add(0, labels, left_out, alpha=-1)
 
 
 def _tiles(scorer: Scorer, parts: tuple[Tensor, ...]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -160,7 +170,9 @@ def _first_rejected(best: _Negatives, weights: Tensor, allowed: int) -> float:
     return -math.inf if best.complete else math.nan
 
 
-def _positives_above(scorer: Scorer, labels: Tensor, parts: tuple[Tensor, ...], cuts: Tensor, classes: int) -> Tensor:
+def _positives_above(
+    scorer: Scorer, labels: Tensor, kin: Tensor, parts: tuple[Tensor, ...], cuts: Tensor, classes: int
+) -> Tensor:
     """Number of positive pairs of each class above each score, int64 ``[W, C]``; a tie is not above."""
     bound = bound_of(scorer)
     ascending, place = torch.unique(cuts, return_inverse=True)
@@ -170,7 +182,8 @@ def _positives_above(scorer: Scorer, labels: Tensor, parts: tuple[Tensor, ...], 
         if one[-1] < other[0]:
             continue
         scores = _scores(scorer, left, right)
-        i, j = (once & (one[:, None] == other[None, :])).nonzero(as_tuple=True)
+        counted = (one[:, None] == other[None, :]) & (kin[left, None] != kin[right])
+        i, j = (once & counted).nonzero(as_tuple=True)
         found = scores[i, j, None]
         typical = None if bound is not None else scores.abs().median(1).values[i]
         least = found - tolerance_of(bound, left[i], found, right[j, None], typical)

@@ -99,4 +99,5 @@ def _to_last_tie(view: Embeddings, scorer: str) -> Ranking:
     ranking = view.ranking(scorer)
     if not bool(((ranking.group[:, -1] == 0) & (ranking.beyond > 0)).any()):
         return ranking
-    return rank(view.scorer(scorer), view.labels, depth=len(view), queries=view.queries, gallery=view.gallery)
+    similarity, queries, gallery = view.scorer(scorer), view.queries, view.gallery
+    return rank(similarity, view.labels, depth=len(view), queries=queries, gallery=gallery, kin=view.kin)

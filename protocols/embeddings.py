@@ -91,6 +91,8 @@ class Embeddings:
             comparison, under the name ``random``.
         queries: Rows that are queries, ascending; all if None.
         gallery: Rows that are searched; all if None.
+        groups: Group of each image (camera, burst, person-session), ``[N]`` integers from 0: images of the query's
+            class and group are not in its gallery. None if every image is a group of its own.
         directions: Function that makes the unit embeddings ``[N, D]``, float64.
         concentration: Function that tells how unit embeddings of a class scatter, from clean images of other classes
             than are tested (of validation images: from all of them): the concentration of a von Mises-Fisher, and its
@@ -123,6 +125,7 @@ class Embeddings:
     confidences: Mapping[str, Tensor] = field(default_factory=dict)
     queries: Tensor | None = None
     gallery: Tensor | None = None
+    groups: Tensor | None = None
     directions: Callable[[], Tensor] | None = None
     concentration: Callable[[], tuple[float, float] | None] | None = None
     views: Callable[[], Tensor] | None = None
@@ -205,6 +208,7 @@ class Embeddings:
                 depth=depth,
                 queries=self.queries,
                 gallery=self.gallery,
+                kin=self.kin,
                 answers=self._agreeing(),
             )
         return current.ranking
@@ -225,7 +229,8 @@ class Embeddings:
                 found["consistency"] = consistency(self.unit_vectors, self.labels, ranking, self.seed("consistency"))
                 density = None if self.concentration is None else self.concentration()
                 if density is not None:
-                    found["posterior"] = posterior(self.unit_vectors, self.labels, ranking, self.gallery, density)
+                    roles = ranking, self.gallery, density, self.kin
+                    found["posterior"] = posterior(self.unit_vectors, self.labels, *roles)
             if self.views is not None:
                 found["view_agreement"] = view_agreement(self.unit_vectors, self.views(), self.labels, ranking)
             return found
@@ -273,6 +278,15 @@ class Embeddings:
             return agreeing(self.labels)
         apart = self.queries is not None and not bool(torch.isin(self.queries, self.gallery).any())
         return agreeing(self.labels[self.gallery], apart=apart)
+
+    @property
+    def kin(self) -> Tensor | None:
+        """Numbers of the images that those of one class and group share, ``[N]``; None without groups."""
+        if self.groups is None:
+            return None
+        both = torch.stack([self.labels, self.groups])
+        kin: Tensor = self.once("kin", lambda: torch.unique(both, dim=1, return_inverse=True)[1])
+        return kin
 
     @property
     def unknown(self) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor
 from .declare import test
 from .embeddings import Embeddings
 from .query_metrics import Places, expected_metrics, mean_of_counted, per_query
-from .ranking import BLOCK_PLACES, Ranking, Scorer, filter_depth, rank
+from .ranking import BLOCK_PLACES, Ranking, Scorer, filter_depth, positives_of, rank
 from .retrieval_confidence import JUDGED_BY, oracle_confidence, uniform_by_identity
 from .rows import Row, row
 
@@ -34,13 +34,15 @@ def filter_out_rows(
     seed: int = 0,
     queries: Tensor | None = None,
     gallery: Tensor | None = None,
+    kin: Tensor | None = None,
     ranking: Ranking | None = None,
 ) -> Iterator[Row]:
     """Filter-out curves of each confidence: MAP@R and Recall@1 as the least confident images are removed.
 
     There are two curves: ``query_only`` removes queries and leaves the gallery alone; ``query_and_gallery`` removes
     images from both. The gallery is ranked once, deep enough to serve most queries after any removal; the other queries
-    are ranked again against what is left, so every value is exact. Positions of images are those in ``labels``.
+    are ranked again against what is left, so every value is exact. Positions of images are those in ``labels``;
+    ``kin`` is that of :func:`~bench.protocols.ranking.rank`.
 
     ``oracle`` adds the best possible confidence: each query's own value of the metric. Unless every image is query and
     gallery, it has no ``query_and_gallery`` curve, which needs the metric's value for every image. Shares removed are
@@ -62,7 +64,7 @@ def filter_out_rows(
     roles = _Roles.of(count, queries, gallery)
     if ranking is None:
         depth = min(filter_depth(labels), len(roles.gallery))
-        ranking = rank(scorer, labels, depth=depth, queries=roles.queries, gallery=roles.gallery)
+        ranking = rank(scorer, labels, depth=depth, queries=roles.queries, gallery=roles.gallery, kin=kin)
     deep = ranking
     if not torch.equal(deep.queries, roles.queries):
         raise ValueError("the ranking is not of these queries in ascending order")
@@ -85,7 +87,7 @@ def filter_out_rows(
             if name != "oracle" or roles.everything:
                 keep = torch.zeros(count, dtype=torch.bool)
                 keep[order[: round((1.0 - fraction) * count)]] = True
-                by_variant["query_and_gallery"] = _on_subset(scorer, labels, keep, deep, roles)
+                by_variant["query_and_gallery"] = _on_subset(scorer, labels, keep, deep, roles, kin)
             for variant, values in by_variant.items():
                 for metric in metrics:
                     yield _point(metric, values[metric], scorer.name, name, variant, fraction)
@@ -141,14 +143,16 @@ class _Roles:
         return cls(q, g, is_query, is_gallery, position, len(q) == len(g) == count)
 
 
-def _on_subset(scorer: Scorer, labels: Tensor, keep: Tensor, deep: Ranking, roles: _Roles) -> dict[str, Tensor]:
+def _on_subset(
+    scorer: Scorer, labels: Tensor, keep: Tensor, deep: Ranking, roles: _Roles, kin: Tensor | None
+) -> dict[str, Tensor]:
     """Metrics of the kept queries against the kept gallery, from the deep ranking of all."""
     queries = (keep & roles.is_query).nonzero().squeeze(1)
     searched = keep & roles.is_gallery
     if len(queries) < 1 or int(searched.sum()) < 2:
         return {metric: torch.full((len(queries),), math.nan, dtype=torch.float64) for metric in JUDGED_BY}
-    counts = torch.bincount(labels[searched], minlength=int(labels.max()) + 1)
-    positives = counts[labels[queries]] - searched[queries].long()
+    left = searched.nonzero().squeeze(1)
+    positives = positives_of(labels, queries, left, kin)
     width = max(1, int(positives.max()))
     blocks, again = [], []
     for block in torch.arange(len(queries)).split(max(1, BLOCK_PLACES // deep.depth)):
@@ -158,9 +162,8 @@ def _on_subset(scorer: Scorer, labels: Tensor, keep: Tensor, deep: Ranking, role
     result = {metric: torch.cat([values[metric] for values in blocks]) for metric in JUDGED_BY}
     missing = torch.cat(again)
     if len(missing):
-        left = searched.nonzero().squeeze(1)
         depth = max(1, int(positives[missing].max()))
-        fresh = per_query(rank(scorer, labels, depth=depth, queries=queries[missing], gallery=left))
+        fresh = per_query(rank(scorer, labels, depth=depth, queries=queries[missing], gallery=left, kin=kin))
         for metric in JUDGED_BY:
             result[metric][missing] = fresh[metric]
     return result
@@ -239,6 +242,7 @@ def filter_out(view: Embeddings, scorer: str) -> Iterator[Row]:
         seed=view.seed("confidence ties"),
         queries=view.queries,
         gallery=view.gallery,
+        kin=view.kin,
         ranking=view.ranking(scorer),
     )
     ids = view.ids if view.queries is None else [view.ids[i] for i in view.queries.tolist()]

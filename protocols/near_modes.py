@@ -22,6 +22,7 @@ from .ranking import (
     Scorer,
     bound_of,
     filter_depth,
+    positives_of,
     rank,
     require_finite,
     tie_groups,
@@ -87,8 +88,7 @@ class NearModes:
         keep = torch.ones_like(self.searched) if keep is None else keep
         rows = keep[self.near.queries].nonzero().squeeze(1)
         queries, left = self.near.queries[rows], keep & self.searched
-        counts = torch.bincount(self.labels[left], minlength=int(self.labels.max()) + 1)
-        positives = counts[self.labels[queries]] - left[queries].long()
+        positives = positives_of(self.labels, queries, left.nonzero().squeeze(1))
         if not len(rows) or int(left.sum()) < 2:
             return {name: torch.full((len(rows),), math.nan, dtype=torch.float64) for name in self._names()}
         wanted = candidate_count(self.labels[left], self.ks) - 1

@@ -1,9 +1,10 @@
 """Ranking over the full gallery, with groups of tied scores and the answers of the nearest neighbours.
 
-A query's own row is removed by identity. Scores that are equal up to rounding are tied, and a ranking tells how far
-each group of tied items reaches, so that what is computed from it need not depend on the order of the images. The
-answer to a query is the class of its nearest neighbour. What its other neighbours say about it needs no label of the
-query, so that it is known when a query arrives; tied neighbours count by the expectation over their random orders.
+A query's own row is removed by identity, and so are images of its class and group where groups are known. Scores that
+are equal up to rounding are tied, and a ranking tells how far each group of tied items reaches, so that what is
+computed from it need not depend on the order of the images. The answer to a query is the class of its nearest
+neighbour. What its other neighbours say about it needs no label of the query, so that it is known when a query arrives;
+tied neighbours count by the expectation over their random orders.
 """
 
 from __future__ import annotations
@@ -302,7 +303,7 @@ class Ranking:
     rounding form a tie group.
 
     Attributes:
-        gallery_size: Items in the gallery, the query itself included if it is one of them.
+        gallery_size: Items in the gallery, those that are no neighbours of a query included.
         queries: Rows of the queries, ``[Q]``.
         neighbours: Rows of the nearest gallery items, best first, ``[Q, K]`` int32; -1 where the gallery is exhausted.
             Tied items are in the order of their rows.
@@ -332,7 +333,7 @@ class Ranking:
     @property
     def exhausted(self) -> bool:
         """True if the ranking contains the whole gallery, so that no neighbour is missing."""
-        return self.depth >= self.gallery_size or bool((self.neighbours[:, -1] == -1).any())
+        return self.depth >= self.gallery_size or bool((self.neighbours[:, -1] == -1).all())
 
     def blocks(self) -> Iterator[Ranking]:
         """Split the ranking into rankings of consecutive queries, so that intermediate results stay small in memory."""
@@ -353,6 +354,7 @@ def rank(
     depth: int,
     queries: Tensor | None = None,
     gallery: Tensor | None = None,
+    kin: Tensor | None = None,
     answers: int = 0,
     block_bytes: int = BLOCK_BYTES,
 ) -> Ranking:
@@ -364,6 +366,8 @@ def rank(
         depth: Places kept per query, at least 1.
         queries: Positions of the queries; all images if None.
         gallery: Positions of the gallery images; all images if None.
+        kin: Numbers ``[N]`` of the images, not negative, those of a number of one class: they are never neighbours of
+            each other. None if every image has a number of its own.
         answers: Number k of nearest neighbours that are asked about the class of the nearest one
             (:class:`Answers`); 0 for none. The depth must be at least
             :func:`answer_depth` of the gallery.
@@ -382,6 +386,7 @@ def rank(
     rows = torch.arange(len(labels))
     queries = rows if queries is None else queries
     gallery = rows if gallery is None else gallery
+    kin = rows if kin is None else kin
     if len(gallery) < 2 or depth < 1:
         raise ValueError("ranking needs a gallery of at least two items and a depth of at least 1")
     if not len(queries):
@@ -390,18 +395,29 @@ def rank(
         raise ValueError(f"answers of {answers} neighbours need a depth of at least {need}, not {depth}")
     bound = bound_of(scorer)
     terms: Any = bound if hasattr(bound, "difference") else None
-    table = _Table(labels, queries, gallery, min(depth, len(gallery)), answers, terms)
+    table = _Table(labels, queries, gallery, kin, min(depth, len(gallery)), answers, terms)
     waiting = torch.ones(len(queries), dtype=torch.bool)
     tolerance = partial(tolerance_of, bound)
     if usable(bound, queries, gallery, depth):
-        for batch in search(bound, queries, gallery, tolerance, scorer.pairs, depth=depth, block_bytes=block_bytes):
+        of_pairs = scorer.pairs
+        for batch in search(bound, queries, gallery, kin, tolerance, of_pairs, depth=depth, block_bytes=block_bytes):
             of_places = tolerance(queries[batch.place], batch.scores, batch.items.clamp_min(0))
             table.put(batch.place, batch.items, batch.scores, of_places)
             waiting[batch.place] = False
     per_block = max(1, block_bytes // (40 * len(gallery)))
     for place in waiting.nonzero().squeeze(1).split(per_block) if bool(waiting.any()) else ():
-        _rank_block(scorer, bound, table, place, queries[place], gallery)
+        _rank_block(scorer, bound, table, place, queries[place], gallery, kin)
     return table.ranking
+
+
+def positives_of(labels: Tensor, queries: Tensor, gallery: Tensor, kin: Tensor | None = None) -> Tensor:
+    """Number of images of the class of each query in its gallery, ``[Q]``, for labels that are not negative.
+
+    ``kin`` is that of :func:`rank`.
+    """
+    kin = torch.arange(len(labels)) if kin is None else kin
+    of_class, of_kin = (torch.bincount(each[gallery], minlength=int(each.max()) + 1) for each in (labels, kin))
+    return of_class[labels[queries]] - of_kin[kin[queries]]
 
 
 def _told_apart(
@@ -435,12 +451,16 @@ class _Table:
     """A ranking that is filled in parts."""
 
     def __init__(
-        self, labels: Tensor, queries: Tensor, gallery: Tensor, depth: int, answers: int, terms: Comparing | None
+        self,
+        labels: Tensor,
+        queries: Tensor,
+        gallery: Tensor,
+        kin: Tensor,
+        depth: int,
+        answers: int,
+        terms: Comparing | None,
     ) -> None:
         self.labels, self.terms = torch.unique(labels, return_inverse=True)[1], terms
-        searched = torch.zeros(len(labels), dtype=torch.bool)
-        searched[gallery] = True
-        counts = torch.bincount(self.labels[gallery], minlength=int(self.labels.max()) + 1)
         count, shape = len(queries), (len(queries), depth)
         self.ranking = Ranking(
             len(gallery),
@@ -450,7 +470,7 @@ class _Table:
             group=torch.zeros(shape, dtype=torch.int32),
             beyond=torch.zeros(count, dtype=torch.int32),
             beyond_relevant=torch.zeros(count, dtype=torch.int32),
-            positives=counts[self.labels[queries]] - searched[queries].long(),
+            positives=positives_of(self.labels, queries, gallery, kin),
             answers=Answers.empty(count, answers) if answers else None,
         )
 
@@ -487,13 +507,13 @@ class _Table:
 
 
 def _rank_block(
-    scorer: Scorer, bound: Terms | None, table: _Table, place: Tensor, queries: Tensor, gallery: Tensor
+    scorer: Scorer, bound: Terms | None, table: _Table, place: Tensor, queries: Tensor, gallery: Tensor, kin: Tensor
 ) -> None:
     """Rank some queries by their scores with the whole gallery."""
     scores = scorer.matrix(queries, gallery).double()
     require_finite(scorer, scores, queries, gallery)
     typical = None if bound is not None else scores.abs().median(1).values.cpu()
-    scores = scores.masked_fill((queries[:, None] == gallery[None, :]).to(scores.device), -math.inf)
+    scores = scores.masked_fill((kin[queries, None] == kin[gallery]).to(scores.device), -math.inf)
     kept = table.ranking.depth
     top, order = (values.cpu() for values in scores.topk(min(kept + 1, len(gallery)), dim=1))
     items, cut = gallery[order], torch.zeros(len(queries), dtype=torch.bool)

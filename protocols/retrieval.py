@@ -59,13 +59,15 @@ def map_at_k_rows(
     k: int = 1000,
     queries: Tensor | None = None,
     gallery: Tensor | None = None,
+    kin: Tensor | None = None,
 ) -> Iterator[Row]:
     """Mean average precision at k (mAP@1000 by default), under the two denominators in use in deep metric learning.
 
     The precisions at the relevant places among the first k are summed and divided by ``n``, the class size including
     the query (Roth et al. 2020; a perfect ranking then has (n - 1) / n), or by ``min(k, n - 1)``, the number of
     positives that can be found. Tied scores are treated exactly, by the expectation over their random orders. The
-    variants of the two rows are ``denominator=n`` and ``denominator=min(k,n-1)``.
+    variants of the two rows are ``denominator=n`` and ``denominator=min(k,n-1)``. Images that are no neighbours of the
+    query (``kin`` of :func:`~bench.protocols.ranking.rank`) do not count in n, but for the query.
 
     Example:
         >>> from .ranking import ScoreMatrix
@@ -77,7 +79,7 @@ def map_at_k_rows(
     asked = torch.arange(len(labels)) if queries is None else queries
     sums, counts = [], []
     for block in asked.split(2048):  # a thousand places of every query at once would not fit
-        ranking = rank(scorer, labels, depth=min(k, size), queries=block, gallery=gallery)
+        ranking = rank(scorer, labels, depth=min(k, size), queries=block, gallery=gallery, kin=kin)
         places = Places.of(
             ranking.relevant, ranking.group, ranking.neighbours >= 0, ranking.beyond, ranking.beyond_relevant
         )
@@ -110,4 +112,5 @@ def map_at_1000(view: Embeddings, scorer: str) -> Iterator[Row]:
     It is divided by n, the class size including the query, or by min(1000, n - 1), the number of positives that can be
     found.
     """
-    yield from map_at_k_rows(view.scorer(scorer), view.labels, k=1000, queries=view.queries, gallery=view.gallery)
+    similarity, queries, gallery = view.scorer(scorer), view.queries, view.gallery
+    yield from map_at_k_rows(similarity, view.labels, k=1000, queries=queries, gallery=gallery, kin=view.kin)

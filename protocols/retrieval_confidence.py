@@ -222,13 +222,19 @@ UNKNOWN = 0.5
 
 
 def posterior(
-    unit: Tensor, labels: Tensor, ranking: Ranking, gallery: Tensor | None, density: tuple[float, float]
+    unit: Tensor,
+    labels: Tensor,
+    ranking: Ranking,
+    gallery: Tensor | None,
+    density: tuple[float, float],
+    kin: Tensor | None = None,
 ) -> Tensor:
     """Log odds of the answer in a Bayes mixture of the gallery's classes and "unknown", ``[Q]``.
 
-    With a von Mises-Fisher of concentration k around the mean direction m of each of C classes, the query x aside, and
-    prior b = 1/2 of an unknown class, uniform on the sphere (HolUE: Erlygin and Zaytsev, arXiv:2408.14229, whose
-    confidence is the largest posterior):
+    With a von Mises-Fisher of concentration k around the mean direction m of each of C classes, without the query x and
+    those that are no neighbours of it (``kin`` of :func:`~bench.protocols.ranking.rank`), and prior b = 1/2 of an
+    unknown class, uniform on the sphere (HolUE: Erlygin and Zaytsev, arXiv:2408.14229, whose confidence is the largest
+    posterior):
 
         log p(x | c) - log p(x | unknown) = peak - k (1 - m.x),   p(c) = (1 - b) / C,   p(unknown) = b.
 
@@ -243,6 +249,7 @@ def posterior(
         ranking: The ranking that gives the answers, made with ``answers=k``.
         gallery: Rows that are searched; all if None.
         density: Concentration k, and peak of the density: its log at m above that of the uniform one.
+        kin: Numbers of the images ``[N]``, as the ranking was made with.
 
     Raises:
         ValueError: If the ranking was made without answers.
@@ -252,13 +259,14 @@ def posterior(
     of_image: Tensor = torch.unique(labels, return_inverse=True)[1]
     searched = torch.arange(len(labels)) if gallery is None else gallery
     sizes = torch.bincount(of_image[searched], minlength=int(of_image.max()) + 1)
-    sums = torch.zeros(len(sizes), unit.shape[1], dtype=torch.float64)
-    for rows in searched.split(max(1, _BLOCK // unit.shape[1])):
-        sums.index_add_(0, of_image[rows], unit[rows].double())
+    sums = _sums(unit, of_image, searched)
     lengths = sums.square().sum(1)
-    # The query is no image of its gallery: its class is without it, and gone if it was the only one.
-    own = of_image[ranking.queries].masked_fill(~torch.isin(ranking.queries, searched), -1)
-    classes = (sizes > 0).sum() - ((own >= 0) & (sizes[own] == 1)).long()
+    # The query is no image of its gallery: its class is without it and its kin, and gone if there are no others.
+    of_kin = None if kin is None else _sums(unit, kin, searched)
+    number = torch.arange(len(labels)) if kin is None else kin
+    left_out = torch.bincount(number[searched], minlength=int(number.max()) + 1)[number[ranking.queries]]
+    own = of_image[ranking.queries].masked_fill(left_out == 0, -1)
+    classes = (sizes > 0).sum() - ((own >= 0) & (sizes[own] == left_out)).long()
     prior = (1 - UNKNOWN) / classes.double()
     items, valid = _asked(ranking, answers.rival)
     found = of_image[items.clamp_min(0)].masked_fill(~valid, -1).sort(1).values
@@ -268,15 +276,27 @@ def posterior(
     for place in torch.arange(len(found)).split(max(1, _BLOCK // (found.shape[1] * unit.shape[1]))):
         x = unit[ranking.queries[place]].double()
         of = found[place].clamp_min(0)
-        inner = torch.einsum("qd,qcd->qc", x, sums[of])
-        taken = x.square().sum(1, keepdim=True) * (of == own[place, None])
-        length = (lengths[of] - 2 * inner * (taken > 0) + taken).clamp_min(_TINY).sqrt()
+        inner, here = torch.einsum("qd,qcd->qc", x, sums[of]), of == own[place, None]
+        gone, of_gone = x, inner  # what leaves its class, and the products of that with the sums
+        if of_kin is not None:
+            gone = of_kin[number[ranking.queries[place]]]
+            of_gone = torch.einsum("qd,qcd->qc", gone, sums[of])
+        taken, square = ((each * gone).sum(1, keepdim=True) * here for each in (x, gone))
+        length = (lengths[of] - 2 * of_gone * here + square).clamp_min(_TINY).sqrt()
         above[place] = peak - concentration * (1.0 - ((inner - taken) / length).clamp(-1.0, 1.0))
     above += prior.log()[:, None]
     unknown = torch.full_like(above[:, :1], math.log(UNKNOWN))
     rest = torch.cat([above.masked_fill(~once | answer, -math.inf), unknown], 1).logsumexp(1)
     odds = above.masked_fill(~answer, 0.0).sum(1) - rest
     return _rounded(torch.where(answers.tied, torch.logit(prior), odds))
+
+
+def _sums(unit: Tensor, number: Tensor, rows: Tensor) -> Tensor:
+    """Sums of the unit embeddings of some rows that have the same number, float64 ``[K, D]``."""
+    sums = torch.zeros(int(number.max()) + 1, unit.shape[1], dtype=torch.float64)
+    for part in rows.split(max(1, _BLOCK // unit.shape[1])):
+        sums.index_add_(0, number[part], unit[part].double())
+    return sums
 
 
 _TINY = 1e-24

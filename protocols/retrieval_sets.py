@@ -46,12 +46,14 @@ def first_positive_ranks(
     *,
     queries: Tensor | None = None,
     gallery: Tensor | None = None,
+    kin: Tensor | None = None,
     block_bytes: int = BLOCK_BYTES,
 ) -> Tensor:
     """Rank of the first positive of every query in the whole gallery, from 1, float64 ``[Q]``; nan without a positive.
 
-    A query is not its own neighbour. Of tied images a positive counts as the last one: then a set of this many nearest
-    images contains a positive in any order of the ties.
+    A query is not its own neighbour, nor are others of its ``kin`` (:func:`~bench.protocols.ranking.rank`). Of tied
+    images a positive counts as the last one: then a set of this many nearest images contains a positive in any order of
+    the ties.
 
     Example:
         >>> from .ranking import ScoreMatrix
@@ -62,6 +64,7 @@ def first_positive_ranks(
     rows = torch.arange(len(labels))
     asked = rows if queries is None else queries
     searched = rows if gallery is None else gallery
+    kin = rows if kin is None else kin
     ranks = torch.full((len(asked),), math.nan, dtype=torch.float64)
     if not len(searched) or not len(asked):
         return ranks
@@ -83,7 +86,7 @@ def first_positive_ranks(
         if columns.shape[1] == 0:
             continue
         inside = scores.gather(1, columns.clamp(min=0)).masked_fill(columns < 0, -math.inf)
-        positive = (columns >= 0) & (searched[columns] != block[:, None])
+        positive = (columns >= 0) & (kin[searched[columns]] != kin[block, None])
         best, place_of_best = inside.masked_fill(~positive, -math.inf).max(1, keepdim=True)
         nearest = searched[columns.clamp(min=0).gather(1, place_of_best)]
         typical = None if bound is not None else scores.abs().median(1).values
@@ -212,7 +215,11 @@ def _ranks(view: Embeddings, scorer: str) -> Tensor:
         deeper = ranks.isinf()
         if bool(deeper.any()):
             ranks[deeper] = first_positive_ranks(
-                view.scorer(scorer), view.labels, queries=ranking.queries[deeper], gallery=view.gallery
+                view.scorer(scorer),
+                view.labels,
+                queries=ranking.queries[deeper],
+                gallery=view.gallery,
+                kin=view.kin,
             )
         return ranks
 

@@ -128,10 +128,11 @@ class Gallery:
     whose products with a block of queries fit into the cache of a processor. Member ``s`` of group ``n`` of a tile is
     its row ``s * across + n``, so that the maxima of all groups are computed from contiguous memory. ``rounded`` keeps
     a second copy of the vectors for faster products, centred and then rounded to bfloat16: a centre shifts the products
-    of a query by a constant; vectors and products that it makes small lose less.
+    of a query by a constant; vectors and products that it makes small lose less. ``kin`` are numbers ``[N]`` of images:
+    those with the number of a query are left out for it.
     """
 
-    def __init__(self, bound: Bound, gallery: Tensor, size: int, rounded: bool = False) -> None:
+    def __init__(self, bound: Bound, gallery: Tensor, kin: Tensor, size: int, rounded: bool = False) -> None:
         count = len(gallery)
         self.size, self.groups = size, -(-count // size)
         tiles = -(-self.groups * size // _TILE)
@@ -146,8 +147,10 @@ class Gallery:
         tile, place = (self.items < 0).view(self.tiles, self.width).nonzero(as_tuple=True)
         partial = tile * self.across + place % self.across < self.groups  # a group that has other members
         self.missing = list(zip(tile[partial].tolist(), place[partial].tolist()))
-        self.column = torch.full((int(gallery.max()) + 1,), -1)
-        self.column[self.items[self.items >= 0]] = (self.items >= 0).nonzero().squeeze(1)
+        of_place = kin[self.items[self.items >= 0]]
+        self.columns = (self.items >= 0).nonzero().squeeze(1)[of_place.argsort(stable=True)]
+        self.kin, self.sizes = kin, torch.bincount(of_place, minlength=int(kin.max()) + 1)
+        self.first = self.sizes.cumsum(0) - self.sizes
         self.per_image = self.low = self.high = None
         if number is not None:
             ascending = number[order]
@@ -176,6 +179,14 @@ class Gallery:
                 most[2, at] = (right - self.coarse[here]).norm(dim=1).max()
         self.longest, self.longest_centred, self.lost = most.amax(1).tolist()
 
+    def own(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Pairs of one of B queries and the place of an image that is left out for it, ``[P]`` each."""
+        kin = self.kin[rows]
+        number = self.sizes[kin]
+        inside = torch.arange(len(rows)).repeat_interleave(number)
+        nth = torch.arange(len(inside)) - (number.cumsum(0) - number)[inside]
+        return inside, self.columns[self.first[kin][inside] + nth]
+
 
 def rounding_pays(queries: int) -> bool:
     """Check if a search is faster with bfloat16 matrix products, summed in float32, than with float32 products.
@@ -189,11 +200,11 @@ def rounding_pays(queries: int) -> bool:
     return supported is not None and bool(supported())
 
 
-def _products(left: Tensor, own: Tensor, g: Gallery, buffer: Tensor) -> tuple[Tensor, Tensor]:
+def _products(left: Tensor, rows: Tensor, g: Gallery, buffer: Tensor) -> tuple[Tensor, Tensor]:
     """Inner products of queries ``[B, K]`` with all images, and the largest with every group, ``[B, groups]``.
 
     The products ``[tiles, B, width]`` are those of the images in the order of ``g.items``, minus infinity for places
-    without an image and for the place ``own [B]`` of the query itself, if that is not -1.
+    without an image and for those that are left out for the query, itself among them.
     """
     count = len(left)
     products = buffer[: g.tiles * count * g.width].view(g.tiles, count, g.width)
@@ -204,8 +215,8 @@ def _products(left: Tensor, own: Tensor, g: Gallery, buffer: Tensor) -> tuple[Te
             if at == t:
                 tile[:, place] = -math.inf
         torch.amax(tile.view(count, g.size, g.across), 1, out=best[:, t * g.across : (t + 1) * g.across])
-    inside = (own >= 0).nonzero().squeeze(1)
-    tile, place = own[inside] // g.width, own[inside] % g.width
+    inside, own = g.own(rows)
+    tile, place = own // g.width, own % g.width
     products[tile, inside, place] = -math.inf
     among = place % g.across
     members = among[:, None] + torch.arange(0, g.width, g.across)
@@ -258,6 +269,7 @@ def search(
     bound: Bound,
     queries: Tensor,
     gallery: Tensor,
+    kin: Tensor,
     tolerance: Tolerance,
     pairs: Pairs,
     *,
@@ -267,7 +279,8 @@ def search(
     """Find the exact nearest neighbours of queries, without scoring most of the gallery.
 
     Upper bounds of the scores of groups of gallery images prove that most images cannot be among the neighbours.
-    Queries ``[Q]`` for which this cannot be proven are left out of the result; none is its own neighbour. Neighbouring
+    Queries ``[Q]`` for which this cannot be proven are left out of the result. Images with the number of the query
+    among ``kin`` ``[N]`` are no neighbours, which the query itself is one of. Neighbouring
     scores that differ by no more than the larger of their tolerances are tied; ``pairs`` scores what float32 does not
     tell apart. If the memory ``block_bytes`` does not suffice for 64 queries, up to four times as much is used.
     """
@@ -276,7 +289,7 @@ def search(
     for wide in (depth + (4 + depth // 8 if rounded else 0), min(8 * depth, len(gallery) // 64)):
         if not depth <= wide <= len(gallery) // 16 or not len(left):
             return
-        prepared = Gallery(bound, gallery, group_size(len(gallery), wide), rounded)
+        prepared = Gallery(bound, gallery, kin, group_size(len(gallery), wide), rounded)
         rounded = False  # the second time round
         if not max(prepared.longest, prepared.longest_centred) < 1e18:
             return
@@ -320,11 +333,12 @@ def _block(
         # Errors in float64, such as that of the shift, are far below the 2 % that are added to the sum's.
         summed = product_error(factor, factor.new_full((1, 1), max(g.longest, g.longest_centred)))[:, None]
         error = 1.02 * summed + 1.0001 * off[:, None] + (factor @ g.centre)[:, None]
-    own = g.column[rows.clamp_max(len(g.column) - 1)].masked_fill(rows >= len(g.column), -1)
-    products, best = _products(coarse, own, g, buffer)
+    products, best = _products(coarse, rows, g, buffer)
     groups, zero = min(wide + 4, g.groups - 1), error.new_zeros(1)
     # Where the score depends on the product alone, the products are ranked themselves.
-    highest = best if g.low is None or g.high is None else bound.upper(_upper(best, error), rows, g.low, g.high)
+    highest = best
+    if g.low is not None and g.high is not None:
+        highest = bound.upper(_upper(best, error), rows, g.low, g.high).masked_fill_(torch.isinf(best), -math.inf)
     top = highest.topk(groups + 1, dim=1)
     tile, among = top.indices[:, :-1] // g.across, top.indices[:, :-1] % g.across
     column = ((tile * g.width + among)[:, :, None] + torch.arange(0, g.width, g.across)).flatten(1)

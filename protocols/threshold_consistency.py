@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .all_pairs import pairs_by_class
 from .declare import test
 from .embeddings import Embeddings
 from .ranking import BLOCK_BYTES, Scorer, require_finite
@@ -52,14 +53,15 @@ def class_rates(
     thresholds: Tensor,
     *,
     images: Tensor | None = None,
+    kin: Tensor | None = None,
     block_bytes: int = BLOCK_BYTES,
 ) -> tuple[Tensor, Tensor]:
     """Sensitivity and specificity of every class at T ascending thresholds, float64 ``[C, T]`` each, over all pairs.
 
     The sensitivity is the share of the pairs of two images of the class that are accepted, having a score at or above
     the threshold; the specificity is the share of its pairs with images of other classes that are rejected. Classes are
-    in ascending order. The sensitivity of a class of one image is nan, and so is the specificity if there is one class
-    only.
+    in ascending order. The sensitivity of a class without pairs is nan, and so is the specificity if there is one class
+    only. Images of one ``kin`` (:func:`~bench.protocols.ranking.rank`) are no pair.
 
     Raises:
         ValueError: If a score is not finite.
@@ -74,6 +76,7 @@ def class_rates(
     rows, places = torch.arange(len(labels)) if images is None else images, len(thresholds) + 1
     classes, of_images = torch.unique(labels[rows], return_inverse=True)
     label = torch.zeros(len(labels), dtype=torch.long).index_copy(0, rows, of_images)
+    kin = torch.arange(len(labels)) if kin is None else kin
     lowest = float(thresholds.min()) if len(thresholds) else math.inf
     counts = torch.zeros(2 * len(classes) * places, dtype=torch.long)
     for block in rows.split(max(1, block_bytes // (40 * max(1, len(rows))))):
@@ -81,7 +84,7 @@ def class_rates(
         require_finite(scorer, scores, block, rows)
         # Most pairs are of different classes, and few of these are accepted at all.
         left, right = (scores >= lowest).nonzero(as_tuple=True)
-        left, right = (ends[block[left] != rows[right]] for ends in (left, right))
+        left, right = (ends[kin[block[left]] != kin[rows[right]]] for ends in (left, right))
         # Number of thresholds that accept the pair.
         reached = torch.searchsorted(thresholds.double(), scores[left, right], right=True)
         first, second = label[block[left]], of_images[right]
@@ -89,7 +92,8 @@ def class_rates(
         counts += torch.bincount(cell, minlength=len(counts))
     by_class = counts.double().view(2, len(classes), places)
     sizes = torch.bincount(of_images).double()
-    pairs = torch.stack([sizes * (sizes - 1), sizes * (len(rows) - sizes)])
+    within = pairs_by_class(of_images, torch.unique(kin[rows], return_inverse=True)[1], len(classes)).double()
+    pairs = torch.stack([within, sizes * (len(rows) - sizes)])
     accepted = by_class.flip(2).cumsum(2).flip(2)[:, :, 1:] / pairs[:, :, None]
     return accepted[0], 1.0 - accepted[1]
 
@@ -157,5 +161,5 @@ def threshold_consistency(view: Embeddings, scorer: str) -> Iterator[Row]:
         scores = pair_scores(view, scorer)
         low, high = calibration_range(scores[~verification_pairs(view).same])
         thresholds = torch.linspace(low, high, STEPS + 1, dtype=torch.float64)
-        value = opis(*class_rates(view.scorer(scorer), view.labels, thresholds, images=images))
+        value = opis(*class_rates(view.scorer(scorer), view.labels, thresholds, images=images, kin=view.kin))
     yield row("opis", value, scorer=scorer, n_queries=len(images))

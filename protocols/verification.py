@@ -34,15 +34,16 @@ def _draw(seed: int, *what: object) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-def sample_pairs(labels: Tensor, ids: Sequence[str], seed: int) -> Pairs:
+def sample_pairs(labels: Tensor, ids: Sequence[str], seed: int, kin: Tensor | None = None) -> Pairs:
     """One positive and one negative pair per image for verification, as in "Probabilistic Embeddings Revisited".
 
     Positives, which come first: each class is put in a random circular order, and every image is paired with the next;
-    an image alone in its class has none. Negatives: every image is paired with a uniform image of another class. The
-    pairs depend on ``seed`` and the identities only, not on the order of the images or the numbers of the classes.
+    an image alone in its class has none. With ``kin`` (:func:`~bench.protocols.ranking.rank`) it is paired with the
+    next that is not of its number. Negatives: every image is paired with a uniform image of another class. The pairs
+    depend on ``seed`` and the identities only, not on the order of the images or the numbers of the classes.
 
     Raises:
-        ValueError: If there is only one class, or no class has two images.
+        ValueError: If there is only one class, or no positive pair.
 
     Example:
         >>> pairs = sample_pairs(torch.tensor([0, 0, 1]), ["a", "b", "c"], seed=0)
@@ -50,7 +51,7 @@ def sample_pairs(labels: Tensor, ids: Sequence[str], seed: int) -> Pairs:
         [True, True, False, False, False]
     """
     order = sorted(range(len(ids)), key=lambda index: ids[index])
-    label = labels.tolist()
+    label, number = labels.tolist(), (torch.arange(len(ids)) if kin is None else kin).tolist()
     members: dict[int, list[int]] = defaultdict(list)
     for index in order:
         members[label[index]].append(index)
@@ -58,11 +59,14 @@ def sample_pairs(labels: Tensor, ids: Sequence[str], seed: int) -> Pairs:
         raise ValueError("verification pairs need at least two classes")
     following: dict[int, int] = {}
     for group in members.values():
-        if len(group) > 1:
+        if len({number[index] for index in group}) > 1:
             circle = sorted(group, key=lambda index: (_draw(seed, "positive", ids[index]), ids[index]))
-            following |= dict(zip(circle, circle[1:] + circle[:1]))
+            after = circle[0]
+            for index in 2 * circle[::-1]:  # from the end, and once more for those whose partner is past the end
+                following[index] = after if number[after] != number[index] else following.get(after, after)
+                after = index
     if not following:
-        raise ValueError("verification pairs need a class with at least two images")
+        raise ValueError("verification pairs need a class with at least two images, of two groups if there are groups")
     positive = [(index, following[index]) for index in order if index in following]
     negative = []
     for index in order:
@@ -303,7 +307,7 @@ def verification_rows(
 
 def verification_pairs(view: Embeddings) -> Pairs:
     """Sampled pairs of images, drawn once for all tests."""
-    return view.once("pairs", lambda: sample_pairs(view.labels, view.ids, view.seed("pairs")), shared=True)
+    return view.once("pairs", lambda: sample_pairs(view.labels, view.ids, view.seed("pairs"), view.kin), shared=True)
 
 
 def pair_scores(view: Embeddings, scorer: str) -> Tensor:
@@ -346,7 +350,7 @@ def _all_pairs_rows(view: Embeddings, scorer: str) -> Iterator[Row]:
     order = classes_in_random_order(view.labels, view.ids, seed)
     labels = order.argsort()[torch.unique(view.labels, return_inverse=True)[1]]
     weights = torch.cat([torch.ones(1, len(order), dtype=torch.long), class_draws(len(order), seed)])
-    value, *drawn = all_pairs_tpr(view.scorer(scorer), labels, weights, rate).tolist()
+    value, *drawn = all_pairs_tpr(view.scorer(scorer), labels, weights, rate, kin=view.kin).tolist()
     known = [x for x in drawn if not math.isnan(x)]
     low, high = np.quantile(known, [0.025, 0.975]).tolist() if known else (math.nan, math.nan)
     for end, number in (("", value), (",ci95_low", low), (",ci95_high", high)):
@@ -364,7 +368,8 @@ def _held_out_accuracy(view: Embeddings, scorer: str) -> Row:
     seed, scores, same = view.seed("pairs"), [], []
     for rows in class_halves(view.labels, view.ids, seed):
         try:
-            half = sample_pairs(view.labels[rows], [view.ids[i] for i in rows.tolist()], seed)
+            kin = None if view.kin is None else view.kin[rows]
+            half = sample_pairs(view.labels[rows], [view.ids[i] for i in rows.tolist()], seed, kin)
         except ValueError:
             raise ValueError(
                 "verification needs at least four classes, most of them of two images: half of the classes choose the"

@@ -36,6 +36,8 @@ def score(
     scorers: Sequence[str] = ("cosine",),
     metrics: Sequence[str] = ("recall", "map_at_r", "r_precision"),
     normalize: bool | None = None,
+    groups: ArrayLike | None = None,
+    ignore: ArrayLike | Tensor | None = None,
     train_embeddings: ArrayLike | Tensor | None = None,
     train_labels: ArrayLike | Tensor | None = None,
 ) -> Scores:
@@ -68,6 +70,9 @@ def score(
             as ``recall_at_16`` or ``nmi`` (``bench list metrics``). The verification threshold is chosen on half of the
             classes and tested on the other half (variant ``threshold_held_out_classes``).
         normalize: Whether to L2-normalise embeddings first; if not given, as the file says, otherwise yes.
+        groups: Camera, burst, sequence or session of each image, ``[N]`` texts or integers. Images of a query's class
+            and group are not in its gallery, and no positive pair of verification (as in re-identification).
+        ignore: Images that count nowhere, neither as right nor as wrong, ``[N]`` booleans ("junk" images).
         train_embeddings: Embeddings ``[M, D]`` of the images that the network was trained on, for the free confidences
             ``knn_density``, ``mahalanobis``, ``relative_mahalanobis``, ``vmf_mixture`` and, of the ranking,
             ``posterior``, which are missing without. They are normalised for these, whatever ``normalize`` says.
@@ -98,6 +103,8 @@ def score(
         "quality": quality,
         "is_query": is_query,
         "is_gallery": is_gallery,
+        "groups": groups,
+        "ignore": ignore,
         "train_embeddings": train_embeddings,
         "train_labels": train_labels,
     }

@@ -112,11 +112,14 @@ def print_scored(scored: Mapping[str, Scored], frame: pd.DataFrame, comparison: 
         images = each.given
         classes = len(np.unique(images.labels))
         queries, gallery = int(images.is_query.sum()), int(images.is_gallery.sum())
-        unknown = int(images.unknown.sum())
-        lacking = f"; {unknown} of {queries} queries are of classes that the gallery lacks" if unknown else ""
+        unknown, ignored = int(images.unknown.sum()), len(images.embeddings.stored) - len(images)
+        more = f"; {ignored} others are ignored" if ignored else ""
+        if images.groups is not None:
+            more += f"; without those of its class in its group ({len(np.unique(images.groups))} groups)"
+        more += f"; {unknown} of {queries} queries are of classes that the gallery lacks" if unknown else ""
         console.print(
             f"[bold]{escape(printable(name))}[/]: {len(images)} images of {classes} classes,"
-            f" {images.embeddings.shape[1]} dimensions; {queries} queries against {gallery}{lacking}",
+            f" {images.embeddings.shape[1]} dimensions; {queries} queries against {gallery}{more}",
             highlight=False,
         )
     _print_metrics(list(scored), frame, comparison, console)

@@ -25,7 +25,7 @@ MOST_CONCENTRATED = 1e30
 TRAIN = {"embeddings": "train_embeddings", "labels": "train_labels"}
 """Arrays of the training images of the network, by what they are of it."""
 
-KEYS = ("embeddings", "labels", *FLOATS, *MASKS, *TRAIN.values(), "ids", "normalize", "class_names")
+KEYS = ("embeddings", "labels", *FLOATS, *MASKS, "groups", "ignore", *TRAIN.values(), "ids", "normalize", "class_names")
 """Names of the arrays in a file; ``normalize`` and ``class_names`` are notes of ``bench embed``."""
 
 
@@ -85,6 +85,7 @@ class EmbeddingSet:
         named: Whether ``ids`` were given in the input.
         is_query: bool ``[N]``, whether an image is a query.
         is_gallery: bool ``[N]``, whether an image is searched.
+        groups: int64 ``[N]`` from 0, in the order of their names; a query's gallery has none of its class and group.
         confidence: float64 ``[N]``, higher = more confident.
         variance: float64 ``[N]`` or ``[N, D]``, positive: variance per dimension, if an embedding is the mean of a
             normal.
@@ -101,6 +102,7 @@ class EmbeddingSet:
     named: bool
     is_query: np.ndarray
     is_gallery: np.ndarray
+    groups: np.ndarray | None = None
     confidence: np.ndarray | None = None
     variance: np.ndarray | None = None
     concentration: np.ndarray | None = None
@@ -135,11 +137,18 @@ class EmbeddingSet:
         if "variance" in floats and floats["variance"].shape == (count, 1):
             floats["variance"] = floats["variance"][:, 0]
         _check_spread(floats)
-        masks = masks_of(inputs, labels)
+        groups = _groups(inputs["groups"], count) if "groups" in inputs else None
+        left = ~_mask("ignore", inputs["ignore"], count) if "ignore" in inputs else np.ones(count, dtype=bool)
+        if not left.any():
+            raise BadInput("ignore is True everywhere; mark only the images that no ranking counts")
+        known = masks_of(inputs, labels, groups, left) | floats
         named = "ids" in inputs
+        ids = ids_of(inputs["ids"], count) if named else ("",) * count
         train = _training_set(inputs, dim)
-        made = cls(StoredRows.of(embeddings), labels, (), named, classes=classes, train=train, **masks, **floats)
-        return replace(made, ids=ids_of(inputs["ids"], count) if named else made._content_ids())
+        rows = StoredRows.of(embeddings)
+        made = cls(rows, labels, ids, named, groups=groups, classes=classes, train=train, **known)
+        made = made if left.all() else made._rows(np.flatnonzero(left).tolist())
+        return made if named else replace(made, ids=made._content_ids())
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -162,7 +171,7 @@ class EmbeddingSet:
     @property
     def columns(self) -> dict[str, np.ndarray]:
         """All arrays except the embeddings and the identities, by name."""
-        names = ("labels", *MASKS, *FLOATS)
+        names = ("labels", *MASKS, "groups", *FLOATS)
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     @property
@@ -186,7 +195,7 @@ class EmbeddingSet:
         """Return a copy in the row order of another set of the same images, with the identities of that set.
 
         Rows are matched by identity (``ids``) if both sets were given identities, otherwise by position; labels,
-        queries and gallery images must not differ.
+        queries, gallery images and groups must not differ.
         """
         mine = self
         if self.named and other.named:
@@ -202,8 +211,8 @@ class EmbeddingSet:
         if mine.classes and other.classes and mine.classes != other.classes:
             strange = sorted(set(mine.classes) ^ set(other.classes))
             raise BadInput(f"labels differ: {strange[0]!r} is in one file only; files of the same images are compared")
-        for key in ("labels", *MASKS):
-            differing = int((getattr(mine, key) != getattr(other, key)).sum())
+        for key in ("labels", *MASKS, "groups"):
+            differing = int((np.asarray(getattr(mine, key)) != np.asarray(getattr(other, key))).sum())
             if differing:
                 raise BadInput(
                     f"{key} differ in {differing} of {len(mine)} rows; files of the same images are compared"
@@ -446,15 +455,22 @@ def _check_spread(floats: Mapping[str, np.ndarray]) -> None:
         raise BadInput(f"concentration has values beyond {MOST_CONCENTRATED:g}, too large to compute with")
 
 
-def masks_of(inputs: Mapping[str, np.ndarray], labels: np.ndarray) -> dict[str, np.ndarray]:
+def masks_of(
+    inputs: Mapping[str, np.ndarray],
+    labels: np.ndarray,
+    groups: np.ndarray | None = None,
+    counted: np.ndarray | slice = slice(None),
+) -> dict[str, np.ndarray]:
     """Queries and gallery, bool ``[N]`` each, all images if not given.
 
     Raises:
-        BadInput: If a mask has other values than booleans, or 0 and 1, or they leave nothing to find.
+        BadInput: If a mask has other values than booleans, or 0 and 1, or they leave nothing to find among the images
+            that are ``counted``.
     """
     count = len(labels)
     masks = {key: _mask(key, inputs[key], count) if key in inputs else np.ones(count, dtype=bool) for key in MASKS}
-    _check_roles(labels, **masks)
+    of_counted = {key: mask[counted] for key, mask in masks.items()}
+    _check_roles(labels[counted], None if groups is None else groups[counted], **of_counted)
     return masks
 
 
@@ -475,17 +491,35 @@ def _mask(key: str, values: np.ndarray, count: int) -> np.ndarray:
     return mask
 
 
-def _check_roles(labels: np.ndarray, is_query: np.ndarray, is_gallery: np.ndarray) -> None:
+def _check_roles(labels: np.ndarray, groups: np.ndarray | None, is_query: np.ndarray, is_gallery: np.ndarray) -> None:
     if len(np.unique(labels)) < 2:
         raise BadInput("labels are of one class only; retrieval needs at least two")
     if not is_query.any():
         raise BadInput("is_query is False everywhere; at least one image must be a query")
     if is_gallery.sum() < 2:
         raise BadInput(f"is_gallery leaves {int(is_gallery.sum())} images to search; at least two are needed")
-    classes, place = np.unique(labels, return_inverse=True)
-    positives = np.bincount(place[is_gallery], minlength=len(classes))[place] - is_gallery
-    if not (positives[is_query] > 0).any():
-        raise BadInput("no query has another image of its class in the gallery; there is nothing to find")
+    place = np.unique(labels, return_inverse=True)[1]
+    own = np.arange(len(labels))
+    if groups is not None:
+        own = np.unique(place * (groups.max() + 1) + groups, return_inverse=True)[1]
+    same, left_out = (np.bincount(each[is_gallery], minlength=each.max() + 1)[each] for each in (place, own))
+    if not same[is_query].any():
+        raise BadInput(
+            f"all {int(is_query.sum())} queries are of classes that the gallery lacks; are labels the same in both?"
+        )
+    if not (same > left_out)[is_query].any():
+        lacking = "class" if groups is None else "class and of another group"
+        instead = "; groups are cameras, bursts or sessions, not classes" if groups is not None else ""
+        raise BadInput(f"no query has another image of its {lacking} in the gallery; there is nothing to find{instead}")
+    if (left_out == is_gallery.sum())[is_query].any():
+        raise BadInput("the gallery is one class and group, and empty for its own queries; add other images to it")
+
+
+def _groups(values: np.ndarray, count: int) -> np.ndarray:
+    """Groups, given as text or integers, as numbers from 0 in the order of their names."""
+    _check_length("groups", values, count)
+    number: np.ndarray = np.unique(names_of("groups", values), return_inverse=True)[1].astype(np.int64)
+    return number
 
 
 def ids_of(values: np.ndarray, count: int) -> tuple[str, ...]:

@@ -179,6 +179,7 @@ def view_of(
         confidences=confidences,
         queries=torch.from_numpy(images.is_query).nonzero().squeeze(1),
         gallery=torch.from_numpy(images.is_gallery).nonzero().squeeze(1),
+        groups=None if images.groups is None else torch.from_numpy(images.groups),
         directions=lambda: unit_mean(distribution),
         concentration=None if scatter is None else lambda: scatter,
         quality=quality,

@@ -47,9 +47,10 @@ def _ranked(x, labels, **roles):
     return rank(scorer, labels, depth=max(NEAREST + 1, answer_depth(labels)), answers=3, **roles)
 
 
-def _by_hand(x, labels, query, gallery, k, *, whole):
+def _by_hand(x, labels, query, gallery, k, *, whole, kin=None):
     """Log odds from densities in a gallery without the query, of classes that are near, unless ``whole``."""
     dim = x.shape[1]
+    gallery = [row for row in gallery if kin is None or kin[row] != kin[query]]
     of = {}
     for row in gallery:
         if row != query:
@@ -85,18 +86,19 @@ MASKS = {
 }
 
 
+@pytest.mark.parametrize("kin", [None, torch.arange(72) // 2, torch.arange(72) // 6], ids=["", "pairs", "classes"])
 @pytest.mark.parametrize("dim", [2, 3, 8, 64])
 @pytest.mark.parametrize("mask", MASKS)
-def test_log_odds_are_those_of_a_loop_over_the_mixture(mask, dim):
+def test_log_odds_are_those_of_a_loop_over_the_mixture(mask, dim, kin):
     x, labels = _world(dim=dim, seed=dim)
     roles = MASKS[mask]
-    ranking = _ranked(x, labels, **roles)
+    ranking = _ranked(x, labels, kin=kin, **roles)
     gallery = roles.get("gallery", torch.arange(72))
     k = 1.5 * dim
-    found = posterior(x, labels, ranking, roles.get("gallery"), (k, _peak(k, dim)))
+    found = posterior(x, labels, ranking, roles.get("gallery"), (k, _peak(k, dim)), kin)
     assert len(found) == len(ranking.queries)
     for place, query in enumerate(ranking.queries.tolist()):
-        expected = _by_hand(x, labels, query, gallery.tolist(), k, whole=False)
+        expected = _by_hand(x, labels, query, gallery.tolist(), k, whole=False, kin=kin)
         assert found[place].item() == pytest.approx(expected, rel=1e-6, abs=1e-6), query
 
 

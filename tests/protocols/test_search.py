@@ -79,7 +79,7 @@ def _found(scorer, labels, depth=DEPTH, **options):
     rows = torch.arange(len(labels))
     form = scorer.bound()
     tolerance = partial(ranking.tolerance_of, form)
-    parts = search.search(form, rows, rows, tolerance, scorer.pairs, depth=depth, block_bytes=1 << 22, **options)
+    parts = search.search(form, rows, rows, rows, tolerance, scorer.pairs, depth=depth, block_bytes=1 << 22, **options)
     return sum(len(part.place) for part in parts)
 
 
@@ -112,8 +112,9 @@ def test_the_search_serves_queries_apart_from_the_gallery(name, monkeypatch):
     scorer, labels = _scorer(name, "random", seed=3)
     mixed = torch.randperm(N, generator=torch.Generator().manual_seed(0))
     for gallery in (mixed[:840], mixed[60:]):
-        options = {"depth": DEPTH, "queries": mixed[700:], "gallery": gallery}
-        _equal(rank(scorer, labels, **options), _whole(monkeypatch, scorer, labels, **options))
+        for kin in (None, 3 * labels + mixed % 3, labels):
+            options = {"depth": DEPTH, "queries": mixed[700:], "gallery": gallery, "kin": kin}
+            _equal(rank(scorer, labels, **options), _whole(monkeypatch, scorer, labels, **options))
 
 
 @pytest.mark.parametrize("name", OWN_FORM)
@@ -343,8 +344,8 @@ def test_rounded_factors_err_by_no_more_than_their_bound(kind, monkeypatch):
     monkeypatch.setattr(search, "_product", spy)
     monkeypatch.setattr(search, "rounding_pays", lambda queries: True)
     tolerance = partial(ranking.tolerance_of, form)
-    list(search.search(form, rows, rows, tolerance, scorer.pairs, depth=DEPTH, block_bytes=1 << 30))
-    gallery = search.Gallery(form, rows, search.group_size(N, DEPTH + 4 + DEPTH // 8), rounded=True)
+    list(search.search(form, rows, rows, rows, tolerance, scorer.pairs, depth=DEPTH, block_bytes=1 << 30))
+    gallery = search.Gallery(form, rows, rows, search.group_size(N, DEPTH + 4 + DEPTH // 8), rounded=True)
     exact, found = (torch.cat(tiles, 1)[:, gallery.items >= 0] for tiles in zip(*seen[: gallery.tiles]))
     assert found.dtype == torch.bfloat16
     left, right = form.left(rows), form.right(gallery.items[gallery.items >= 0])
@@ -374,19 +375,22 @@ def test_an_upper_bound_of_minus_infinity_is_no_number_of_its_own():
     assert search._upper(nothing, torch.ones(1, 1, dtype=torch.float64)).item() == -torch.inf
 
 
+@pytest.mark.parametrize("size", [1, 40], ids=["itself", "40 images"])
 @pytest.mark.parametrize("rounded", [False, True], ids=["float32", "bfloat16"])
-def test_maxima_of_groups_leave_out_the_query_and_empty_places(rounded):
+def test_maxima_of_groups_leave_out_what_is_no_neighbour_and_empty_places(rounded, size):
     scorer, _ = _scorer("cosine", "random")
     form, rows = scorer.bound(), torch.arange(N - 1)  # the last group has an empty place
-    g = search.Gallery(form, rows, 8, rounded)
+    kin = torch.arange(N) // size  # of 40, whole groups are left out
+    g = search.Gallery(form, rows, kin, 8, rounded)
     left = form.left(rows).to(g.coarse.dtype)
-    products, best = search._products(left, g.column[rows], g, g.coarse.new_empty(len(rows) * len(g.items)))
+    products, best = search._products(left, rows, g, g.coarse.new_empty(len(rows) * len(g.items)))
     everything = products.transpose(0, 1).reshape(len(rows), -1)
     for n in range(g.groups):
         members = n // g.across * g.width + n % g.across + torch.arange(0, g.width, g.across)
         assert torch.equal(best[:, n], everything[:, members].amax(1))
         assert set(g.items[members].tolist()) == {i if i < N - 1 else -1 for i in range(8 * n, 8 * n + 8)}
-    assert (everything[rows, g.column[rows]] == -torch.inf).all()
+    there = (g.items >= 0).nonzero().squeeze(1)
+    assert torch.equal(everything[:, there] == -torch.inf, kin[rows, None] == kin[g.items[there]])
 
 
 @pytest.mark.parametrize("width", [1, 2, 7, 128, 600])
