@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -24,25 +25,25 @@ class Cars196(PhotoDataset):
     The official train/test split of images is not used.
 
     The folder has one of two layouts: ``devkit/cars_train_annos.mat`` and ``cars_test_annos_withlabels.mat`` with the
-    images in ``cars_train/`` and ``cars_test/``, or one ``cars_annos.mat`` with the images in ``car_ims/``.
+    images in ``cars_train/`` and ``cars_test/``, or one ``cars_annos.mat`` with the images in ``car_ims/``; folders of
+    images may be nested, as in ``cars_train/cars_train/``. Copies with names of classes are read, too: parquet files of
+    Hugging Face, or ``train/CLASS`` and ``test/CLASS``.
     """
 
     name = "cars196"
     recipe = "cub200"
     summary = "Stanford Cars: 16,185 photographs of 196 car models"
     official = "Cars196"
-    source = (
-        "a mirror of Stanford Cars (the owners' page is gone since 2023; https://github.com/pytorch/vision/issues/7545,"
-        " to which torchvision refers, names mirrors)"
-    )
+    source = "a copy of Stanford Cars, such as tanganke/stanford_cars of Hugging Face (the owners' page is gone)"
     hub = "tanganke/stanford_cars"
     needs = f"devkit/{TRAIN} or {MERGED}"
     counts = (16185, 196)
     licence = "not known; the owners' page is gone"
     citation = "Krause, Stark, Deng, Fei-Fei: 3D Object Representations for Fine-Grained Categorization, 3dRR 2013"
+    class_list = "cars196_classes.txt"
     by_hand = (
         "cars_train.tgz, cars_test.tgz, car_devkit.tgz and cars_test_annos_withlabels.mat (or car_ims.tgz and"
-        " cars_annos.mat), all in one folder DIR, packed or unpacked"
+        " cars_annos.mat, or all parquet files), all in one folder DIR, packed or unpacked"
     )
 
     @classmethod
@@ -59,15 +60,21 @@ class Cars196(PhotoDataset):
         """
         beside = (folder / "cars_train").is_dir() or not (folder.parent / "cars_train").is_dir()
         listing = Listing(folder if beside or (folder / MERGED).exists() else folder.parent)
-        if (folder / MERGED).exists():
+        places = (folder / "devkit", folder, folder / "car_devkit" / "devkit", listing.folder)
+        annotations = {file: next((p / file for p in places if (p / file).exists()), None) for file in (TRAIN, TEST)}
+        together = (folder / "car_ims").is_dir() or annotations[TRAIN] is None
+        if (folder / MERGED).exists() and together:
+            if not (folder / "car_ims").is_dir() and (folder / "cars_train").is_dir():
+                raise DataError(
+                    f"{folder}: {MERGED} is of the images in car_ims/; those in cars_train/ and cars_test/ have other"
+                    f" numbers: add devkit/{TRAIN} and {TEST}"
+                )
             for row in _annotations(folder / MERGED):
                 _add(listing, _text(row, "relative_im_path"), row)
             return listing
         sizes = {}
         for part, file in (("cars_train", TRAIN), ("cars_test", TEST)):
-            path = next(
-                (p for p in (folder / "devkit" / file, folder / file, listing.folder / file) if p.exists()), None
-            )
+            path = annotations[file]
             if path is None:
                 listing.notes.append(f"{file} is not there")
                 continue
@@ -103,4 +110,6 @@ def _add(listing: Listing, image: str, row: Mapping[str, Value]) -> None:
     key = row["class"]
     if not isinstance(key, int | float) or not 0 <= key < 10**6 or key != int(key):
         raise DataError(f"annotations of Cars196: the class of {image!a} is {key!a}, not a class number")
-    listing.add(image, int(key), f"{int(key):03d}")
+    part = image.partition("/")[0]
+    nested = f"{part}/" if os.path.isdir(os.path.join(listing.folder, part, part)) else ""
+    listing.add(f"{nested}{image}", int(key), f"{int(key):03d}")

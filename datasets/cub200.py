@@ -27,6 +27,7 @@ class CUB200(PhotoDataset):
     hub = "bentrevett/caltech-ucsd-birds-200-2011"
     needs = "images.txt and image_class_labels.txt"
     counts = (11788, 200)
+    class_list = "cub200_classes.txt"
     licence = "not known; see the source"
     citation = (
         "Wah, Branson, Welinder, Perona, Belongie: The Caltech-UCSD Birds-200-2011 Dataset, CNS-TR-2011-001, 2011"

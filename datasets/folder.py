@@ -19,6 +19,7 @@ from .files import DataError, check_regular
 from .photo_images import PhotoImages, Progress
 from .releases import IMAGE_SUFFIXES, Listing, PhotoDataset, of_system
 from .soft_labels import FILE, read_soft_labels
+from .tables import PARQUET, SPLITS, listed, settled, tables_of
 from .verification import Verification
 from .view import View
 
@@ -27,12 +28,6 @@ SAMPLE = 8
 
 SMALL = 128
 """Longest side of a small image, pixels."""
-
-_SPLITS = ("train", "training", "test", "val", "valid", "validation", "query", "gallery")
-"""Names of folders that divide the images of the classes below them, rather than being classes.
-
-So do those of re-identification, ``bounding_box_train`` and ``bounding_box_test``.
-"""
 
 _COPIES = ("~", ".bak", ".orig", "_original", ".thm", ".tmp")
 """Ends of the names of copies that editors and cameras make of an image."""
@@ -47,6 +42,12 @@ class Folder(PhotoDataset):
     inside a class are not followed. Development is training and validation; the other classes are for the test. If
     there are ``DIR/query/CLASS/*`` and ``DIR/gallery/CLASS/*``, these are the test classes, and the classes of
     ``DIR/train`` are for development.
+
+    ``DIR/train/CLASS/*`` and ``DIR/test/CLASS/*`` (or ``val``) with different classes are the split: those of ``test``
+    are for the test. If they share classes, as for a classifier, the images of a class are put together, and half of
+    the classes are for the test. The same holds for a table: ``DIR/metadata.csv`` (columns path, class, and optionally
+    split and group), a list ``DIR/labels.txt`` or ``DIR/train.txt`` (path and class per line), and parquet files of
+    Hugging Face, which are unpacked into the cache.
 
     ``DIR/probabilities.csv`` may contain label distributions given by people: a column ``path`` (relative to DIR), then
     a column per class; rows sum to 1. Images without a row are allowed. The tests then correlate every confidence with
@@ -155,7 +156,7 @@ class Folder(PhotoDataset):
     def recognises(cls, folder: Path) -> bool:
         """Check if a folder contains any subfolder."""
         # Any folder of folders: to search below the given folder would turn a wrong path into a wrong data set.
-        return bool(_class_folders(folder))
+        return bool(_class_folders(folder)) or bool(tables_of(folder))
 
     def list_images(self, folder: Path) -> Listing:
         """List the images of the class folders, which are below ``train``, ``query`` and ``gallery`` if these exist.
@@ -167,6 +168,9 @@ class Folder(PhotoDataset):
             DataError: If ``query`` or ``gallery`` exists but not all three do, no class folder contains an image, or
                 the folders are evidently no classes.
         """
+        listing = splits_or_table(folder)
+        if listing is not None:
+            return listing
         listing = Listing(folder)
         roles = {"train": "dev", "query": "query", "gallery": "gallery"}
         given = [part for part in roles if (folder / part).is_dir()]
@@ -181,14 +185,35 @@ class Folder(PhotoDataset):
         return listing
 
 
+def splits_or_table(source: Path) -> Listing | None:
+    """List the images of a table, or of class folders below folders of splits, with parts; None if there is neither."""
+    listing = listed(source)
+    if listing is not None or not source.is_dir():
+        return listing
+    splits = {name: SPLITS.get(name.lower(), "") for name in _class_folders(source)}
+    if len(splits) < 2 or not all(splits.values()) or {"query", "gallery"} & {*splits.values()}:
+        return None
+    listing = Listing(source)
+    _add_classes(listing, {f"{name}/": part for name, part in splits.items()})
+    return settled(listing, source)
+
+
 def images_below(folder: Path) -> tuple[Listing, bool]:
     """List the images of a folder that are to be embedded by a trained model; True if they have classes.
 
     The folder has one of three layouts: ``DIR/CLASS/*``; ``DIR/query/CLASS/*`` and ``DIR/gallery/CLASS/*``; or
-    ``DIR/*`` without subfolders and classes, nothing else. Images of a class may be in folders below its own.
+    ``DIR/*`` without subfolders and classes, nothing else. Images of a class may be in folders below its own. A table
+    and folders of splits are read as :class:`Folder` reads them, all splits together; a table may be the given file.
     """
-    if not folder.is_dir():
+    if not folder.is_dir() and not (folder.is_file() and folder.suffix.lower() in (".csv", ".txt", *PARQUET)):
         raise DataError(f"{folder}: no such folder")
+    listing = splits_or_table(folder)
+    if listing is not None:
+        searched = [part in ("query", "gallery") for part in listing.parts]
+        if any(searched):
+            return listing.keep(searched), True
+        listing.parts = [""] * len(listing.ids)
+        return listing, True
     listing = Listing(folder)
     loose = sorted(e.name for e in os.scandir(folder) if not e.is_dir() and _is_image(e.path))
     below = bool(_class_folders(folder))
@@ -239,7 +264,7 @@ def _add_classes(listing: Listing, parts: dict[str, str]) -> None:
 
 def _check_classes(folder: Path, parts: Collection[str]) -> None:
     """Refuse folders that are evidently no classes, apart from those of the three parts."""
-    of_splits = (*_SPLITS, "bounding_box_train", "bounding_box_test")
+    of_splits = (*SPLITS, "bounding_box_train", "bounding_box_test")
     splits = [name for name in _class_folders(folder) if name.lower() in of_splits and name not in parts]
     if splits:
         raise DataError(

@@ -35,18 +35,19 @@ Answer = tuple[Any, Mapping[str, np.ndarray]]
 """A value that JSON can hold, and arrays of numbers by name."""
 
 
-def guarded(function: Callable[[str], Answer], path: Path) -> Answer:
+def guarded(function: Callable[..., Answer], path: Path, *more: str) -> Answer:
     """Call a function with the path of a file in a process of its own, with limits on memory and processor time.
 
     Args:
         function: A function of a module that is quick to import.
         path: The file.
+        more: Further arguments of the function.
 
     Raises:
         ValueError: If the function raises an error, or its process ends; the message is one line without the path.
     """
     # -P keeps the current directory off sys.path.
-    command = [sys.executable, "-P", "-m", __name__, function.__module__, function.__name__, str(path)]
+    command = [sys.executable, "-P", "-m", __name__, function.__module__, function.__name__, str(path), *more]
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         env=os.environ | _ENVIRONMENT,
@@ -70,7 +71,7 @@ def allow_memory(further: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
 
 
-def _main(module: str, name: str, path: str) -> None:
+def _main(module: str, name: str, path: str, *more: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
@@ -80,7 +81,7 @@ def _main(module: str, name: str, path: str) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     value, arrays, said = None, dict[str, np.ndarray](), ""
     try:
-        value, found = getattr(importlib.import_module(module), name)(path)
+        value, found = getattr(importlib.import_module(module), name)(path, *more)
         arrays = dict(found)
     except MemoryError:
         said = "asks for more memory than a file of its size needs; damaged?"

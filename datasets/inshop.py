@@ -20,12 +20,20 @@ class _InShop(PhotoDataset):
     needs = LIST
     counts = (52712, 7982)
     part_classes = (3997, 3985)
+    copy_parts = ("dev", "query", "gallery")
     licence = "non-commercial research and education only, by the README of the release"
     citation = "Liu, Luo, Qiu, Wang, Tang: DeepFashion: Powering Robust Clothes Recognition and Retrieval, CVPR 2016"
     by_hand = (
-        f"Eval/{LIST} and Img/img.zip of the release `In-shop Clothes Retrieval Benchmark`, both in one folder DIR"
+        f"Eval/{LIST} and Img/img.zip (not img_highres, which has a password) of the release `In-shop Clothes Retrieval"
+        " Benchmark`, both in one folder DIR"
     )
     merged: ClassVar[bool] = False
+
+    def _copy(self, root: Path) -> Listing | None:
+        copy = super()._copy(root)
+        if copy and self.merged:
+            copy.parts = ["dev" if part == "dev" else "test" for part in copy.parts]
+        return copy
 
     @classmethod
     def recognises(cls, folder: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,9 +19,10 @@ from torch import Tensor
 from .damage import DamagedImages
 from .dataset import Dataset, Kind, TrainVal
 from .downloads import Archive
-from .files import DataError, MissingRelease, check_regular
+from .files import DataError, MissingRelease
 from .photo_images import PhotoImages, Progress, Purpose
 from .splits import development_and_test_classes, train_and_validation_classes
+from .tables import LONGEST, open_list
 from .verification import Verification, inspect, verified
 from .view import PhotoAugmentation, View
 
@@ -58,7 +60,9 @@ class Listing:
         parts: Part of each image: ``dev`` (training and validation), ``test``, ``query``, ``gallery`` or
             :data:`UNTESTED`. If the release has no parts, it is ``""`` for all images; the first half of the classes is
             then used as ``dev`` and the second as ``test``.
-        notes: Lines about files of the folder that are not listed.
+        groups: What the image shares with others of its class that do not count, such as the camera or the burst; else
+            empty.
+        notes: Lines about files of the folder that are not listed, and about how splits are read.
     """
 
     folder: Path
@@ -66,10 +70,11 @@ class Listing:
     classes: list[Any] = field(default_factory=list)
     names: dict[Any, str] = field(default_factory=dict)
     parts: list[str] = field(default_factory=list)
+    groups: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def add(self, image: str, key: Any, name: str, part: str = "") -> None:
-        """Add one image: path relative to the folder, sortable key and name of its class, and part if there is one.
+    def add(self, image: str, key: Any, name: str, part: str = "", group: str = "") -> None:
+        """Add one image: path relative to the folder, sortable key and name of its class, part and group if any.
 
         Raises:
             DataError: If a path or name is not text, or the part is unknown.
@@ -83,9 +88,10 @@ class Listing:
         self.classes.append(key)
         self.names[key] = name
         self.parts.append(part)
+        self.groups.append(group)
 
     def check_names(self) -> None:
-        """Refuse names that are not UTF-8, have a control character or lead out of the folder; the error names one."""
+        """Refuse names that are not UTF-8, have a control character, lead out of the folder or are there twice."""
         for wrong, said in (
             (_leads_out, "{} is listed, which is not the path of a file below it; correct the list"),
             (_NO_TEXT.search, "the file name {} is not UTF-8; rename it"),
@@ -94,21 +100,17 @@ class Listing:
             name = next(filter(wrong, self.ids), None)
             if name is not None:
                 raise DataError(f"{self.folder}: {said.format(ascii(name[:200]))}")
+        repeated = [name for name, count in Counter(self.ids).items() if count > 1]
+        if repeated:
+            raise DataError(f"{self.folder}: {len(repeated)} images are listed more than once, such as {repeated[0]}")
 
     def keep(self, chosen: Sequence[bool]) -> Listing:
         """Listing of some of the images, one truth value per image, and of their classes."""
         kept = Listing(self.folder, notes=self.notes)
-        for image, key, part, wanted in zip(self.ids, self.classes, self.parts, chosen):
+        for image, key, part, group, wanted in zip(self.ids, self.classes, self.parts, self.groups, chosen):
             if wanted:
-                kept.add(image, key, self.names[key], part)
+                kept.add(image, key, self.names[key], part, group)
         return kept
-
-
-LONGEST = 1000
-"""Longest path of an image and longest line of a list, characters."""
-
-LARGEST_LIST = 256_000_000
-"""Largest list of a release, bytes."""
 
 
 def class_number(text: str) -> int | None:
@@ -133,11 +135,9 @@ def read_lines(path: Path) -> list[list[str]]:
     Raises:
         DataError: If the file cannot be read as text, or is larger than that.
     """
-    check_regular(path)
     try:
-        if path.stat().st_size > LARGEST_LIST:
-            raise DataError(f"{path}: larger than {LARGEST_LIST // 10**6} MB; not a list of images")
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        with open_list(path) as file:
+            lines = file.read().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a text file in UTF-8"
         raise DataError(f"{path}: {reason}") from None
@@ -201,6 +201,9 @@ class PhotoDataset(Dataset):
             release, if the release splits them; else ``(0, 0)``.
         archive: Archive that the owners serve openly, which ``bench data download`` fetches; None if they serve none.
         by_hand: Description of the files to fetch by hand, for a release without such an archive.
+        class_list: File of this package with the official names of the classes, by their numbers from 1. Copies in
+            other layouts (parquet, tables, class folders below splits) are then read, their classes numbered by name.
+        copy_parts: Parts that such a copy must have itself, for a release whose classes have no names.
         listing: Paths, classes and parts (such as ``test``) of the images that were found.
         partial: Description of an incomplete release, as in ``"8144 of 16185 images, 196 of 196 classes"``; empty for a
             complete one.
@@ -220,6 +223,8 @@ class PhotoDataset(Dataset):
     part_classes: ClassVar[tuple[int, int]] = (0, 0)
     archive: ClassVar[Archive | None] = None
     by_hand: ClassVar[str] = ""
+    class_list: ClassVar[str] = ""
+    copy_parts: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,
@@ -253,10 +258,42 @@ class PhotoDataset(Dataset):
                 wrong.append(error)
         if folder is None and wrong:
             raise wrong[0]
-        if folder is None:
+        listing = self._copy(root) if folder is None else self.list_images(folder)
+        if listing is None:
             raise MissingRelease(f"no {self.official} under {root} ({self.needs} not found); {self.advice(root)}")
-        self.listing = self.list_images(folder)
+        self.listing = listing
         self.listing = self._checked(self.listing, allow_partial)
+
+    def _copy(self, root: Path) -> Listing | None:
+        """Images of a copy in another layout at the root, or in the folder there of this name; None without one."""
+        from .folder import splits_or_table
+
+        # The name of a variant, such as inshop_merged, begins with that of its data set.
+        places = (root, root / self.name.partition("_")[0]) if self.class_list or self.copy_parts else ()
+        copy = next(filter(None, (splits_or_table(each) for each in places if each.is_dir())), None)
+        if copy is None or not self.class_list:
+            if copy and {*copy.parts} != {*self.copy_parts}:
+                need = ", ".join(sorted(self.copy_parts)).replace("dev", "train")
+                raise DataError(
+                    f"{copy.folder} does not say which images of {self.official} are {need}; {self.advice(root)}"
+                )
+            return copy
+        official = (Path(__file__).parent / self.class_list).read_text(encoding="utf-8").splitlines()
+        numbers = {_plain_name(name): number for number, name in enumerate(official, 1)}
+        strange = [name for name in copy.names.values() if _plain_name(name) not in numbers]
+        if strange:
+            raise DataError(
+                f"{copy.folder}: {len(strange)} of {len(copy.names)} classes are none of {self.official}, such as"
+                f" {strange[0][:100]!a}; {self.advice(root)}"
+            )
+        listing = Listing(copy.folder, notes=copy.notes[:])
+        for image, key in zip(copy.ids, copy.classes):
+            number = numbers[_plain_name(copy.names[key])]
+            listing.add(image, number, official[number - 1])
+        absent = [name for number, name in enumerate(official, 1) if number not in listing.names]
+        if absent:
+            listing.notes.append(f"{len(absent)} classes have no image, such as {absent[0]}")
+        return listing
 
     @classmethod
     def outline(cls, view: View) -> Self:
@@ -281,12 +318,12 @@ class PhotoDataset(Dataset):
     @classmethod
     def advice(cls, root: Path | None = None) -> str:
         """Instructions for getting the data set from its owners, for error messages."""
-        where = f"--data-root {root or 'ROOT'}"
-        by_hand = f"`bench data import {cls.name} ARCHIVE_OR_DIR {where}`"
+        where = f" --data-root {shlex.quote(str(root))}" if root else ""
+        by_hand = f"`bench data import {cls.name} ARCHIVE_OR_DIR{where}`"
         if cls.archive is not None:
-            return f"`bench data download {cls.name} {where}` gets it, {by_hand} takes a copy"
+            return f"`bench data download {cls.name}{where}` gets it, {by_hand} takes a copy"
         if cls.by_hand:
-            return f"from {cls.source}, fetch {cls.by_hand}, then `bench data import {cls.name} DIR {where}`"
+            return f"from {cls.source}, fetch {cls.by_hand}, then `bench data import {cls.name} DIR{where}`"
         return f"get it from {cls.source}, then {by_hand}"
 
     @classmethod
@@ -322,9 +359,6 @@ class PhotoDataset(Dataset):
 
     def _checked(self, listing: Listing, allow_partial: bool) -> Listing:
         listing.check_names()
-        repeated = [name for name, count in Counter(listing.ids).items() if count > 1]
-        if repeated:
-            raise DataError(f"{self.official}: {len(repeated)} images are listed more than once, such as {repeated[0]}")
         exists = [os.path.exists(os.path.join(listing.folder, name)) for name in listing.ids]
         absent = [name for name, there in zip(listing.ids, exists) if not there]
         present = listing.keep(exists) if absent else listing
@@ -497,6 +531,11 @@ class PhotoDataset(Dataset):
             "converted_to_rgb": dict(converted),
             "splits": {"train": verified(split.train), "val": verified(split.val), "test": verified(test)},
         }
+
+
+def _plain_name(name: str) -> str:
+    """Name of a class without its number, capitals and marks, which copies of a release write in their own ways."""
+    return re.sub(r"^\d+\.|[^a-z0-9]", "", name.lower())
 
 
 def _leads_out(name: str) -> bool:

@@ -27,6 +27,7 @@ class SOP(PhotoDataset):
     needs = "Ebay_train.txt and Ebay_test.txt"
     counts = (120053, 22634)
     part_classes = (11318, 11316)
+    copy_parts = ("dev", "test")
     licence = "not known; see the source"
     citation = "Song, Xiang, Jegelka, Savarese: Deep Metric Learning via Lifted Structured Feature Embedding, CVPR 2016"
     archive = Archive(

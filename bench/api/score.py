@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 from torch import Tensor
 
+from ..datasets.tables import holds_images
 from ..report.per_query import JUDGED, query_frame
 from ..report.scored import scored_text, worth
 from ..scoring.embedding_set import EmbeddingSet
@@ -113,7 +114,7 @@ def score(
     if isinstance(embeddings, str | PathLike):
         place = Path(embeddings)
         name = place.stem
-        if place.is_dir():
+        if place.is_dir() or holds_images(place):
             from ..commands.embed import embed_untrained  # networks take seconds to load
 
             images, by_file, notes = set_of(place, {**embed_untrained(place, "cpu"), **given}, [])

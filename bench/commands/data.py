@@ -137,7 +137,7 @@ def _verified(name: str, found: Row) -> Iterator[str]:
 @app.command("import")
 def import_data(
     name: Annotated[str, typer.Argument(help="Data set.", autocompletion=completion.DATASET)],
-    source: Annotated[list[Path], typer.Argument(help="Archive (.zip, .tar, .tgz) or folder, as downloaded.")],
+    source: Annotated[list[Path], typer.Argument(help="Archive (.zip, .tar, .tgz), folder or parquet, as downloaded.")],
     data_root: DataRoot = None,
     allow_partial: AllowPartial = False,
     max_unpacked: Annotated[
@@ -329,6 +329,7 @@ def import_release(
     from ..datasets.archives import take
     from ..datasets.files import DataError
     from ..datasets.releases import PhotoDataset
+    from ..datasets.tables import PARQUET, tables_of, unpack_parquet
 
     for source in sources:
         if not source.exists():
@@ -341,10 +342,14 @@ def import_release(
         raise UserError(f"{target} already exists; remove it first, or check it with `bench data verify {name}`")
     root.mkdir(parents=True, exist_ok=True)
     # Hidden: what a killed import leaves behind is never found as a data set.
-    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=root) as staging:
+    with tempfile.TemporaryDirectory(prefix=f".{name} ", dir=root) as staging:  # commands have its name in quotes
         inside = Path(staging) / name
         for source in sources:
-            take(source, inside, limit)
+            shards = [file for file in tables_of(source) if file.suffix.lower() in PARQUET]
+            if shards:
+                unpack_parquet(shards, inside, limit)
+            else:
+                take(source, inside, limit)
         # Checked before it is in place: a wrong download must not look like a data set afterwards.
         given = ", ".join(map(str, sources))
         try:
@@ -356,15 +361,16 @@ def import_release(
             except ValueError as error:
                 raise UserError(f"{given}: {error}") from None
         except (UserError, DataError) as error:  # the folder of the check is gone afterwards
-            said = str(error).replace(f"--data-root {inside}", f"--data-root {root}")
+            said = str(error).replace(shlex.quote(f"{inside}"), shlex.quote(str(root)))
             raise UserError(said.replace(f"{inside}", given)) from None
         images, classes, partial = len(dataset.listing.ids), len(dataset.listing.names), dataset.partial
+        notes = [f"\n  {note.replace(str(inside), str(target))}" for note in dataset.listing.notes]
         inside.rename(target)
     note = f"; incomplete: {partial}" if partial else ""
     folder = target if name == "folder" else root
     return (
         f"{dataset.official} is at {target}: {images} images, {classes} classes{note};"
-        f" `bench data verify {name} --data-root {shlex.quote(str(folder))}` decodes them"
+        f" `bench data verify {name} --data-root {shlex.quote(str(folder))}` decodes them" + "".join(notes)
     )
 
 

@@ -27,7 +27,8 @@ def embed(
     images: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of images: DIR/CLASS/*, DIR/query/CLASS/* with DIR/gallery/.., or flat.", metavar="DIR"
+            help="Images: DIR/CLASS/*, DIR/query/CLASS/* with DIR/gallery/.., flat, or a table or parquet of images.",
+            metavar="DIR|FILE",
         ),
     ] = None,
     dataset: Annotated[
@@ -72,9 +73,10 @@ def embed(
 ) -> None:
     """Embed a folder of images into a file that `bench score` reads.
 
-    A folder per class gives labels. A flat folder has none: its file cannot be scored until labels are added. The
-    variance or concentration of every embedding is added if the network gives one. So is the default confidence of its
-    method, unless it follows from these.
+    A folder per class gives labels, as do `metadata.csv` and parquet files of Hugging Face; a column `group`, `camera`,
+    `sequence` or `burst` is written as `groups`. A flat folder has none: its file cannot be scored until labels are
+    added. The variance or concentration of every embedding is added if the network gives one. So is the default
+    confidence of its method, unless it follows from these.
 
     \b
     bench embed --run 3f2a --images photos --out photos.npz
@@ -177,7 +179,7 @@ def embed_untrained(
         if not labelled:
             raise UserError(f"{folder} has no class folders; put the images of each class into {folder / 'CLASS'}")
         if len(listing.names) < 2:
-            raise UserError(f"{folder} has images of one class, {listing.ids[0].split('/')[-2]}; ranking needs two")
+            raise UserError(f"{folder} has images of one class, {next(iter(listing.names))}; ranking needs two")
         if backbone is None:
             find_weights(usual, None)
         from ..engine.encoder import bare_backbone
@@ -231,4 +233,7 @@ def _embedded(listing: Listing, encoder: Encoder, skipped: Path | None, strict: 
     for role, rows in (("is_query", photographs.queries), ("is_gallery", photographs.gallery)):
         if rows is not None:
             arrays[role] = np.isin(np.arange(len(paths)), rows.numpy())
+    groups = dict(zip(listing.ids, listing.groups))
+    if any(groups.values()):
+        arrays["groups"] = np.array([groups[name] for name in photographs.ids])
     return arrays | {"ids": np.array(photographs.ids)}

@@ -52,7 +52,9 @@ Bootstrap = Annotated[
 def score(
     files: Annotated[
         list[Path],
-        typer.Argument(help="Embeddings, .npz, .safetensors or Parquet; or a folder of photographs.", metavar="FILE.."),
+        typer.Argument(
+            help="Embeddings, .npz, .safetensors or Parquet; or photographs, a folder or parquet.", metavar="FILE.."
+        ),
     ],
     scorers: Scorers = None,
     metrics: Metrics = None,
@@ -89,17 +91,20 @@ def score(
     score:    bench score mine.npz --metrics recall,map_at_r,verification --out mine
     compare:  bench score mine.npz theirs.npz --bootstrap classes
     """  # noqa: D301 (click's mark for lines that are not to be filled)
+    from ..datasets.tables import holds_images
+
     load_plugins(plugin or ())
     if out is not None and out.exists() and not out.is_dir():
         raise BadInput(f"--out {out} is a file; name a folder")
     wanted, labels = names(metrics, default_requests()), _labels(files)
-    if any(path.is_dir() for path in files):
+    photographs = [path for path in files if path.is_dir() or holds_images(path)]
+    if photographs:
         from ..scoring.score import wanted_metrics
 
         wanted_metrics(wanted)  # before a folder is embedded
     elif backbone is not None:
         raise BadInput("--backbone embeds a folder of photographs, and none is given")
-    sets = _read_all(files, device, backbone, out, strict)
+    sets = _read_all(files, photographs, device, backbone, out, strict)
 
     # A bad file is refused at once: torch takes seconds to load.
     import pandas as pd
@@ -126,8 +131,8 @@ def score(
         for line in compared(scored[first], scored[name], wanted, by=bootstrap)
     )
     if out is not None:
-        photographs = files[0] if len(files) == 1 and files[0].is_dir() else None
-        written, page = write_scored(scored, frame, comparison, out, photographs)
+        shown = photographs[0] if photographs and len(files) == 1 else None
+        written, page = write_scored(scored, frame, comparison, out, shown)
     if as_json:
         print_json(
             {
@@ -153,14 +158,14 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def _read_all(
-    files: Sequence[Path], device: str, backbone: str | None, out: Path | None, strict: bool
+    files: Sequence[Path], pictures: Sequence[Path], device: str, backbone: str | None, out: Path | None, strict: bool
 ) -> list[tuple[EmbeddingSet, bool]]:
     """Sets of all files in the order of the first one, each with whether it wants to be normalised."""
     from ..scoring.files import read_set, set_of
 
     sets: list[tuple[EmbeddingSet, bool]] = []
     for path in files:
-        if path.is_dir():
+        if path in pictures:
             # Networks take seconds to load, and files of embeddings need none.
             from ..resources import pick_device
             from .embed import embed_untrained

@@ -398,6 +398,7 @@ def write_mistakes(scored: Scored, folder: Path, out: Path) -> list[Path]:
     """Draw the most confident wrong queries of photographs in a folder, with their nearest images by the cosine."""
     import torch
 
+    from ..datasets.folder import images_below
     from ..datasets.photo_images import PhotoImages
     from ..datasets.view import View
     from .figures.images import MISTAKES, NEIGHBOURS, mistakes_figure, neighbours_table
@@ -423,13 +424,13 @@ def write_mistakes(scored: Scored, folder: Path, out: Path) -> list[Path]:
         for query, found, values in zip(queries.tolist(), best.indices.tolist(), best.values.tolist())
     }
     values = dict(zip(queries.tolist(), confidence[worst].tolist()))
-    # CLASS/.. or ROLE/CLASS/..
-    parts = [Path(each).parts for each in given.ids]
-    roles = {each[0] for each in parts} == {"query", "gallery"}
-    labels, names = torch.from_numpy(given.labels), [each[roles] for each in parts]
+    listing = images_below(folder)[0]
+    of = dict(zip(listing.ids, listing.classes))
+    labels, names = torch.from_numpy(given.labels), [listing.names[of[each]] for each in given.ids]
     table = neighbours_table(near, name, values, given.ids, labels, names)
     view = View(image_size=SHOWN_SIDE, resize=SHOWN_SIDE, upright=True, cache=False)
-    images = PhotoImages([folder / each for each in given.ids], labels, given.ids, sorted(set(names)), view=view)
+    paths = [listing.folder / each for each in given.ids]
+    images = PhotoImages(paths, labels, given.ids, sorted(set(names)), view=view)
     write_atomic(out / "mistakes.csv", to_csv(table.drop(columns="row")).encode())
     with figure_style():
         drawn = save_figure(mistakes_figure(table, images, folder.resolve().name), out / "mistakes")

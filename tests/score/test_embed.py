@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet
 import pytest
 import torch
 from bench import score
@@ -297,6 +298,7 @@ def untrained(monkeypatch):
         return Encoder(View(image_size=16, resize=16, upright=True), run)
 
     monkeypatch.setattr("bench.engine.encoder.bare_backbone", bare_backbone)
+    return lambda: bare_backbone("tf_efficientnet_lite0", None, "cpu")
 
 
 def test_a_folder_of_photographs_is_scored_by_one_command(photos, bench, untrained, monkeypatch):
@@ -311,6 +313,22 @@ def test_a_folder_of_photographs_is_scored_by_one_command(photos, bench, untrain
     monkeypatch.chdir(photos)
     code, out, _ = bench("score", ".", "--json")
     assert (code, json.loads(out)["files"][0]["name"]) == (0, "photos")
+
+
+def test_parquet_of_images_is_scored_and_embedded_with_its_groups(photos, bench, untrained, tmp_path):
+    cells = [{"bytes": path.read_bytes(), "path": path.name} for path in sorted(photos.rglob("*.png"))]
+    cells[4]["bytes"] = b"broken"
+    columns = {"photo": cells, "label": [*"aaabbbccc"], "camera": [0, 1, 2] * 3}
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "train-0.parquet")
+    code, out, err = bench("score", "train-0.parquet", "--json", "--out", "scored")
+    assert (code, json.loads(out)["files"][0]["images"]) == (0, 8)
+    assert "1 of 9 images cannot be used and is left out, such as b/1.png: scored/skipped.csv lists all" in err
+    assert "b/1.png" in (tmp_path / "scored" / "skipped.csv").read_text()
+    assert "1 of 9 images cannot be used" in bench("score", "train-0.parquet", "--strict")[2]
+    commands_embed.embed_images(tmp_path / "train-0.parquet", untrained, tmp_path / "x.npz")
+    arrays = np.load(tmp_path / "x.npz")
+    assert arrays["groups"].tolist() == [*"01202012"]
+    assert arrays["class_names"][arrays["labels"]].tolist() == [*"aaabbccc"]
 
 
 def test_a_folder_with_roles_is_scored_by_them(photos, bench, untrained, tmp_path):
