@@ -62,8 +62,25 @@ def fit_platt(confidence: Tensor, correct: Tensor) -> Calibration:
         >>> calibrate(torch.tensor([5.0])).tolist()
         [0.5]
     """
-    x, y = _checked(confidence, correct)
     from scipy.special import expit
+
+    middle, scale, slope, intercept = platt_line(confidence, correct)
+    if not scale:
+        return lambda values: torch.full(values.shape, intercept, dtype=torch.float64)
+
+    def calibrate(values: Tensor) -> Tensor:
+        z = (as_vectors(values, values)[0] - middle) / scale
+        return torch.from_numpy(expit(slope * z + intercept))
+
+    return calibrate
+
+
+def platt_line(confidence: Tensor, correct: Tensor) -> tuple[float, float, float, float]:
+    """Middle, scale, slope and intercept of :func:`fit_platt`: log odds ``slope (x - middle) / scale + intercept``.
+
+    Of a constant confidence the scale is 0, and the last number is the probability itself.
+    """
+    x, y = _checked(confidence, correct)
     from sklearn.linear_model import LogisticRegression
 
     middle = float(np.median(x))
@@ -71,18 +88,12 @@ def fit_platt(confidence: Tensor, correct: Tensor) -> Calibration:
     high, low = (y.sum() + 1) / (y.sum() + 2), 1 / ((1 - y).sum() + 2)
     target = y * high + (1 - y) * low
     if not scale:
-        return lambda values: torch.full(values.shape, float(target.mean()), dtype=torch.float64)
+        return middle, 0.0, 0.0, float(target.mean())
     inputs = np.tile((x - middle) / scale, 2)[:, None]
     outcomes = np.repeat([1, 0], len(x))
     model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000)
     model.fit(inputs, outcomes, sample_weight=np.concatenate([target, 1 - target]))
-    slope, intercept = float(model.coef_[0, 0]), float(model.intercept_[0])
-
-    def calibrate(values: Tensor) -> Tensor:
-        z = (as_vectors(values, values)[0] - middle) / scale
-        return torch.from_numpy(expit(slope * z + intercept))
-
-    return calibrate
+    return middle, scale, float(model.coef_[0, 0]), float(model.intercept_[0])
 
 
 def expected_calibration_error(probability: Tensor, correct: Tensor, bins: int = 15) -> float:

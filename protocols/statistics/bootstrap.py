@@ -54,14 +54,45 @@ def paired_bootstrap(
     if not np.isfinite(difference).all():
         raise ValueError("values must be finite; leave lone queries out")
     place = np.arange(len(a)) if groups is None else np.unique(groups, return_inverse=True)[1]
-    units = int(place.max()) + 1
-    sums = np.stack([np.bincount(place, column, minlength=units) for column in difference.T], 1)
-    sizes = np.bincount(place, minlength=units)
-    generator = np.random.default_rng(seed)
-    drawn = np.empty((resamples, difference.shape[1]))
-    for i in range(resamples):
-        times = np.bincount(generator.integers(units, size=units), minlength=units)
-        drawn[i] = times @ sums / (times @ sizes)
-    low, high = np.percentile(drawn, [2.5, 97.5], axis=0)
+    low, high = ratio_intervals(difference, np.ones((len(a), 1)), place, resamples=resamples, seed=seed)
     mean = [math.fsum(column) / len(a) for column in difference.T]
-    return [Interval(m, float(lo), float(hi), units) for m, lo, hi in zip(mean, low, high)]
+    return [Interval(m, float(lo), float(hi), int(place.max()) + 1) for m, lo, hi in zip(mean, low, high)]
+
+
+def ratio_intervals(
+    top: np.ndarray,
+    bottom: np.ndarray,
+    groups: np.ndarray,
+    others: np.ndarray | None = None,
+    *,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ends of 95 % percentile intervals of M ratios of sums, ``[M]`` each, by draws of whole groups.
+
+    Draws in which the sum below is 0 are left out; the ends are nan if none is left.
+
+    Args:
+        top: What is summed above the line, ``[Q, M]``.
+        bottom: What is summed below the line, ``[Q, M]`` or ``[Q, 1]``.
+        groups: Number of the group of each row, ``[Q]``, from 0.
+        others: Group of the other image of each row, if rows are pairs: a pair of two groups counts as often as the
+            product of their draws (the pigeonhole bootstrap of Owen 2007), one of the same group as often as that.
+        resamples: Number of draws.
+        seed: Seed of the draws.
+    """
+    units = int(groups.max() if others is None else max(groups.max(), others.max())) + 1
+    if others is None:
+        top, bottom = (np.stack([np.bincount(groups, c, minlength=units) for c in x.T], 1) for x in (top, bottom))
+    generator = np.random.default_rng(seed)
+    drawn = np.empty((resamples, top.shape[1]))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for i in range(resamples):
+            times = np.bincount(generator.integers(units, size=units), minlength=units)
+            if others is not None:
+                times = np.where(groups == others, times[groups], times[groups] * times[others])
+            drawn[i] = times @ top / (times @ bottom)
+    kept = [column[np.isfinite(column)] for column in drawn.T]
+    ends = [np.percentile(column, [2.5, 97.5]) if len(column) else (math.nan, math.nan) for column in kept]
+    low, high = np.array(ends).T
+    return low, high

@@ -1,0 +1,220 @@
+"""Operating points: thresholds against loops, promises and intervals in planted worlds, probabilities against loops."""
+
+import math
+
+import numpy as np
+import pytest
+from bench.protocols.operating_points import Cases, Choice, ProbabilityMap, choose, fit_map, measure, reliability
+from scipy import stats
+
+WISHES = [("risk", 0.1), ("risk", 0.3), ("far", 0.1), ("far", 0.4), ("coverage", 0.5), ("coverage", 0.9)]
+
+
+def _world(rng, n, classes=40, spread=0.0, ties=None):
+    """Cases whose probability of being right is known: a logistic of the confidence and an effect of the class."""
+    groups = rng.integers(classes, size=n)
+    x = rng.normal(size=n)
+    x = x if ties is None else np.round(x * ties) / ties
+    chance = 1 / (1 + np.exp(-(2 * x + 1.2 + spread * rng.normal(size=classes)[groups])))
+    return Cases(x, (rng.random(n) < chance).astype(float), groups)
+
+
+def _share(cases, wish, threshold):
+    """What a wish is about, by a loop: bad cases, and all of them."""
+    bad = total = 0.0
+    for x, right in zip(cases.confidence, cases.right):
+        accepted, wrong = x >= threshold, 1 - right
+        bad += {"risk": accepted * wrong, "far": accepted * wrong, "coverage": 1 - accepted}[wish]
+        total += {"risk": accepted, "far": wrong, "coverage": 1}[wish]
+    return bad, total
+
+
+@pytest.mark.parametrize("ties", [None, 3])
+@pytest.mark.parametrize(("wish", "value"), WISHES)
+def test_thresholds_are_those_of_a_loop(wish, value, ties):
+    cases = _world(np.random.default_rng(3), 150, ties=ties)
+    limit = 1 - value if wish == "coverage" else value
+    allowed = []
+    for threshold in sorted(set(cases.confidence)):
+        bad, total = _share(cases, wish, threshold)
+        if bad <= limit * total + 1e-9:
+            allowed.append(threshold)
+    expected = (max if wish == "coverage" else min)(allowed)
+    assert choose(cases, wish, value) == Choice(expected)
+
+
+@pytest.mark.parametrize(("wish", "value"), [("far", 0.1), ("coverage", 0.8)])
+def test_guaranteed_thresholds_of_one_sequence_are_those_of_a_loop(wish, value):
+    cases = _world(np.random.default_rng(4), 400, ties=20)
+    limit, found = 1 - value if wish == "coverage" else value, None
+    for threshold in sorted(set(cases.confidence), reverse=wish == "far"):
+        bad, total = _share(cases, wish, threshold)
+        if stats.binomtest(round(bad), round(total), limit, alternative="less").pvalue > 0.1:
+            break
+        found = threshold
+    assert choose(cases, wish, value, missing=0.1).threshold == found
+
+
+def test_the_guaranteed_risk_is_refuted_by_an_exact_test_and_stricter_than_the_plain_one():
+    cases = _world(np.random.default_rng(5), 2000)
+    plain, sure = (choose(cases, "risk", 0.1, missing).threshold for missing in (None, 0.1))
+    bad, total = _share(cases, "risk", sure)
+    assert stats.binomtest(round(bad), round(total), 0.1, alternative="less").pvalue <= 0.1
+    assert plain < sure
+
+
+def _breaks(draw, true_value, wish, value, missing, draws):
+    """Share of draws that had a threshold, and the number whose threshold breaks the wish in truth."""
+    found = [choose(draw(), wish, value, missing).threshold for _ in range(draws)]
+    known = [each for each in found if each is not None]
+    return len(known) / draws, sum(not true_value(each) for each in known)
+
+
+@pytest.mark.parametrize(("wish", "value"), [("risk", 0.1), ("far", 0.05), ("coverage", 0.7)])
+def test_a_guarantee_holds_in_nine_of_ten_draws_and_a_plain_choice_does_not(wish, value):
+    rng = np.random.default_rng(6)
+    many = _world(rng, 400_000)
+    order = np.argsort(-many.confidence)
+    x, wrong = many.confidence[order], 1 - many.right[order]
+    counts = np.arange(1, len(x) + 1)
+    bad = {"risk": wrong.cumsum() / counts, "far": wrong.cumsum() / wrong.sum(), "coverage": 1 - counts / len(x)}[wish]
+    limit = 1 - value if wish == "coverage" else value
+
+    def kept(threshold):
+        return bad[max(np.searchsorted(-x, -threshold, side="right") - 1, 0)] <= limit
+
+    draws = 1000
+    answered, broken = _breaks(lambda: _world(rng, 600), kept, wish, value, 0.1, draws)
+    assert answered > 0.9
+    assert broken <= stats.binom.ppf(0.999, draws, 0.1)
+    assert broken > 0  # a choice that never fails accepts far too little
+    plain = _breaks(lambda: _world(rng, 600), kept, wish, value, None, 200)[1]
+    assert plain > stats.binom.ppf(0.999, 200, 0.1)
+
+
+def test_over_new_classes_the_guarantee_falls_short_as_the_docstring_says():
+    # Each draw has 24 classes of its own, with an effect of the class; the truth is over all classes.
+    rng, spread = np.random.default_rng(7), 1.5
+    x = rng.normal(size=400_000)
+    right = rng.random(len(x)) < 1 / (1 + np.exp(-(2 * x + 1.2 + spread * rng.normal(size=len(x)))))
+    order = np.argsort(-x)
+    risk, x = (~right[order]).cumsum() / np.arange(1, len(x) + 1), x[order]
+    answered, broken = _breaks(
+        lambda: _world(rng, 4000, classes=24, spread=spread),
+        lambda threshold: risk[max(np.searchsorted(-x, -threshold, side="right") - 1, 0)] <= 0.1,
+        "risk", 0.1, 0.1, 300,
+    )  # fmt: skip
+    print(f"promised in 90 % of draws, kept over new classes in {100 * (1 - broken / (300 * answered)):.0f} %")
+    assert broken > stats.binom.ppf(0.999, 300, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("right", "wish", "value", "missing", "reason"),
+    [
+        (np.zeros(3000), "far", 1e-4, 0.1, "a far of 0.0001 needs 23,025 cases to reject, there are 3,000"),
+        (np.zeros(3000), "far", 1e-4, None, "a far of 0.0001 needs 23,025 cases to reject, there are 3,000"),
+        (np.ones(30), "far", 0.1, None, "a far of 0.1 needs 22 cases to reject, there are 0"),
+        (np.zeros(30), "risk", 0.1, None, "no threshold grants it: a risk of 0.1"),
+        (np.tile([0.0, 1.0], 50), "risk", 0.1, 0.1, "no threshold grants it: a risk of 0.1 cannot be guaranteed"),
+        (np.ones(40), "risk", 0.05, 0.1, "a risk of 0.05 needs 45 cases, there are 40"),
+        (np.ones(0), "risk", 0.05, None, "there are no cases"),
+    ],
+)
+def test_a_wish_that_cannot_be_granted_has_a_reason_and_no_threshold(right, wish, value, missing, reason):
+    n = len(right)
+    assert choose(Cases(np.arange(n) / 7, right, np.arange(n)), wish, value, missing) == Choice(None, reason)
+
+
+def test_a_constant_confidence_accepts_all_or_nothing():
+    cases = Cases(np.full(100, 2.0), np.tile([1.0, 1.0, 1.0, 0.0], 25), np.arange(100))
+    assert choose(cases, "risk", 0.3).threshold == 2.0
+    assert choose(cases, "risk", 0.2) == Choice(None, "the confidence is constant: a risk of 0.2")
+
+
+def test_without_an_error_all_are_accepted_and_that_is_said():
+    cases = Cases(np.arange(100.0), np.ones(100), np.arange(100))
+    assert choose(cases, "risk", 0.05) == Choice(0.0, "no wrong case was seen, so all are accepted")
+
+
+@pytest.mark.parametrize("values", [("risk", 0.0), ("coverage", 1.0), ("recall", 0.5), ("far", math.nan)])
+def test_wishes_are_shares(values):
+    with pytest.raises(ValueError, match="wish for risk, coverage or far in"):
+        choose(_world(np.random.default_rng(0), 9), *values)
+
+
+@pytest.mark.parametrize("cases", [([1.0, 2.0], [1.0], [0]), ([math.nan], [1.0], [0]), ([1.0], [2.0], [0])])
+def test_cases_are_finite_and_right_by_a_share(cases):
+    with pytest.raises(ValueError, match=r"one length|must be finite"):
+        Cases(*map(np.array, cases))
+
+
+def test_what_is_measured_is_what_a_loop_finds_and_intervals_widen_with_class_effects():
+    rng = np.random.default_rng(8)
+    cases = _world(rng, 500)
+    found = measure(cases, [0.0, 99.0])
+    accepted, right = cases.confidence >= 0.0, cases.right > 0
+    expected = [accepted.mean(), 1 - right[accepted].mean(), accepted[~right].mean(), accepted[right].mean()]
+    shares = [found[0].coverage, found[0].risk, found[0].far, found[0].tar]
+    assert [each.value for each in shares] == pytest.approx(expected)
+    assert all(each.low <= each.value <= each.high for each in shares)
+    assert found[1].coverage.value == 0
+    assert math.isnan(found[1].risk.value + found[1].risk.low)  # nothing accepted has no risk
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_intervals_cover_what_other_classes_give(paired):
+    # Classes (of pairs: both of them) shift the confidence; the truth is over classes without end.
+    rng, hits, draws = np.random.default_rng(9), 0, 150
+    truth = stats.norm.sf(0.5 / math.sqrt(1 + (2 if paired else 1) * 0.09))
+    for seed in range(draws):
+        effect, groups = 0.3 * rng.normal(size=100), np.arange(1000) % 100
+        others = (groups + rng.integers(1, 100, size=1000)) % 100
+        x = rng.normal(size=1000) + effect[groups] + (effect[others] if paired else 0)
+        cases = Cases(x, np.zeros(1000), groups, others if paired else None)
+        far = measure(cases, [0.5], resamples=200, seed=seed)[0].far
+        hits += far.low <= truth <= far.high
+    assert hits >= stats.binom.ppf(0.001, draws, 0.92)
+
+
+def test_the_map_is_the_one_of_the_lower_error_on_other_classes():
+    rng = np.random.default_rng(10)
+    assert fit_map(_world(rng, 1000)).kind == "logistic"
+    x = rng.normal(size=4000)
+    stepped = Cases(
+        x, (rng.random(4000) < np.where(np.abs(x) < 1, 0.5, (x > 0) * 0.98 + 0.01)), rng.integers(50, size=4000)
+    )
+    steps = fit_map(Cases(stepped.confidence, stepped.right.astype(float), stepped.groups))
+    assert steps.kind == "isotonic"
+    assert steps(np.array([-9.0, -2.0, 0.0, 2.0, 9.0])) == pytest.approx([0.01, 0.01, 0.5, 0.99, 0.99], abs=0.06)
+    assert [steps.x, steps.y] == [tuple(sorted(steps.x)), tuple(sorted(steps.y))]
+
+
+def test_a_map_of_one_class_or_a_constant_confidence_is_finite():
+    one = fit_map(Cases(np.array([1.0, 2.0, 3.0]), np.array([0.0, 1.0, 1.0]), np.zeros(3, int)))
+    assert one.kind == "logistic"
+    assert np.isfinite(one(np.array([-1e9, 0.0, 1e9]))).all()
+    assert fit_map(Cases(np.ones(4), np.ones(4), np.arange(4)))(np.array([7.0])) == pytest.approx([5 / 6])
+
+
+def test_reliability_is_what_a_loop_finds_and_true_probabilities_show_the_expected_error():
+    rng = np.random.default_rng(11)
+    p = rng.random(300)
+    errors, expected = [], []
+    for _ in range(60):
+        y = (rng.random(300) < p).astype(float)
+        found = reliability(p, y)
+        errors.append(found.ece)
+        expected.append(found.ece_if_true)
+    assert np.mean(errors) == pytest.approx(np.mean(expected), rel=0.1)
+    assert found.brier == pytest.approx(np.mean([(a - b) ** 2 for a, b in zip(p, y)]))
+    ece = 0.0
+    for low in np.arange(10) / 10:
+        inside = (p > low) & (p <= low + 0.1) if low else p <= 0.1
+        ece += abs(p[inside].sum() - y[inside].sum()) / 300
+        assert any(b.cases == inside.sum() and b.right == pytest.approx(y[inside].mean()) for b in found.bins)
+    assert found.ece == pytest.approx(ece)
+
+
+def test_a_logistic_map_is_the_formula_of_its_docstring():
+    made = ProbabilityMap("logistic", 2.0, -1.0)
+    assert made(np.array([0.5, 3.0])) == pytest.approx([0.5, 1 / (1 + math.exp(-5))])
