@@ -35,6 +35,7 @@ class Options:
         false_positive_rate: False positive rate at which the true positive rate of verification is given.
         nearest_roc_point: Also give errors and rates of verification at the nearest point of the ROC.
         held_out_threshold: Also choose a verification threshold on half of the classes and test it on the other half.
+        nearest: Number of neighbours that the agreement asks; by default :func:`~bench.protocols.ranking.agreeing`.
     """
 
     recall_ks: tuple[int, ...] = (1, 2, 4, 8)
@@ -43,6 +44,7 @@ class Options:
     false_positive_rate: float = 1e-3
     nearest_roc_point: bool = False
     held_out_threshold: bool = False
+    nearest: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +211,7 @@ class Embeddings:
                 queries=self.queries,
                 gallery=self.gallery,
                 kin=self.kin,
-                answers=self._agreeing(),
+                answers=self.asked,
             )
         return current.ranking
 
@@ -273,7 +275,11 @@ class Embeddings:
         asked = self.options.recall_ks if ks is None else ks
         return self.once(f"query values {scorer} {asked}", lambda: per_query(self.ranking(scorer), asked))
 
-    def _agreeing(self) -> int:
+    @property
+    def asked(self) -> int:
+        """Number of nearest neighbours that the agreement asks."""
+        if self.options.nearest is not None:
+            return self.options.nearest
         if self.gallery is None:
             return agreeing(self.labels)
         apart = self.queries is not None and not bool(torch.isin(self.queries, self.gallery).any())

@@ -35,7 +35,7 @@ class Cases:
     """N decided cases: ``confidence`` ``[N]``, and whether accepting each is ``right``, ``[N]`` in [0, 1].
 
     A fraction, which tied scores give, is the probability of being right. ``groups`` ``[N]`` are the classes of the
-    cases as numbers from 0; of pairs, ``others`` ``[N]`` are those of the second image.
+    cases as numbers; of pairs, ``others`` ``[N]`` are those of the second image.
     """
 
     confidence: np.ndarray
@@ -124,9 +124,9 @@ def _sequence(cases: Cases, wish: str, value: float, whole: bool) -> tuple[np.nd
 
 def _refuted(bad: np.ndarray, total: np.ndarray, limit: float, missing: float, need: int) -> np.ndarray:
     """Thresholds ``[T]`` of which it is refuted that their share of bad cases is above the limit."""
-    from scipy.stats import binom  # late: a second to import
+    from scipy.special import bdtr  # scipy.stats takes a second to import
 
-    chance = binom.cdf(bad, total, limit)
+    chance = bdtr(bad, np.asarray(total, dtype=int), limit)
     if total[0] == total[-1]:  # the same cases for all thresholds: chances ascend, and one sequence is enough
         return np.asarray(chance <= missing)
     first = min(_FIRST * need, total[-1])
@@ -185,7 +185,9 @@ def measure(cases: Cases, thresholds: list[float], *, resamples: int = 500, seed
     if not columns:
         return []
     top, bottom = (np.stack(each, 1) for each in zip(*columns))
-    low, high = ratio_intervals(top, bottom, cases.groups, cases.others, resamples=resamples, seed=seed)
+    classes = [cases.groups] if cases.others is None else [cases.groups, cases.others]
+    numbers = np.split(np.unique(np.concatenate(classes), return_inverse=True)[1], len(classes))
+    low, high = ratio_intervals(top, bottom, *numbers, resamples=resamples, seed=seed)
     with np.errstate(invalid="ignore"):
         value = top.sum(0) / bottom.sum(0)
     shares = [Share(*each) for each in zip(value.tolist(), low.tolist(), high.tolist())]
@@ -215,8 +217,8 @@ class ProbabilityMap:
         return np.asarray(expit(self.slope * confidence + self.intercept))
 
 
-FOLDS = 5
-"""Parts of the classes by which maps are compared."""
+FOLDS, COMPARED = 5, 10_000
+"""Parts of the classes by which maps are compared, and about the largest number of cases that takes part in that."""
 
 
 def fit_map(cases: Cases) -> ProbabilityMap:
@@ -228,14 +230,17 @@ def fit_map(cases: Cases) -> ProbabilityMap:
         >>> fit_map(Cases(np.array([1.0, 1.0]), np.array([1.0, 0.0]), np.arange(2)))(np.array([5.0])).tolist()
         [0.5]
     """
-    part = np.unique(cases.groups, return_inverse=True)[1] % FOLDS
+    classes, number = np.unique(cases.groups, return_inverse=True)
+    step = max(1, min(len(number) // COMPARED, len(classes) // FOLDS))
+    some = number % step == 0
+    confidence, right, part = cases.confidence[some], cases.right[some], number[some] // step % FOLDS
     errors = {}
-    for kind in _FITS if part.max(initial=0) and 0 < cases.right.sum() < len(part) else ():
+    for kind in _FITS if part.max(initial=0) and 0 < right.sum() < len(part) else ():
         found = np.empty(len(part))
-        for number in range(part.max() + 1):
-            out = part == number
-            found[out] = _FITS[kind](cases.confidence[~out], cases.right[~out])(cases.confidence[out])
-        errors[kind] = _brier(found, cases.right)
+        for fold in range(part.max() + 1):
+            out = part == fold
+            found[out] = _FITS[kind](confidence[~out], right[~out])(confidence[out])
+        errors[kind] = _brier(found, right)
     return _FITS[min(errors, key=errors.__getitem__, default="logistic")](cases.confidence, cases.right)
 
 

@@ -14,10 +14,13 @@ import pandas as pd
 from torch import Tensor
 
 from ..datasets.tables import holds_images
+from ..protocols.operate import DEFAULTS
+from ..report.operating import OperatingPoints
 from ..report.per_query import JUDGED, query_frame
 from ..report.scored import scored_text, worth
 from ..scoring.embedding_set import EmbeddingSet
 from ..scoring.files import read_set, set_of
+from ..scoring.operate import operating_points
 from ..scoring.score import Scored, score_set, tidy
 
 if TYPE_CHECKING:
@@ -41,6 +44,7 @@ def score(
     ignore: ArrayLike | Tensor | None = None,
     train_embeddings: ArrayLike | Tensor | None = None,
     train_labels: ArrayLike | Tensor | None = None,
+    set_up: ArrayLike | Tensor | None = None,
 ) -> Scores:
     """Score embeddings of labelled images: retrieval, and how well a confidence tells right answers from wrong ones.
 
@@ -78,6 +82,8 @@ def score(
             ``knn_density``, ``mahalanobis``, ``relative_mahalanobis``, ``vmf_mixture`` and, of the ranking,
             ``posterior``, which are missing without. They are normalised for these, whatever ``normalize`` says.
         train_labels: Their classes, ``[M]`` integers or texts, numbered apart from ``labels``.
+        set_up: Which images have the classes that choose the thresholds of ``operate()``, ``[N]`` booleans; a random
+            half of the classes if not given.
 
     Returns:
         The scores: ``table`` has one value per row, ``summary()`` is what the command prints, ``verdicts`` judges every
@@ -108,6 +114,7 @@ def score(
         "ignore": ignore,
         "train_embeddings": train_embeddings,
         "train_labels": train_labels,
+        "set_up": set_up,
     }
     given = {key: value for key, value in given.items() if value is not None}
     name = "embeddings"
@@ -186,6 +193,30 @@ class Scores:
         frame.insert(1, "row", rows)
         frame = frame if given.named else frame.drop(columns="id")
         return frame.sort_values(["scorer", "row"], ignore_index=True)
+
+    def operate(
+        self,
+        *,
+        risk: float = DEFAULTS["risk"],
+        far: float = DEFAULTS["far"],
+        coverage: float = DEFAULTS["coverage"],
+    ) -> OperatingPoints:
+        """Thresholds from which on a pair, an answer or a query is accepted, and what they give on other classes.
+
+        Half of the classes choose them, or those of ``set_up``; the others are reported.
+
+        Args:
+            risk: Wished share of wrong ones among the accepted answers, in (0, 1).
+            far: Wished share of different pairs, and of unknown queries, that are accepted.
+            coverage: Wished share of queries that are answered.
+
+        Returns:
+            The points: ``table`` has one in a row, ``document`` is what ``write(path)`` writes as ``operate.json``.
+
+        Raises:
+            BadInput: If a wish is no share, or the classes are too few.
+        """
+        return OperatingPoints(operating_points(self._scored, {"risk": risk, "far": far, "coverage": coverage}))
 
     def summary(self, width: int = 120) -> str:
         """The tables that ``bench score`` prints, as a text of lines of at most ``width`` characters."""

@@ -67,6 +67,21 @@ def score(
         str | None,
         option_of("backbone", help="Network that embeds a folder of photographs, with its weights on this machine."),
     ] = None,
+    operate: Annotated[
+        bool,
+        typer.Option(
+            "--operate",
+            help="From which confidence on to accept: thresholds, chosen on half of the classes, and risks.",
+        ),
+    ] = False,
+    wish: Annotated[
+        str | None,
+        typer.Option(
+            help="Share of wrong ones among accepted answers, of different pairs or unknown queries accepted, and of"
+            " queries answered that --operate grants; risk=0.05,far=0.01,coverage=0.8 if not given.",
+            metavar="WISH=SHARE,..",
+        ),
+    ] = None,
     strict: Strict = False,
     device: Annotated[
         Device,
@@ -81,15 +96,17 @@ def score(
     A file contains embeddings [N, D] and integer labels [N], and if you have them confidence [N] (higher = more
     confident), variance [N] or [N, D], concentration [N], quality [N] (known quality of the images, higher = better),
     is_query [N], is_gallery [N], ids [N]; of the network's own training images, train_embeddings [M, D] and
-    train_labels [M], for free confidences such as mahalanobis. With several files of the same images, the others are
-    compared with the first (other minus first). Photographs, in a folder per class, are embedded by a network that was
-    not trained on them (`bench embed` takes other weights than those on this machine).
+    train_labels [M], for free confidences such as mahalanobis; set_up [N], the images whose classes choose the
+    thresholds of --operate. With several files of the same images, the others are compared with the first (other minus
+    first). Photographs, in a folder per class, are embedded by a network that was not trained on them (`bench embed`
+    takes other weights than those on this machine).
 
     \b
     photos:   bench score photos --backbone vit_small_patch14_dinov2
     numpy:    np.savez("mine.npz", embeddings=x, labels=y, confidence=c)
     score:    bench score mine.npz --metrics recall,map_at_r,verification --out mine
     compare:  bench score mine.npz theirs.npz --bootstrap classes
+    decide:   bench score mine.npz --operate --wish risk=0.02 --out mine
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     from ..datasets.tables import holds_images
 
@@ -111,12 +128,15 @@ def score(
     from rich.console import Console
 
     from ..report.frame import plain_rows
+    from ..report.operating import OperatingPoints, print_operating
     from ..report.scored import print_scored, worth, write_scored
     from ..resources import pick_device
+    from ..scoring.operate import operating_points, wishes_of
     from ..scoring.score import compare as compared
     from ..scoring.score import score_set, tidy, wanted_metrics
 
     wanted_metrics(wanted)  # a wrong name is not the fault of a file
+    wishes = wishes_of(wish or "", len(files)) if operate or wish is not None else None
     by, where, curves = names(scorers, ("cosine",)), pick_device(device), out is not None
     scored: dict[str, Scored] = {}
     for path, name, (images, normalized) in zip(files, labels, sets):
@@ -124,28 +144,29 @@ def score(
         with _named(path):
             scored[name] = score_set(images, scorers=by, metrics=wanted, normalize=how, device=where, curves=curves)
     frame = pd.concat([tidy(each, name) for name, each in scored.items()], ignore_index=True)
-    first = labels[0]
     comparison = pd.DataFrame(
-        {"first": first, "other": name, **line}
+        {"first": labels[0], "other": name, **line}
         for name in labels[1:]
-        for line in compared(scored[first], scored[name], wanted, by=bootstrap)
+        for line in compared(scored[labels[0]], scored[name], wanted, by=bootstrap)
     )
+    with _named(files[0]):
+        points = None if wishes is None else OperatingPoints(operating_points(scored[labels[0]], wishes))
     if out is not None:
-        shown = photographs[0] if photographs and len(files) == 1 else None
-        written, page = write_scored(scored, frame, comparison, out, shown)
+        picture = photographs[0] if photographs and len(files) == 1 else None
+        written, page = write_scored(scored, frame, comparison, out, picture, points)
     if as_json:
-        print_json(
-            {
-                "files": [_file_row(path, name, scored[name].given) for path, name in zip(files, labels)],
-                "rows": plain_rows(frame),
-                "confidences": plain_rows(worth(frame)),
-                "comparison": plain_rows(comparison),
-            }
-        )
+        rows = {"rows": frame, "confidences": worth(frame), "comparison": comparison}
+        shown: Row = {"files": [_file_row(path, name, scored[name].given) for path, name in zip(files, labels)]}
+        shown |= {name: plain_rows(table) for name, table in rows.items()}
+        print_json(shown if points is None else {**shown, "operate": points.document})
         return
     print_scored(scored, frame, comparison, Console())
+    if points is not None:
+        print_operating(points.document, Console())
     if out is not None:
         print(f"{len(written)} tables and figures in {out}; all on one page: {page}")
+    elif points is not None:
+        print("--out DIR writes them as operate.json")
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from ..protocols.metrics import find_metric, title_of
 from ..protocols.rows import KINDS, kind_of
 from ..protocols.statistics.bootstrap import FEW
 from ..store.files import write_atomic
+from .operating import OperatingPoints
 from .page import svg
 from .render import data_uri, print_table, to_csv
 from .table import Column, cells_table, label, number, percent, table_of
@@ -346,16 +347,18 @@ def write_scored(
     comparison: pd.DataFrame,
     out: Path,
     photographs: Path | None = None,
+    operating: OperatingPoints | None = None,
 ) -> tuple[list[Path], Path]:
     """Write tables (``metrics.csv``, ``curves.csv``, ``comparison.csv``), curves as SVG, and ``scores.html`` with all.
 
-    Of a single folder of ``photographs``, the worst mistakes are drawn as well.
+    Of a single folder of ``photographs``, the worst mistakes are drawn as well; of operating points, ``operate.json``.
 
     Returns:
         Tables and figures, and the page.
     """
     points = curves(scored, frame)
     pictures = dict(_pictures({name: each for name, each in scored.items() if each.shown[0]}, points))
+    pictures |= operating.pictures() if operating else {}
     style = (resources.files(__package__) / "page" / "svg.css").read_text(encoding="utf-8")
     tables = {"metrics.csv": frame, "curves.csv": points, "comparison.csv": comparison}
     files = {name: to_csv(table) for name, table in tables.items() if not table.empty}
@@ -363,8 +366,9 @@ def write_scored(
     for name, text in files.items():
         write_atomic(out / name, text.encode())
     drawn = write_mistakes(next(iter(scored.values())), photographs, out) if photographs else []
+    drawn += [operating.write(out / "operate.json")] if operating else []
     images = [data_uri("image/png", path.read_bytes()) for path in drawn if path.suffix == ".png"]
-    text = scored_text(scored, frame, comparison)
+    text = scored_text(scored, frame, comparison) + (f"\n\n{operating}" if operating else "")
     body = [
         f"<pre>{html.escape(text)}</pre>",
         *pictures.values(),

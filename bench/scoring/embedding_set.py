@@ -25,9 +25,13 @@ MOST_CONCENTRATED = 1e30
 TRAIN = {"embeddings": "train_embeddings", "labels": "train_labels"}
 """Arrays of the training images of the network, by what they are of it."""
 
-KEYS = ("embeddings", "labels", *FLOATS, *MASKS, "groups", "ignore", *TRAIN.values(), "ids", "normalize", "class_names")
-"""Names of the arrays in a file; ``normalize`` and ``class_names`` are notes of ``bench embed``."""
+SET_UP = "set_up"
+"""Name of the mask of the images whose classes choose operating points."""
 
+OTHERS = ("groups", "ignore", SET_UP, *TRAIN.values(), "ids")
+
+KEYS = ("embeddings", "labels", *FLOATS, *MASKS, *OTHERS, "normalize", "class_names")
+"""Names of the arrays in a file; ``normalize`` and ``class_names`` are notes of ``bench embed``."""
 
 BLOCK_BYTES = 1 << 20
 """Size of a block of rows in float64."""
@@ -91,6 +95,7 @@ class EmbeddingSet:
             normal.
         concentration: float64 ``[N]``, not negative, if an embedding is the direction of a von Mises-Fisher.
         quality: float64 ``[N]``, known quality of the images, higher = better.
+        set_up: bool ``[N]``, whether an image is of a class that chooses operating points.
         classes: Names of the classes in the order of their numbers, if labels were given as text; else empty.
         train: Training images of the network, sorted by identity, if they are known: of other classes, and of no part
             in rankings.
@@ -107,6 +112,7 @@ class EmbeddingSet:
     variance: np.ndarray | None = None
     concentration: np.ndarray | None = None
     quality: np.ndarray | None = None
+    set_up: np.ndarray | None = None
     classes: tuple[str, ...] = ()
     train: EmbeddingSet | None = None
 
@@ -142,6 +148,7 @@ class EmbeddingSet:
         if not left.any():
             raise BadInput("ignore is True everywhere; mark only the images that no ranking counts")
         known = masks_of(inputs, labels, groups, left) | floats
+        known |= {SET_UP: _mask(SET_UP, inputs[SET_UP], count)} if SET_UP in inputs else {}
         named = "ids" in inputs
         ids = ids_of(inputs["ids"], count) if named else ("",) * count
         train = _training_set(inputs, dim)
@@ -171,7 +178,7 @@ class EmbeddingSet:
     @property
     def columns(self) -> dict[str, np.ndarray]:
         """All arrays except the embeddings and the identities, by name."""
-        names = ("labels", *MASKS, "groups", *FLOATS)
+        names = ("labels", *MASKS, "groups", *FLOATS, SET_UP)
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     @property

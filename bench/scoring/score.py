@@ -16,6 +16,7 @@ from ..methods.distributions.normal import PointMass
 from ..methods.distributions.von_mises_fisher import VonMisesFisher
 from ..methods.scorers.registry import SCORERS, pairwise_score
 from ..protocols.declare import run_battery
+from ..protocols.embeddings import Embeddings
 from ..protocols.known_tests import load_tests
 from ..protocols.metrics import Metric, find_metric, known_metrics, metric_requests
 from ..protocols.ranking import NotFiniteError
@@ -34,6 +35,7 @@ class Scored:
     Values per query ``[Q]`` are by name of the scorer, then of the metric; nan without a positive in the gallery. They
     and the retrieval confidences are empty if no metric of a ranking was asked for and there is no confidence to judge.
     ``primary`` is the confidence that is judged: the given one, else the distribution's; empty if neither exists.
+    ``view`` is what the tests saw, without its ranking.
     """
 
     rows: tuple[Row, ...]
@@ -43,6 +45,7 @@ class Scored:
     confidences: dict[str, Tensor]
     retrieval: dict[str, dict[str, Tensor]]
     primary: str
+    view: Embeddings
 
     @property
     def shown(self) -> tuple[str, Tensor | None]:
@@ -90,7 +93,8 @@ def score_set(
     values = {name: view.query_values(name) if ranked else {} for name in names}
     retrieval = {name: view.retrieval_confidences(name) if ranked else {} for name in names}
     queries = torch.from_numpy(ordered.is_query).nonzero().squeeze(1)
-    return Scored(tuple(rows), ordered, queries, values, dict(view.confidences), retrieval, primary)
+    view.release()
+    return Scored(tuple(rows), ordered, queries, values, dict(view.confidences), retrieval, primary, view)
 
 
 def wanted_metrics(metrics: Sequence[str]) -> dict[str, Metric]:

@@ -1,0 +1,59 @@
+"""Operating points of a scored set of embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from ..errors import BadInput, UnknownName
+from ..protocols.operate import DEFAULTS, Document, document_of
+from .score import Scored
+
+
+def wishes_of(text: str, files: int = 1) -> dict[str, float]:
+    """Wishes by name for so many files, given as ``risk=0.02,far=0.001``; the others are as :data:`DEFAULTS` says.
+
+    Example:
+        >>> wishes_of("risk=0.02, coverage=0.9")
+        {'risk': 0.02, 'far': 0.01, 'coverage': 0.9}
+    """
+    if files > 1:
+        raise BadInput("--operate is for one file: thresholds belong to one network and gallery")
+    wishes = dict(DEFAULTS)
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, value = part.partition("=")
+        try:
+            wishes[name.strip()] = float(value)
+        except ValueError:
+            raise BadInput(f"--wish {part}: write it as --wish risk=0.02,far=0.001,coverage=0.9") from None
+    _check(wishes)
+    return wishes
+
+
+def _check(wishes: Mapping[str, float]) -> None:
+    for name, value in wishes.items():
+        if name not in DEFAULTS:
+            raise BadInput(str(UnknownName("wish", name, DEFAULTS)))
+        if not 0 < value < 1:
+            raise BadInput(
+                f"wish {name}={value:g} is no share: give a number between 0 and 1, such as {DEFAULTS[name]}"
+            )
+
+
+def operating_points(scored: Scored, wishes: Mapping[str, float]) -> Document:
+    """Choose and measure operating points under the first scorer (:func:`~..protocols.operate.document_of`).
+
+    Raises:
+        BadInput: If a wish is unknown or no share, or the classes are too few.
+    """
+    _check(wishes)
+    set_up = scored.given.set_up
+    try:
+        return document_of(
+            scored.view, next(iter(scored.values)), wishes, None if set_up is None else torch.from_numpy(set_up)
+        )
+    except ValueError as error:
+        raise BadInput(str(error)) from None
+    finally:
+        scored.view.release()

@@ -1,0 +1,292 @@
+"""Operating points of a set of embeddings: thresholds chosen on half of its classes, and what they give on the others.
+
+The result is a document for JSON, ``operate.json``, that a program applies without this package.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .confidence import augrc
+from .embeddings import Embeddings
+from .open_set import in_smaller_gallery
+from .operating_points import MISSING, WISHES, Cases, Share, choose, fit_map, measure, reliability
+from .retrieval_confidence import LogisticFit, uniform_by_identity
+from .rows import AGREEMENT, MARGIN, UNDRAWN
+from .verification import class_halves, classes_in_random_order, sample_pairs
+
+FORMAT = 1
+"""Version of the document."""
+
+DEFAULTS = {"risk": 0.05, "far": 0.01, "coverage": 0.8}
+"""Wishes, if none are given."""
+
+FREE = (MARGIN, "top1_score", AGREEMENT, "spread")
+"""Retrieval confidences that are tried: those that a few lines compute from the scores of a query."""
+
+QUERIES = 5_000
+"""Largest number of queries that are ranked a second time, in half of the gallery."""
+
+PAIRED = 10_000
+"""Largest number of images of a half that are paired, unless a small false accept rate needs more."""
+
+CURVE = 100
+"""Largest number of thresholds of a curve."""
+
+FEWEST = 4
+"""Least number of classes with queries: two choose, two are reported."""
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class _Decision:
+    """Weights of a decision's confidences, and the cases that choose and measure thresholds; also in half a gallery."""
+
+    form: dict[str, float]
+    before: Cases
+    after: Cases
+    half: Cases | None = None
+
+
+def document_of(
+    view: Embeddings, scorer: str, wishes: Mapping[str, float] = DEFAULTS, set_up: Tensor | None = None
+) -> Document:
+    """Choose operating points on half of the classes and measure them on the others, both in the whole gallery.
+
+    Decisions and wishes are those of :data:`~.operating_points.WISHES`, each without and with a guarantee at 90 %. A
+    pair is decided by its score, an answer and an unknown query by the confidence of the lowest AUGRC on the half that
+    chooses, among the retrieval confidences, the given image confidences, and a logistic fit of margin and agreement;
+    the guarantee does not count that choice. If the set has no unknown queries, a random half of the classes leaves the
+    gallery for at most :data:`QUERIES` queries, which also says what the answers' points give in half of the gallery.
+
+    Args:
+        view: The images.
+        scorer: Name of the scorer of rankings and pairs.
+        wishes: Wished shares in (0, 1) by name.
+        set_up: Which images have the classes that choose, bool ``[N]``; a random half of the classes of the queries if
+            None.
+
+    Returns:
+        The document: numbers, texts, lists and dictionaries; None for what does not exist.
+
+    Raises:
+        ValueError: If there are too few classes, or one is in both halves; the message is one line.
+    """
+    queries = torch.arange(len(view)) if view.queries is None else view.queries
+    chosen = _half(view, queries, set_up)
+    decisions: dict[str, _Decision | str] = {
+        "pair": _pairs(view, scorer, queries, chosen, max(PAIRED, round(10 / wishes.get("far", 1.0))))
+    }
+    decisions |= _queries(view, scorer, queries, chosen)
+    known = {name: each for name, each in decisions.items() if isinstance(each, _Decision)}
+    points = [each for name in decisions for each in _points(name, decisions[name], wishes, view.seed("operate"))]
+    maps: Document = {}
+    truth: Document = {}
+    for name in ("answer", "pair"):
+        if name in known and len(known[name].before.right):
+            fitted = fit_map(known[name].before)
+            used = ("kind", "x", "y") if fitted.kind == "isotonic" else ("kind", "slope", "intercept")
+            maps[name] = {key: getattr(fitted, key) for key in used}
+            maps[name] |= {"confidence": known[name].form, "share_right": float(known[name].before.right.mean())}
+            truth[name] = asdict(reliability(fitted(known[name].after.confidence), known[name].after.right))
+    made: Document = _plain(
+        {
+            "format": FORMAT,
+            "scorer": scorer,
+            "images": len(view),
+            "gallery": len(view) if view.gallery is None else len(view.gallery),
+            "nearest": view.asked,
+            "set_on": _counts(view, queries[chosen]),
+            "measured_on": _counts(view, queries[~chosen]),
+            "points": points,
+            "probability": maps,
+            "reliability": truth,
+            "curve": _curve(known["answer"].after) if "answer" in known else {},
+            "notes": NOTES,
+        }
+    )
+    return made
+
+
+NOTES = (
+    "Accept if the weighted sum of the confidences reaches the threshold.",
+    "Set on images, classes and a gallery like these: on others it does not hold by itself, so set it again there.",
+    "A guarantee holds for queries drawn like those it was set on; new classes are not, and it falls short for them.",
+    "Pairs are half of one class, half of two; shift the log odds of the probability if yours are not.",
+)
+
+
+def _half(view: Embeddings, queries: Tensor, set_up: Tensor | None) -> Tensor:
+    """Which queries have the classes that choose, ``[Q]``."""
+    labels = view.labels[queries]
+    if len(torch.unique(labels)) < FEWEST:
+        found = len(torch.unique(labels))
+        raise ValueError(f"operating points need queries of {FEWEST} classes, half to choose, half to report: {found}")
+    if set_up is None:
+        inside = torch.zeros(len(queries), dtype=torch.bool)
+        inside[class_halves(labels, [view.ids[i] for i in queries.tolist()], view.seed("operate"))[0]] = True
+        return inside
+    both = np.intersect1d(view.labels[set_up].numpy(), view.labels[~set_up].numpy())
+    if len(both):
+        raise ValueError(f"set_up: {len(both)} classes are on both sides; a class chooses or is reported, not both")
+    inside = set_up[queries]
+    if not 0 < int(inside.sum()) < len(inside):
+        raise ValueError("set_up: no query chooses" if not inside.any() else "set_up: no query is left to report")
+    return inside
+
+
+def _counts(view: Embeddings, queries: Tensor) -> dict[str, int]:
+    return {"classes": len(torch.unique(view.labels[queries])), "queries": len(queries)}
+
+
+def _pairs(view: Embeddings, scorer: str, queries: Tensor, chosen: Tensor, most: int) -> _Decision | str:
+    """Sampled pairs of images within whole classes of each half, or why there are none."""
+    cases, seed = [], view.seed("operate")
+    sizes = torch.bincount(view.labels)
+    for inside in (chosen, ~chosen):
+        named = queries[inside]
+        classes = classes_in_random_order(view.labels[named], [view.ids[i] for i in named.tolist()], seed)
+        classes = classes[: max(2, int((sizes[classes].cumsum(0) <= most).sum()))]
+        rows = torch.isin(view.labels, classes).nonzero().squeeze(1)
+        try:
+            pairs = sample_pairs(view.labels[rows], [view.ids[i] for i in rows.tolist()], seed)
+        except ValueError as error:
+            return str(error)
+        left, right = rows[pairs.left], rows[pairs.right]
+        scores = view.scorer(scorer).pairs(left, right).double().cpu().numpy()
+        groups, others = (view.labels[each].numpy() for each in (left, right))
+        cases.append(Cases(scores, pairs.same.double().numpy(), groups, others))
+    return _Decision({scorer: 1.0}, *cases)
+
+
+def _queries(view: Embeddings, scorer: str, queries: Tensor, chosen: Tensor) -> dict[str, _Decision | str]:
+    """The decisions about an answer and about unknown queries."""
+    right = view.query_values(scorer, view.options.risk_ks)["recall_at_1"]
+    answer = _decision(view, scorer, right, chosen)
+    unknown = getattr(view, "unknown", None)
+    decisions: dict[str, _Decision | str] = {"answer": answer}
+    smaller = in_smaller_gallery(view, scorer)
+    if unknown is not None and bool(unknown.any()):
+        decisions["unknown"] = _decision(view, scorer, _known(right, unknown), chosen)
+    elif smaller is None:
+        decisions["unknown"] = "half of the gallery has fewer than two classes"
+    if smaller is None:
+        return decisions
+    place = torch.arange(len(queries))
+    if len(queries) > QUERIES:
+        drawn = uniform_by_identity([view.ids[i] for i in queries.tolist()], view.seed("operate"), "half gallery")
+        place = drawn.argsort()[:QUERIES].sort().values
+    # The agreement asks as many as in the whole gallery: a program does not know that the gallery has shrunk.
+    options = replace(smaller.options, nearest=view.asked)
+    smaller = replace(smaller, queries=queries[place], options=options)
+    left = smaller.query_values(scorer, (1,))["recall_at_1"]
+    reported = ~left.isnan() & ~chosen[place]
+    decisions["answer"] = replace(answer, half=_cases(smaller, scorer, answer.form, left, reported))
+    if "unknown" not in decisions:
+        gone = left.isnan() & ~right[place].isnan()
+        decisions["unknown"] = _decision(smaller, scorer, _known(left, gone), chosen[place])
+    smaller.release()
+    return decisions
+
+
+def _known(right: Tensor, unknown: Tensor) -> Tensor:
+    """Whether accepting a query as known is right, ``[Q]``; nan for lone ones, which are neither."""
+    return torch.where(unknown, 0.0, torch.where(right.isnan(), math.nan, 1.0)).double()
+
+
+def _candidates(view: Embeddings, scorer: str) -> dict[str, Tensor]:
+    of_ranking = view.retrieval_confidences(scorer)
+    of_images = {k: v for k, v in view.confidences_of_queries().items() if k not in ("random", *UNDRAWN)}
+    return {name: of_ranking[name] for name in FREE} | of_images
+
+
+def _decision(view: Embeddings, scorer: str, right: Tensor, chosen: Tensor) -> _Decision:
+    """Cases of queries, of which ``right`` ``[Q]`` is nan where they do not count, by the best confidence."""
+    counted = ~right.isnan()
+    candidates, before = _candidates(view, scorer), counted & chosen
+    forms: list[dict[str, float]] = [{name: 1.0} for name in candidates]
+    fit = LogisticFit.of([candidates[MARGIN], candidates[AGREEMENT]], right.masked_fill(~before, math.nan))
+    if fit.found:
+        forms.append(dict(zip((MARGIN, AGREEMENT), (fit.weights / fit.scale).tolist())))
+    wrong = 1.0 - right[before]
+    # Rounding must not decide between equal ones: the first is the simplest.
+    form = min(forms, key=lambda each: round(augrc(_weighed(candidates, each)[before], wrong), 12))
+    cases = (_cases(view, scorer, form, right, which) for which in (before, counted & ~chosen))
+    return _Decision(form, *cases)
+
+
+def _weighed(candidates: Mapping[str, Tensor], form: Mapping[str, float]) -> Tensor:
+    return torch.stack([weight * candidates[name].double() for name, weight in form.items()]).sum(0)
+
+
+def _cases(view: Embeddings, scorer: str, form: Mapping[str, float], right: Tensor, which: Tensor) -> Cases:
+    labels = view.labels if view.queries is None else view.labels[view.queries]
+    values = _weighed(_candidates(view, scorer), form)
+    return Cases(values[which].numpy(), right[which].double().numpy(), labels[which].numpy())
+
+
+REJECTED = {"pair": "different pairs", "unknown": "unknown queries"}
+"""Cases of each decision that should not be accepted."""
+
+SHARES = tuple(
+    f"{key}{end}"
+    for key in ("coverage", "risk", "far", "tar", "half_gallery_coverage", "half_gallery_risk")
+    for end in ("", "_low", "_high")
+)
+"""What points say of shares, with the ends of their intervals; None if it is not of their decision."""
+
+MEASURES = {"pair": ("far", "tar"), "answer": ("coverage", "risk"), "unknown": ("far", "tar")}
+"""What is reported of each decision: the risk of a pair, or of an unknown query, depends on how many there are."""
+
+
+def _points(name: str, decision: _Decision | str, wishes: Mapping[str, float], seed: int) -> list[Document]:
+    """Points of a decision, one for each wish and guarantee."""
+    points: list[Document] = []
+    for wish in [wish for wish in WISHES[name] if wish in wishes]:
+        for missing in (None, MISSING):
+            point: Document = {"decision": name, "wish": wish, "value": wishes[wish]}
+            point["guarantee"] = None if missing is None else 1.0 - missing
+            point |= {"confidence": {}, "threshold": None, "reason": decision}
+            if isinstance(decision, _Decision):
+                choice = choose(decision.before, wish, wishes[wish], missing)
+                reason = choice.reason.replace("cases to reject", REJECTED.get(name, "")).replace("cases", "queries")
+                point |= {"confidence": decision.form, "threshold": choice.threshold, "reason": reason}
+            points.append(point | dict.fromkeys(SHARES))
+    if isinstance(decision, _Decision):
+        chosen = [point for point in points if point["threshold"] is not None]
+        for prefix, cases in (("", decision.after), ("half_gallery_", decision.half)):
+            if cases is not None and len(cases.right):
+                found = measure(cases, [point["threshold"] for point in chosen], seed=seed % 2**32)
+                for point, each in zip(chosen, found):
+                    for key in MEASURES[name]:
+                        share: Share = getattr(each, key)
+                        ends = {"": share.value, "_low": share.low, "_high": share.high}
+                        point |= {f"{prefix}{key}{end}": value for end, value in ends.items()}
+    return points
+
+
+def _curve(cases: Cases) -> Document:
+    """Coverage and risk at thresholds between which about as many cases lie."""
+    order = np.argsort(-cases.confidence, kind="stable")
+    values, wrong = cases.confidence[order], (1.0 - cases.right[order]).cumsum()
+    last = np.flatnonzero(np.diff(values, append=-math.inf))  # equal ones are accepted together
+    place = np.unique(last[np.linspace(0, len(last) - 1, CURVE).round().astype(int)]) if len(last) else last
+    columns = {"threshold": values[place], "coverage": (place + 1) / len(order), "risk": wrong[place] / (place + 1)}
+    return {name: column.tolist() for name, column in columns.items()}
+
+
+def _plain(value: Any) -> Any:
+    """The same with None in place of numbers that do not exist, which JSON does not have, and lists for tuples."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
