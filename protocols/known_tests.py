@@ -24,6 +24,7 @@ BUILT_IN = {
     "retrieval_sets": "retrieval_sets",
     "threshold_consistency": "threshold_consistency",
     "open_set": "open_set",
+    "operating": "operate",
     "confidence_correlation": "quality",
 }
 """Module of every built-in group; tests run in this order."""

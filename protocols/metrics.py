@@ -37,6 +37,7 @@ _calibration = partial(Metric, group="calibration", of="confidence", better="low
 _discard = partial(Metric, group="discard", of="confidence", better="lower", on_request=True)
 _regret = partial(Metric, group="ambiguity", of="confidence", better="lower", equivalence=_HALF_A_POINT)
 _open_set = partial(Metric, group="open_set", of="confidence", on_request=True)
+_operating = partial(Metric, group="operating", of="confidence", better="lower")
 _correlation = partial(Metric, of="confidence", unit="correlation", low=-1.0)
 
 _RANKED = (
@@ -185,6 +186,28 @@ _CONFIDENCES = (
         name="open_set_tar",
         title="open-set TAR",
         source="share of known queries accepted and answered rightly at a bounded false accept rate (HolUE)",
+    ),
+    _operating(
+        name="operating_coverage",
+        title="coverage at a set threshold",
+        better="higher",
+        source="share of queries whose confidence reaches a threshold that validation classes set",
+    ),
+    _operating(
+        name="operating_risk",
+        title="risk at a set threshold",
+        source="share of wrong ones among these answers",
+    ),
+    _operating(
+        name="operating_far",
+        title="FAR at a set threshold",
+        source="share of different pairs, or of unknown queries, that reach a threshold that validation classes set",
+    ),
+    _operating(
+        name="operating_tar",
+        title="TAR at a set threshold",
+        better="higher",
+        source="share of same pairs, or of known queries, that reach it",
     ),
     _correlation(
         name="spearman_confidences",

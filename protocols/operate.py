@@ -6,21 +6,22 @@ The result is a document for JSON, ``operate.json``, that a program applies with
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .confidence import augrc
+from .declare import test
 from .embeddings import Embeddings
 from .open_set import in_smaller_gallery
 from .operating_points import MISSING, WISHES, Cases, Share, choose, fit_map, measure, reliability
 from .retrieval_confidence import LogisticFit, uniform_by_identity
-from .rows import AGREEMENT, MARGIN, UNDRAWN
-from .verification import class_halves, classes_in_random_order, sample_pairs
+from .rows import AGREEMENT, MARGIN, UNDRAWN, Row, row
+from .verification import class_halves, classes_in_random_order, pair_scores, sample_pairs, verification_pairs
 
 FORMAT = 1
 """Version of the document."""
@@ -171,11 +172,10 @@ def _queries(view: Embeddings, scorer: str, queries: Tensor, chosen: Tensor) -> 
     """The decisions about an answer and about unknown queries."""
     right = view.query_values(scorer, view.options.risk_ks)["recall_at_1"]
     answer = _decision(view, scorer, right, chosen)
-    unknown = getattr(view, "unknown", None)
     decisions: dict[str, _Decision | str] = {"answer": answer}
     smaller = in_smaller_gallery(view, scorer)
-    if unknown is not None and bool(unknown.any()):
-        decisions["unknown"] = _decision(view, scorer, _known(right, unknown), chosen)
+    if bool(view.unknown.any()):
+        decisions["unknown"] = _decision(view, scorer, _known(right, view.unknown), chosen)
     elif smaller is None:
         decisions["unknown"] = "half of the gallery has fewer than two classes"
     if smaller is None:
@@ -290,3 +290,94 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+HALF = ",gallery=half"
+"""End of the variant of values in a gallery that a random half of the classes has left."""
+
+
+@dataclass(frozen=True)
+class _SetUp:
+    """The weights that a decision goes by, and its thresholds by wish; nan if none grants it."""
+
+    form: dict[str, float]
+    thresholds: dict[str, float]
+
+    @classmethod
+    def of(cls, name: str, form: dict[str, float], cases: Cases) -> Self:
+        chosen = {wish: choose(cases, wish, DEFAULTS[wish]).threshold for wish in WISHES[name]}
+        return cls(form, {wish: math.nan if value is None else value for wish, value in chosen.items()})
+
+
+@test(group="operating", per="own scorer", needs=("validation",))
+def operating(view: Embeddings, scorer: str) -> Iterator[Row]:
+    """What thresholds give on test images that clean images of all validation classes set, without a guarantee.
+
+    Decisions and wishes are the defaults of ``bench score --operate`` (:func:`document_of`). ``operating_coverage`` is
+    the share of queries that are answered, ``operating_risk`` the share of wrong ones among these; the variant is the
+    wish, such as ``risk=0.05``, with ``,gallery=half`` if a random half of the classes has left the gallery.
+    ``operating_far`` and ``operating_tar`` are the accepted shares of different and of same pairs (variant
+    ``pair,far=0.01``), and in half of the gallery those of unknown and of known queries (``unknown,far=0.01``). Values
+    are nan if no threshold grants the wish, or nothing is accepted. There are no rows if the validation classes were
+    trained on.
+    """
+    validation = view.validation
+    if validation is None or view.validation_split != "val":
+        return
+    found = validation.once(f"operating points {scorer}", lambda: _set_up(validation, scorer))
+    smaller = in_smaller_gallery(view, scorer)
+    known = view.query_values(scorer, (1,))["recall_at_1"]
+    for gallery, of in (("", view), (HALF, smaller)):
+        if of is not None:
+            right = of.query_values(scorer, (1,))["recall_at_1"]
+            yield from _answers(of, scorer, found["answer"], right, gallery)
+    if smaller is not None and "unknown" in found:
+        left = smaller.query_values(scorer, (1,))["recall_at_1"]
+        right = _known(left, left.isnan() & ~known.isnan())
+        form = found["unknown"].form
+        yield from _accepts("unknown", found, _cases(smaller, scorer, form, right, ~right.isnan()), scorer)
+        smaller.release()
+    yield from _accepts("pair", found, _sampled(view, scorer), scorer)
+
+
+def _answers(view: Embeddings, scorer: str, set_up: _SetUp, right: Tensor, gallery: str) -> Iterator[Row]:
+    cases = _cases(view, scorer, set_up.form, right, ~right.isnan())
+    for wish, threshold in set_up.thresholds.items():
+        accepted = cases.confidence >= threshold
+        about = {"scorer": scorer, "confidence": "+".join(set_up.form), "n_queries": len(accepted)}
+        about |= {"variant": f"{wish}={DEFAULTS[wish]:g}{gallery}", "n_lone": len(right) - len(accepted)}
+        yield row("operating_coverage", _share(accepted, np.ones(len(accepted))), **about)
+        yield row("operating_risk", _share(1.0 - cases.right, accepted), **about)
+
+
+def _accepts(name: str, found: Mapping[str, _SetUp], cases: Cases, scorer: str) -> Iterator[Row]:
+    for wish, threshold in found[name].thresholds.items():
+        accepted = cases.confidence >= threshold
+        about = {"scorer": scorer, "variant": f"{name},{wish}={DEFAULTS[wish]:g}", "n_queries": len(accepted)}
+        about |= {"confidence": "+".join(found[name].form)} if name == "unknown" else {}
+        for metric, which in (("operating_far", 1.0 - cases.right), ("operating_tar", cases.right)):
+            yield row(metric, math.nan if math.isnan(threshold) else _share(accepted, which), **about)
+
+
+def _share(of: np.ndarray, among: np.ndarray) -> float:
+    total = float(among.sum())
+    return float((of * among).sum() / total) if total else math.nan
+
+
+def _sampled(view: Embeddings, scorer: str) -> Cases:
+    same = verification_pairs(view).same.double().numpy()
+    return Cases(pair_scores(view, scorer).double().cpu().numpy(), same, np.zeros(len(same)))
+
+
+def _set_up(validation: Embeddings, scorer: str) -> dict[str, _SetUp]:
+    """What validation images set, by decision."""
+    right = validation.query_values(scorer, (1,))["recall_at_1"]
+    every = torch.ones(len(right), dtype=torch.bool)
+    decisions = {"answer": _decision(validation, scorer, right, every)}
+    smaller = in_smaller_gallery(validation, scorer)
+    if smaller is not None:
+        left = smaller.query_values(scorer, (1,))["recall_at_1"]
+        decisions["unknown"] = _decision(smaller, scorer, _known(left, left.isnan() & ~right.isnan()), every)
+        smaller.release()
+    found = {name: _SetUp.of(name, each.form, each.before) for name, each in decisions.items()}
+    return found | {"pair": _SetUp.of("pair", {scorer: 1.0}, _sampled(validation, scorer))}
