@@ -24,8 +24,9 @@ def export(
     It takes any number of images.
     Its input is `images`, normalised as the file's metadata say; its outputs are `embedding` (unit vectors),
     `variance` or `concentration` if the method has one, and `confidence`, the method's own or the free one named in
-    the metadata. These also have thresholds of the confidence and of the cosine of two images, chosen on the validation
-    images if they are at hand. The file is compared with the network before it is kept.
+    the metadata. These also have operating points (`operate`, the content of operate.json, where `given` is the output
+    `confidence`), if the validation images are at hand: half of their classes choose, the others measure. The file is
+    compared with the network before it is kept.
 
     \b
     bench export 3f2a --to onnx --out network.onnx

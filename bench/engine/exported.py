@@ -13,7 +13,6 @@ from contextlib import contextmanager, redirect_stderr
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -30,7 +29,9 @@ from ..methods._model import (
 )
 from ..methods.backbones.registry import GIVEN
 from ..methods.distributions.arrays import to_arrays
-from ..protocols.verification import best_threshold, sample_pairs
+from ..protocols.operate import document_of
+from ..scoring.embedding_set import EmbeddingSet
+from ..scoring.view import distribution_of, view_of
 from ..site import Site
 from ..store.records import TrainRecord
 from .networks import default_confidence
@@ -41,9 +42,6 @@ BATCHES = (1, 7, 64)
 
 TOLERANCE = 1e-5
 """Largest difference of a value, and of values above 1 in relation to them."""
-
-SHARES = (0.05, 0.1, 0.25, 0.5)
-"""Shares of validation images for which a file has the confidence that they do not reach."""
 
 Arrays = dict[str, Tensor]
 Run = Callable[[Tensor], Sequence[Tensor]]
@@ -108,7 +106,7 @@ def export_unit(folder: Path, site: Site, onnx: bool, out: Path) -> str:
         named = default_confidence(model.method, model.confidences(model(images[:1])))
         exported = Exported(model, named).eval()
         about["confidence"] = named
-        about |= _thresholds(network, named)
+        about |= _operating_points(network, named)
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=".export-") as scratch:
             written = Path(scratch) / ("network.onnx" if onnx else "network.pt2")
             program = _program(exported, images[:3])
@@ -181,26 +179,22 @@ def _about(record: TrainRecord, site: Site) -> tuple[dict[str, str], Sequence[in
     return facts, size
 
 
-def _thresholds(network: Network, named: str) -> dict[str, str]:
-    """Thresholds by the validation images, as JSON by name: those of the confidence and of the cosine of two images.
+def _operating_points(network: Network, named: str) -> dict[str, str]:
+    """Operating points that half of the validation classes choose and the others measure, as JSON by name.
 
-    A confidence is below the threshold ``"0.1"`` for a tenth of them. There are none without the images.
+    There are none without the images, or with too few classes.
     """
     spec = network.record.spec
     try:
         images = network.site.dataset(spec.dataset, spec.view).train_val(spec.fold, spec.folds).val
-    except (UserError, DataError):  # not at hand
+        found = network.embed_rows(images.evaluation, len(images))
+        unit = F.normalize(torch.from_numpy(found.mean).double(), dim=-1)
+        arrays = {"embeddings": unit, "labels": images.labels, "confidence": found.confidence[named]}
+        given = EmbeddingSet.of({**arrays, "ids": list(images.ids)})
+        view = view_of(given.in_order(), distribution_of(given.in_order()), ("cosine",))
+        return {"operate": json.dumps(document_of(view, "cosine"))}
+    except (UserError, DataError, ValueError):  # not at hand, or too few classes
         return {}
-    try:
-        pairs = sample_pairs(images.labels, images.ids, seed=0)
-    except ValueError:  # of one class
-        return {}
-    found = network.embed_rows(images.evaluation, len(images))
-    unit = F.normalize(torch.from_numpy(found.mean).double(), dim=-1)
-    cosine, accuracy = best_threshold((unit[pairs.left] * unit[pairs.right]).sum(-1), pairs.same)
-    values = {str(share): float(np.quantile(found.confidence[named], share)) for share in SHARES}
-    facts = {"images": len(images), "confidence": values, "cosine": cosine, "accuracy_of_pairs": accuracy}
-    return {"thresholds": json.dumps(facts)}
 
 
 def _program(network: Exported, images: Tensor) -> torch.export.ExportedProgram:

@@ -24,7 +24,7 @@ from .contender import (
 )
 from .questions import HEAD
 from .ranks import Rank, ranks, unranked_text
-from .remarks import Remark, about_heads, lines, remarks
+from .remarks import Remark, about_heads, lines, remarks, thresholds
 from .seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics, compared
 from .table import EVERYWHERE, Cell, Column, Document, frame_of, grouped, held, label, named_by_reason, table_of
 
@@ -49,7 +49,8 @@ class ComparisonRow:
     ``trainings`` are those spent on tuning, of the base included; ``confidence`` is the method's default one. ``rank``
     is by MAP@R over paired seeds, ``unequal`` how its budget differs from that of most of its rivals. ``budget`` is the
     text of that at which it is ranked and marked; empty if the data set has one only. ``against`` compares a head on
-    frozen features with the network as it is, by each metric of retrieval. ``remarks`` are what is wrong with it.
+    frozen features with the network as it is, by each metric of retrieval. ``remarks`` are what is wrong with it,
+    ``thresholds`` what those give that validation images set.
     """
 
     contender: Contender
@@ -62,6 +63,7 @@ class ComparisonRow:
     unequal: str
     against: tuple[Comparison, ...] = ()
     remarks: tuple[Remark, ...] = ()
+    thresholds: str = ""
     budget: str = ""
 
     @property
@@ -121,6 +123,7 @@ def compare_within(groups: Sequence[SeedGroup]) -> list[ComparisonRow]:
                 unequal,
                 (tuple(heads.get(group.contender, ())) for group in groups),
                 map(remarks, groups),
+                map(thresholds, groups),
             ),
         )
     ]
@@ -157,6 +160,12 @@ class Part(NamedTuple):
     def remarks(self) -> list[str]:
         """Lines on what is wrong with its rows."""
         return lines((row.label, row.remarks) for row in self.rows)
+
+    @property
+    def thresholds(self) -> str:
+        """Sentence on thresholds of the row of the highest MAP@R; empty if its records have none."""
+        first = self.rows[0]
+        return f"Thresholds: with {first.label}, {first.thresholds}." if first.thresholds else ""
 
     @property
     def unequal(self) -> str:

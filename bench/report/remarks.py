@@ -16,6 +16,8 @@ CHANCE = 0.6
 
 Networks at random weights reach more: 0.67 at least on the digits of ``ndigit``."""
 
+GONE = float("nan")
+
 Remark = tuple[str, str]
 """What is wrong with a contender, in words that others may share, and a detail of its own, which may be empty."""
 
@@ -38,6 +40,27 @@ def _remarks(group: SeedGroup) -> Iterator[Remark]:
         if found.high[0] < 0.5 - ROUNDING:
             ends = (percent(float(end[0]), 1) for end in (found.mean, found.low, found.high))
             yield f"Own confidence reversed on {images} (AUROC below 50)", interval(*ends)
+
+
+_GIVEN = (
+    ("test", "", "on clean images"),
+    ("test_crop", "", "on centre crops"),
+    ("test", ",gallery=half", "in half of the gallery"),
+)
+"""Images and gallery of which a line says what thresholds give, with the end of the variant."""
+
+
+def thresholds(group: SeedGroup) -> str:
+    """What the threshold for a share of wrong answers, which validation images set, gives; empty in old records."""
+    rows = group.rows[group.rows["metric"].isin(["operating_coverage", "operating_risk"])]
+    wish = next((text for text in rows["variant"] if text.startswith("risk=")), "").partition(",")[0]
+    means = rows.groupby(["split", "variant", "metric"], observed=True)["value"].mean()
+    said = []
+    for split, end, where in _GIVEN if wish else ():
+        answered, wrong = (means.get((split, wish + end, f"operating_{each}"), GONE) for each in ("coverage", "risk"))
+        said += [f"{percent(wrong, 1)} % wrong, {percent(answered, 0)} % answered {where}"] if wrong == wrong else []
+    asked = percent(float(wish.removeprefix("risk=") or GONE), 0)
+    return f"a threshold set on validation images for {asked} % wrong answers gives {'; '.join(said)}" if said else ""
 
 
 def lines(named: Iterable[tuple[str, Sequence[Remark]]]) -> list[str]:

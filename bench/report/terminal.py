@@ -86,11 +86,12 @@ def _is_ranked(part: Part) -> bool:
 
 
 def _notes(part: Part, fit: bool) -> list[str]:
+    said = [*part.remarks, *filter(None, [part.thresholds])]
     if len(part.rows) < 2:
-        return part.remarks
+        return said
     meaning = "by MAP@R, 95 % interval over paired seeds" if fit else "in comparison.md, this terminal is too narrow"
     notes = {"rank": meaning * _is_ranked(part), "no rank": part.unranked, "unequal budget": part.unequal}
-    return [*part.remarks, *(f"{name}: {text}" for name, text in notes.items() if text)]
+    return [*said, *(f"{name}: {text}" for name, text in notes.items() if text)]
 
 
 def print_answers(found: Iterable[Comparison], console: Console) -> None:

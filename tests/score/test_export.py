@@ -7,7 +7,10 @@ import pytest
 import torch
 from bench.datasets.view import View
 from bench.engine import exported
+from bench.protocols.operate import document_of
 from bench.registry import Registry
+from bench.scoring.embedding_set import EmbeddingSet
+from bench.scoring.view import distribution_of, view_of
 from bench.site import Site
 from bench.store.specs import BaseReference
 
@@ -103,26 +106,25 @@ def test_the_file_gives_what_the_network_gives(bench, tmp_path, form, method, sp
     view = json.loads(about["view"])
     sample = Site(results=str(tmp_path)).dataset("ndigit_smoke").test()
     assert (view["mean"], view["std"], view["image_size"]) == (list(sample.mean), list(sample.std), [10, 26])
-    _check_thresholds(json.loads(about["thresholds"]), lambda images: _ran(form, tmp_path / NAMES[form], images)[0])
+    _check_operating_points(json.loads(about["operate"]), lambda images: _ran(form, tmp_path / NAMES[form], images)[0])
     assert str(exported.__file__).encode().rpartition(b"/")[0] not in (tmp_path / NAMES[form]).read_bytes()
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
-def _check_thresholds(about, run):
-    """Compare the thresholds with those of the file's own outputs for the validation images."""
+def _check_operating_points(about, run):
+    """Compare the operating points with those of the file's own outputs for the validation images."""
     val = Site(results="runs").dataset("ndigit_smoke").train_val(0, 4).val
     found = run(val.evaluation(torch.arange(len(val))))
+    given = {"embeddings": found["embedding"], "labels": val.labels, "confidence": found["confidence"]}
+    images = EmbeddingSet.of({**given, "ids": list(val.ids)}).in_order()
+    expected = document_of(view_of(images, distribution_of(images), ("cosine",)), "cosine")
     assert about["images"] == len(val) == 304
-    confidence = np.sort(found["confidence"])
-    for share, threshold in about["confidence"].items():
-        below, most = (confidence < threshold - 1e-5).mean(), (confidence <= threshold + 1e-5).mean()
-        assert below - 1 / len(val) <= float(share) <= most + 1 / len(val)  # quantiles lie between two images
-    left, right = np.triu_indices(len(val), 1)
-    cosines, labels = (found["embedding"] @ found["embedding"].T)[left, right], val.labels.numpy()
-    same = labels[left] == labels[right]
-    rates = [((cosines >= about["cosine"]) == kind)[same == kind].mean() for kind in (True, False)]
-    # The threshold is that of sampled pairs, as many of each kind; all pairs give about the same accuracy.
-    assert np.mean(rates) == pytest.approx(about["accuracy_of_pairs"], abs=0.05)
+    assert len(about["points"]) == len(expected["points"]) == 8
+    for point, wanted in zip(about["points"], expected["points"]):
+        assert (point["threshold"] is None) == (wanted["threshold"] is None)  # of a network at random weights
+        for key, digits in {"threshold": 1e-4, "coverage": 0.01, "tar": 0.01}.items():
+            assert point[key] is None or point[key] == pytest.approx(wanted[key], abs=digits)
+    assert sum(point["threshold"] is not None for point in about["points"]) > 2
 
 
 @pytest.mark.slow
@@ -134,7 +136,7 @@ def test_photographs_have_the_view_of_the_record(bench, tmp_path):
     assert found["embedding"].shape == (2, 8)
     held = json.loads(about["view"])
     assert held == {**view, "mean": [0.0] * 3, "std": [1.0] * 3}
-    assert "thresholds" not in about  # the photographs are not here
+    assert "operate" not in about  # the photographs are not here
 
 
 @pytest.mark.slow
