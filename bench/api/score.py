@@ -14,7 +14,6 @@ import pandas as pd
 from torch import Tensor
 
 from ..datasets.tables import holds_images
-from ..protocols.operate import DEFAULTS
 from ..report.operating import OperatingPoints
 from ..report.per_query import JUDGED, query_frame
 from ..report.scored import scored_text, worth
@@ -194,13 +193,7 @@ class Scores:
         frame = frame if given.named else frame.drop(columns="id")
         return frame.sort_values(["scorer", "row"], ignore_index=True)
 
-    def operate(
-        self,
-        *,
-        risk: float = DEFAULTS["risk"],
-        far: float = DEFAULTS["far"],
-        coverage: float = DEFAULTS["coverage"],
-    ) -> OperatingPoints:
+    def operate(self, *, risk: float = 0.05, far: float = 0.01, coverage: float = 0.8) -> OperatingPoints:
         """Thresholds from which on a pair, an answer or a query is accepted, and what they give on other classes.
 
         Half of the classes choose them, or those of ``set_up``; the others are reported.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 
@@ -55,7 +55,24 @@ class OperatingPoints:
 
     def pictures(self) -> dict[str, str]:
         """SVGs by name: risk and coverage of answers over the threshold, and how true the probabilities are."""
-        return dict(_pictures(self.document))
+        document, none = self.document, np.nan
+        drawn: dict[str, str] = {}
+        if "answer" in document["probability"] and document["curve"]["threshold"]:
+            at = np.array(document["curve"]["threshold"])
+            shares = {name: 100 * np.array(document["curve"][name]) for name in ("coverage", "risk")}
+            lines: list[svg.Line] = [(f"{name}, %", at, values, none, none) for name, values in shares.items()]
+            for point in document["points"]:
+                if point["decision"] == "answer" and point["threshold"] is not None:
+                    name = f"{point['wish']} {point['value']:g}{', guaranteed' if point['guarantee'] else ''}"
+                    lines.append((name, np.full(2, point["threshold"]), np.array([0.0, 100.0]), none, none))
+            x_label = f"threshold on {_sum(document['probability']['answer']['confidence'])}"
+            drawn["operate_answer"] = svg.curves(lines, x_label=x_label, y_label="answers", percent=False)
+        lines = [("true", np.array([0.0, 1.0]), np.array([0.0, 1.0]), none, none)]
+        for name, found in document["reliability"].items():
+            columns = (np.array([each[key] for each in found["bins"]]) for key in ("probability", "right"))
+            lines.append((name, *columns, none, none))
+        labels = {"x_label": "probability of being right, %", "y_label": "right, %"}
+        return drawn | {"operate_reliability": svg.curves(lines, **labels, percent=True)}
 
     def __repr__(self) -> str:
         text = io.StringIO()
@@ -114,9 +131,8 @@ def print_operating(document: Document, console: Console) -> None:
     lines, below, rules = [], [], {}
     for point in document["points"]:
         right, wrong = ("coverage", "risk") if point["decision"] == "answer" else ("tar", "far")
-        wish, sure = f"{point['wish']} {point['value']:g}", ""
-        if point["guarantee"] is not None:
-            sure = f"{percent(point['guarantee'], 0)} %"
+        wish = f"{point['wish']} {point['value']:g}"
+        sure = f"{percent(point['guarantee'], 0)} %" if point["guarantee"] else ""
         threshold = GAP if point["threshold"] is None else f"{point['threshold']:.4g}"
         texts = [point["decision"], wish, sure, threshold, percent(point[right], 1), _share(point, wrong)]
         answered, risk = (point[f"half_gallery_{key}"] for key in ("coverage", "risk"))
@@ -138,28 +154,3 @@ LEGEND = (
     "accepted: of queries, answered (coverage); of pairs of one class and of known queries, accepted (TAR). wrong: of"
     " accepted answers (risk); of different pairs and unknown queries, accepted (FAR). half gallery: accepted: wrong."
 )
-
-
-def _pictures(document: Document) -> Iterator[tuple[str, str]]:
-    curve, lines = document["curve"], []
-    none = np.nan
-    if curve and curve["threshold"] and "answer" in document["probability"]:
-        at = np.array(curve["threshold"])
-        lines = [(f"{name}, %", at, 100 * np.array(curve[name]), none, none) for name in ("coverage", "risk")]
-        for point in document["points"]:
-            if point["decision"] == "answer" and point["threshold"] is not None:
-                sure = "" if point["guarantee"] is None else ", guaranteed"
-                name = f"{point['wish']} {point['value']:g}{sure}"
-                lines.append((name, np.full(2, point["threshold"]), np.array([0.0, 100.0]), none, none))
-        form = document["probability"]["answer"]["confidence"]
-        yield (
-            "operate_answer",
-            svg.curves(lines, x_label=f"threshold on {_sum(form)}", y_label="answers", percent=False),
-        )
-    if document["reliability"]:
-        lines = [("true", np.array([0.0, 1.0]), np.array([0.0, 1.0]), none, none)]
-        for name, found in document["reliability"].items():
-            columns = (np.array([each[key] for each in found["bins"]]) for key in ("probability", "right"))
-            lines.append((name, *columns, none, none))
-        labels = {"x_label": "probability of being right, %", "y_label": "right, %"}
-        yield "operate_reliability", svg.curves(lines, **labels, percent=True)

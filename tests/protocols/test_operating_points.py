@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from bench.protocols.operating_points import Cases, Choice, ProbabilityMap, choose, fit_map, measure, reliability
+from bench.protocols.operating_points import Cases, Choice, choose, fit_map, measure, reliability
 from scipy import stats
 
 WISHES = [("risk", 0.1), ("risk", 0.3), ("far", 0.1), ("far", 0.4), ("coverage", 0.5), ("coverage", 0.9)]
@@ -213,8 +213,3 @@ def test_reliability_is_what_a_loop_finds_and_true_probabilities_show_the_expect
         ece += abs(p[inside].sum() - y[inside].sum()) / 300
         assert any(b.cases == inside.sum() and b.right == pytest.approx(y[inside].mean()) for b in found.bins)
     assert found.ece == pytest.approx(ece)
-
-
-def test_a_logistic_map_is_the_formula_of_its_docstring():
-    made = ProbabilityMap("logistic", 2.0, -1.0)
-    assert made(np.array([0.5, 3.0])) == pytest.approx([0.5, 1 / (1 + math.exp(-5))])
