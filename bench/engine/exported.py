@@ -10,6 +10,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -29,9 +30,11 @@ from ..methods._model import (
 )
 from ..methods.backbones.registry import GIVEN
 from ..methods.distributions.arrays import to_arrays
+from ..methods.distributions.normal import PointMass
+from ..methods.scorers.spec import DistributionScorer
+from ..protocols.embeddings import Embeddings
 from ..protocols.operate import document_of
-from ..scoring.embedding_set import EmbeddingSet
-from ..scoring.view import distribution_of, view_of
+from ..seeds import seed_for
 from ..site import Site
 from ..store.records import TrainRecord
 from .networks import default_confidence
@@ -189,9 +192,14 @@ def _operating_points(network: Network, named: str) -> dict[str, str]:
         images = network.site.dataset(spec.dataset, spec.view).train_val(spec.fold, spec.folds).val
         found = network.embed_rows(images.evaluation, len(images))
         unit = F.normalize(torch.from_numpy(found.mean).double(), dim=-1)
-        arrays = {"embeddings": unit, "labels": images.labels, "confidence": found.confidence[named]}
-        given = EmbeddingSet.of({**arrays, "ids": list(images.ids)})
-        view = view_of(given.in_order(), distribution_of(given.in_order()), ("cosine",))
+        view = Embeddings(
+            labels=images.labels,
+            ids=images.ids,
+            scorers={"cosine": partial(DistributionScorer, "cosine", PointMass(unit))},
+            confidences={"given": torch.from_numpy(found.confidence[named]).double()},
+            directions=lambda: unit,
+            seed=partial(seed_for, "score"),  # as `bench score` draws
+        )
         return {"operate": json.dumps(document_of(view, "cosine"))}
     except (UserError, DataError, ValueError):  # not at hand, or too few classes
         return {}

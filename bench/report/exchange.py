@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from ..protocols.metrics import title_of
 from ..protocols.statistics.paired import Summary, summarise
@@ -128,8 +128,7 @@ def model_index(each: Published) -> list[EvalResult]:
 
 
 def eval_results(each: Published) -> str:
-    """Content of a file in ``.eval_results``; empty if the data set has no repository on the Hub."""
-    import yaml
+    """Content of a file in ``.eval_results``, YAML as JSON; empty if the data set has no repository on the Hub."""
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
 
     if not each.hub:
@@ -145,11 +144,10 @@ def eval_results(each: Published) -> str:
         )
         for column, summary in each.values
     ]
-    text: str = yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False, allow_unicode=True)
-    return text
+    return json.dumps(eval_result_entries_to_yaml(entries), indent=1, ensure_ascii=False) + "\n"
 
 
-def every_eval_ever(each: Published) -> dict[str, Any]:
+def every_eval_ever(each: Published) -> dict[str, object]:
     """Document of Every Eval Ever about a contender."""
     contender, time = each.group.contender, str(int(each.finished))
     model = f"{NAME}/{contender.method}-{contender.dataset}"
@@ -184,7 +182,9 @@ def every_eval_ever(each: Published) -> dict[str, Any]:
     }
 
 
-def _evaluation(each: Published, data: dict[str, object], column: ComparedColumn, summary: Summary) -> dict[str, Any]:
+def _evaluation(
+    each: Published, data: dict[str, object], column: ComparedColumn, summary: Summary
+) -> dict[str, object]:
     """A value as an evaluation result: its metric, its score and the interval over replicates or seeds."""
     metric, title, details = column.declared, title_of(column.metric), each.details(column, summary)
     low, high = (

@@ -104,7 +104,7 @@ def test_the_results_of_a_tested_network_and_the_paper_of_its_method_are_in_the_
     held = huggingface_hub.ModelCard((remote / "me" / "birds" / "README.md").read_text()).data
     assert "arxiv:2003.11339" in held.tags
     assert [(each.metric_type, each.metric_value) for each in held.eval_results] == [("map_at_r", 0.25)]
-    assert "task_id: map_at_r" in (remote / "me" / "birds" / EVAL_RESULTS).read_text()
+    assert '"task_id": "map_at_r"' in (remote / "me" / "birds" / EVAL_RESULTS).read_text()
 
 
 @pytest.mark.parametrize(
