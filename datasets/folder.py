@@ -170,7 +170,7 @@ class Folder(PhotoDataset):
         """
         listing = splits_or_table(folder)
         if listing is not None:
-            return listing
+            return settled(listing, folder)
         listing = Listing(folder)
         roles = {"train": "dev", "query": "query", "gallery": "gallery"}
         given = [part for part in roles if (folder / part).is_dir()]
@@ -195,7 +195,7 @@ def splits_or_table(source: Path) -> Listing | None:
         return None
     listing = Listing(source)
     _add_classes(listing, {f"{name}/": part for name, part in splits.items()})
-    return settled(listing, source)
+    return listing
 
 
 def images_below(folder: Path) -> tuple[Listing, bool]:
@@ -209,7 +209,7 @@ def images_below(folder: Path) -> tuple[Listing, bool]:
         raise DataError(f"{folder}: no such folder")
     listing = splits_or_table(folder)
     if listing is not None:
-        searched = [part in ("query", "gallery") for part in listing.parts]
+        searched = [part in ("query", "gallery") for part in settled(listing, folder).parts]
         if any(searched):
             return listing.keep(searched), True
         listing.parts = [""] * len(listing.ids)

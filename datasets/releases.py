@@ -273,17 +273,15 @@ class PhotoDataset(Dataset):
         copy = next(filter(None, (splits_or_table(each) for each in places if each.is_dir())), None)
         if copy is None or not self.class_list:
             if copy and {*copy.parts} != {*self.copy_parts}:
-                need = ", ".join(sorted(self.copy_parts)).replace("dev", "train")
-                raise DataError(
-                    f"{copy.folder} does not say which images of {self.official} are {need}; {self.advice(root)}"
-                )
+                need = ", ".join(self.copy_parts).replace("dev", "train")
+                raise DataError(f"{root} does not say which images of {self.official} are {need}; {self.advice(root)}")
             return copy
         official = (Path(__file__).parent / self.class_list).read_text(encoding="utf-8").splitlines()
         numbers = {_plain_name(name): number for number, name in enumerate(official, 1)}
         strange = [name for name in copy.names.values() if _plain_name(name) not in numbers]
         if strange:
             raise DataError(
-                f"{copy.folder}: {len(strange)} of {len(copy.names)} classes are none of {self.official}, such as"
+                f"{root}: {len(strange)} of {len(copy.names)} classes are none of {self.official}, such as"
                 f" {strange[0][:100]!a}; {self.advice(root)}"
             )
         listing = Listing(copy.folder, notes=copy.notes[:])
@@ -292,7 +290,7 @@ class PhotoDataset(Dataset):
             listing.add(image, number, official[number - 1])
         absent = [name for number, name in enumerate(official, 1) if number not in listing.names]
         if absent:
-            listing.notes.append(f"{len(absent)} classes have no image, such as {absent[0]}")
+            listing.notes.append(f"{len(absent)} of its classes have no image, such as {absent[0]}")
         return listing
 
     @classmethod

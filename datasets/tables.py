@@ -65,17 +65,15 @@ def columns(names: Sequence[str], images: Collection[str] = (), labels: Collecti
     """
     found: dict[str, str] = {}
     for what, known in COLUMNS.items():
-        those = images if what == "image" and images else [name for name in names if name.lower() in known]
-        those = [*dict.fromkeys([*those, *(labels if what == "label" else ())])]
-        those.sort(key=lambda name: known.index(name.lower()) if name.lower() in known else len(known))
-        unclear = len(those) > 1 and (
-            (what == "label" and those[0].lower() != "label") or (what == "image" and those[0].lower() not in known)
-        )
-        if unclear:
+        those = [*images] if what == "image" and images else [name for name in names if name.lower() in known]
+        those += [name for name in labels if what == "label" and name not in those]
+        first = next((name for each in known for name in those if name.lower() == each), None)
+        if len(those) > 1 and (first is None or (what == "label" and first.lower() != what)):
             raise DataError(f"columns {', '.join(those)} could each be the {what}; rename the one that is to `{what}`")
-        if not those and what in ("image", "label"):
+        if those:
+            found[what] = first or those[0]
+        elif what in ("image", "label"):
             raise DataError(f"no column of {what}s ({', '.join(known)}); its columns: {', '.join(names)[:200]}")
-        found |= {what: those[0]} if those else {}
     return found
 
 
@@ -92,7 +90,7 @@ def tables_of(source: Path) -> list[Path]:
         if files and all(map(_lists_images, files)):
             return files
     lists = [source / f"{name}.txt" for name in ("labels", *sorted(SPLITS))]
-    if found := [file for file in lists if file.is_file() and _lists_images(file)]:
+    if found := [file for file in lists if _lists_images(file)]:
         return found
     below = [each.name for each in os.scandir(source) if each.is_dir() and not each.name.startswith(".")]
     files = sorted((source / "data" if below else source).iterdir()) if below in ([], ["data"]) else []
@@ -101,7 +99,7 @@ def tables_of(source: Path) -> list[Path]:
 
 
 def listed(source: Path) -> Listing | None:
-    """List the images of a table, with groups if it has any; parquet files are unpacked into the cache. None if none.
+    """List the images of a table, parts by their splits, or None; parquet files are unpacked into the cache.
 
     Raises:
         DataError: If a table cannot be read, or names files outside of its folder.
@@ -130,14 +128,12 @@ def listed(source: Path) -> Listing | None:
             listing.add(name, label, label, SPLITS.get(split, ""), group)
     if lost:
         listing.notes.append(f"{source}: {len(lost)} rows without a class are left out, the first is {lost[0]}")
-    if unknown:
-        listing.notes.append(
-            f"{source}: splits without a meaning here are not read: {', '.join(sorted(unknown))[:200]}"
-        )
     if not listing.ids:
-        raise DataError(f"{source} lists no image with a class{'; ' + listing.notes[0] if lost else ''}")
+        raise DataError(f"{source} lists no image with a class{'; ' + listing.notes[-1] if lost else ''}")
+    if unknown:
+        listing.notes.append(f"{source}: splits of no meaning here: {', '.join(sorted(unknown))[:200]}")
     listing.check_names()
-    return settled(listing, source)
+    return listing
 
 
 def settled(listing: Listing, source: Path) -> Listing:
@@ -157,7 +153,7 @@ def settled(listing: Listing, source: Path) -> Listing:
     else:
         if len(parts) > 1:
             share = f"share {len(dev & test)} of {len(dev | test)} classes" if dev & test else "are not of all images"
-            listing.notes.append(f"{source}: its splits {share}, so they are put together and split by class")
+            listing.notes.append(f"{source}: its splits {share}, so they are put together")
         listing.parts = [""] * len(listing.ids)
     return listing
 
@@ -195,8 +191,8 @@ def _rows(file: Path) -> Iterator[Row]:
                     yield path, *(label or [""]), "", ""
                 return
             table = csv.DictReader(lines)
-            read = columns([name.strip() for name in table.fieldnames or ()])
             table.fieldnames = [name.strip() for name in table.fieldnames or ()]
+            read = columns(table.fieldnames)
             for row in table:
                 path, label, split, group = ((row.get(read.get(what, "")) or "").strip() for what in COLUMNS)
                 yield path, label, split, group
