@@ -147,13 +147,15 @@ def import_data(
 ) -> None:
     """Place a downloaded data set into the data root, and check it.
 
-    It has to be the expected release.
+    It has to be the expected release, in its own layout or as parquet of Hugging Face, with a table
+    `metadata.csv` or in folders `train/CLASS` and `test/CLASS`; classes are then matched by name.
     Lists and counts are checked; `bench data verify` decodes the images. Links, devices, names outside of the folder
     and archives that unpack to far more than their size are refused.
 
     \b
     bench data import cub200 CUB_200_2011.tgz
     bench data import cub200 CUB_200_2011.tgz --data-root data
+    bench data import cars196 stanford_cars/data
     bench data import omniglot images_background.zip images_evaluation.zip
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     limit = None if max_unpacked is None else int(max_unpacked * 10**9)

@@ -39,15 +39,9 @@ def _write(path, c, i):
     path.write_bytes(_jpeg(c, i))
 
 
-def _classes(root, rows, names=NAMES):
-    for c, i, _ in rows:
-        _write(root / names[c] / f"{i}.jpg", c, i)
-    return root
-
-
-def _split_folders(root, rows, names=NAMES):
+def _folders(root, rows, names=NAMES, splits=True):
     for c, i, split in rows:
-        _write(root / split / names[c] / f"{i}.jpg", c, i)
+        _write(root / (split if splits else "") / names[c] / f"{i}.jpg", c, i)
     return root
 
 
@@ -96,7 +90,7 @@ def _lists(root, rows, file="{split}.txt"):
 
 
 LAYOUTS = {
-    "class folders below splits": _split_folders,
+    "class folders below splits": _folders,
     "parquet": _shards,
     "parquet without a folder": lambda root, rows: _shards(root, rows, inside="."),
     "parquet with text": lambda root, rows: _shards(root, rows, coded=False, image="photo"),
@@ -121,7 +115,7 @@ def _content(listing):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_layout_gives_the_images_classes_and_splits_of_class_folders(tmp_path, layout):
-    plain = Folder(_classes(tmp_path / "plain", SAME))
+    plain = Folder(_folders(tmp_path / "plain", SAME, splits=False))
     data = Folder(LAYOUTS[layout](tmp_path / "same", SAME))
     assert _content(data.listing) == _content(plain.listing) == _content(images_below(tmp_path / "same")[0])
     for part in (lambda d: d.train_val().train, lambda d: d.train_val().val, Folder.test):
@@ -169,7 +163,7 @@ COPIES = {
     "cub200, parquet": (CUB200, lambda r, root, n: _shards(root, SAME, [f"{c + 1:03d}.{x}" for c, x in enumerate(n)])),
     "cub200, parquet, plain names": (CUB200, lambda r, root, n: _shards(root, SAME, [x.replace("_", " ") for x in n])),
     "cars196, parquet": (Cars196, lambda r, root, n: _shards(root, CARS, n)),
-    "cars196, train/CLASS": (Cars196, lambda r, root, n: _split_folders(root, CARS, [x.replace("/", "-") for x in n])),
+    "cars196, train/CLASS": (Cars196, lambda r, root, n: _folders(root, CARS, [x.replace("/", "-") for x in n])),
     "cars196, nested": (Cars196, lambda r, root, n: _cars_folders(r)),
     "sop, parquet": (SOP, lambda r, root, n: _shards(root, ITEMS, [str(c) for c in range(9)])),
     "inshop, parquet": (InShop, lambda r, root, n: _shards(root, SEARCHED, [f"id_{c:08d}" for c in range(9)])),
@@ -229,7 +223,7 @@ def _column(place, values):
 
 def _csv(*lines):
     def make(root):
-        _classes(root / "pictures", SAME)
+        _folders(root / "pictures", SAME, splits=False)
         (root / "metadata.csv").write_text("\n".join(lines), encoding="utf-8")
         return root
 
