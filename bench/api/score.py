@@ -18,7 +18,7 @@ from ..report.operating import OperatingPoints
 from ..report.per_query import JUDGED, query_frame
 from ..report.scored import scored_text, worth
 from ..scoring.embedding_set import EmbeddingSet
-from ..scoring.files import read_set, set_of
+from ..scoring.files import extended_by, read_set, set_of
 from ..scoring.operate import operating_points
 from ..scoring.score import Scored, score_set, tidy
 
@@ -44,6 +44,7 @@ def score(
     train_embeddings: ArrayLike | Tensor | None = None,
     train_labels: ArrayLike | Tensor | None = None,
     set_up: ArrayLike | Tensor | None = None,
+    unknown: ArrayLike | Tensor | str | PathLike[str] | None = None,
 ) -> Scores:
     """Score embeddings of labelled images: retrieval, and how well a confidence tells right answers from wrong ones.
 
@@ -83,6 +84,8 @@ def score(
         train_labels: Their classes, ``[M]`` integers or texts, numbered apart from ``labels``.
         set_up: Which images have the classes that choose the thresholds of ``operate()``, ``[N]`` booleans; a random
             half of the classes if not given.
+        unknown: Embeddings ``[M, D]`` of images of classes that the gallery lacks, or a file of them: further queries
+            of ``open_set``, which is then among the metrics.
 
     Returns:
         The scores: ``table`` has one value per row, ``summary()`` is what the command prints, ``verdicts`` judges every
@@ -132,7 +135,8 @@ def score(
     for note in notes:
         warnings.warn(note, stacklevel=3)  # past the check of arguments in `bench/__init__.py`
     how = by_file if normalize is None else normalize
-    return Scores(score_set(images, scorers=scorers, metrics=metrics, normalize=how), name)
+    extended = None if unknown is None else extended_by(images, unknown)
+    return Scores(score_set(images, scorers=scorers, metrics=metrics, normalize=how, unknown=extended), name)
 
 
 class Scores:

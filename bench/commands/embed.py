@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -20,6 +21,16 @@ if TYPE_CHECKING:
 
     from ..datasets.releases import Listing
     from ..engine.encoder import Encoder
+
+
+Groups = Annotated[
+    str | None,
+    typer.Option(
+        help="Regular expression whose (..) is the camera, burst or session in the path of a photograph below its"
+        " folder, as in _c(\\d+)_; images of a query's class and group do not count.",
+        metavar="PATTERN",
+    ),
+]
 
 
 def embed(
@@ -65,6 +76,7 @@ def embed(
     corruptions: Annotated[
         list[str] | None, option_of("corruptions", help="Also embed corrupted images, such as crop.")
     ] = None,
+    groups: Groups = None,
     strict: Strict = False,
     data_root: DataRoot = None,
     results: Results = DEFAULT_RESULTS,
@@ -117,8 +129,10 @@ def embed(
         return trained_unit(open_network(folder, site_of(results, plugin=plugin, device=where)))
 
     if images is not None and not views and not kinds:
-        typer.echo(embed_images(images, encoder, out, strict))
+        typer.echo(embed_images(images, encoder, out, strict, groups))
         return
+    if groups is not None:
+        raise UserError("--groups is for embeddings to score: leave out --dataset, --views and --corruptions")
     if out.suffix.lower() not in (".npz", ".safetensors"):
         raise UserError(f"{out.name}: views and corrupted images need an .npz or .safetensors file")
     from rich.console import Console
@@ -132,7 +146,9 @@ def embed(
         typer.echo(embed_features(out, encoder(), site, progress, source, views, kinds, strict))
 
 
-def embed_images(folder: Path, encoder: Callable[[], Encoder], out: Path, strict: bool = False) -> str:
+def embed_images(
+    folder: Path, encoder: Callable[[], Encoder], out: Path, strict: bool = False, groups: str | None = None
+) -> str:
     """Embed a folder of images and write the embeddings to a file; returns what was written, and what to do next.
 
     The network is made once the images are listed; a few damaged images are left out before anything is embedded.
@@ -143,7 +159,7 @@ def embed_images(folder: Path, encoder: Callable[[], Encoder], out: Path, strict
 
     listing, labelled = images_below(folder)
     network = encoder()
-    arrays = _embedded(listing, network, out.with_name(f"{out.stem}.{FILE}"), strict)
+    arrays = _embedded(listing, network, out.with_name(f"{out.stem}.{FILE}"), strict, groups)
     if network.about:
         sys.stderr.write(f"bench: note: embedded by {printable(network.about)}\n")
     if not labelled:
@@ -158,8 +174,39 @@ def embed_images(folder: Path, encoder: Callable[[], Encoder], out: Path, strict
     return f"{len(arrays['embeddings'])} images in {out}: {what}; {then}"
 
 
+def groups_of(pattern: str | None, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Array ``groups`` of photographs, ``[N]`` texts that a pattern finds in their names; nothing without a pattern.
+
+    Raises:
+        UserError: If the pattern has not one group, or is not in all names.
+    """
+    import numpy as np
+
+    if pattern is None:
+        return {}
+    try:
+        expression = re.compile(pattern)
+    except re.error as error:
+        raise UserError(f"--groups {pattern}: no regular expression ({error})") from None
+    if expression.groups != 1:
+        raise UserError(f"--groups {pattern}: needs one pair of parentheses around the group, as in _c(\\d+)_")
+    found = [expression.search(name) for name in names]
+    lacking = [name for name, match in zip(names, found) if match is None or not match[1]]
+    if lacking:
+        raise UserError(
+            f"--groups {pattern}: {len(lacking)} of {len(names)} names have no group, such as"
+            f" {', '.join(lacking[:3])}; a pattern must find one in each"
+        )
+    return {"groups": np.array([match[1] for match in found if match])}
+
+
 def embed_untrained(
-    folder: Path, device: str, backbone: str | None = None, out: Path | None = None, strict: bool = False
+    folder: Path,
+    device: str,
+    backbone: str | None = None,
+    out: Path | None = None,
+    strict: bool = False,
+    groups: str | None = None,
 ) -> dict[str, np.ndarray]:
     """Embed photographs, a folder per class, with a network that was not trained on them, named by a note on stderr.
 
@@ -193,7 +240,7 @@ def embed_untrained(
                 else ""
             )
             raise UserError(f"{error}{known}") from None
-        arrays = _embedded(listing, network, None if out is None else out / FILE, strict)
+        arrays = _embedded(listing, network, None if out is None else out / FILE, strict, groups)
     except DataError as error:
         raise UserError(str(error)) from None
     except NoWeights:
@@ -207,7 +254,9 @@ def embed_untrained(
     return arrays
 
 
-def _embedded(listing: Listing, encoder: Encoder, skipped: Path | None, strict: bool) -> dict[str, np.ndarray]:
+def _embedded(
+    listing: Listing, encoder: Encoder, skipped: Path | None, strict: bool, groups: str | None
+) -> dict[str, np.ndarray]:
     """Arrays of a file of embeddings, labels and roles of the images included; ``skipped`` lists damaged ones."""
     import numpy as np
     import torch
@@ -217,6 +266,7 @@ def _embedded(listing: Listing, encoder: Encoder, skipped: Path | None, strict: 
     from ..progress import progress_bar
     from ..scoring.feature_parts import usable
 
+    groups_of(groups, listing.ids)  # before hours are spent
     with progress_bar(Console(stderr=True)) as advance:
         photographs = usable(listing, encoder, advance, skipped, strict)
         paths = photographs.paths
@@ -233,7 +283,7 @@ def _embedded(listing: Listing, encoder: Encoder, skipped: Path | None, strict: 
     for role, rows in (("is_query", photographs.queries), ("is_gallery", photographs.gallery)):
         if rows is not None:
             arrays[role] = np.isin(np.arange(len(paths)), rows.numpy())
-    groups = dict(zip(listing.ids, listing.groups))
-    if any(groups.values()):
-        arrays["groups"] = np.array([groups[name] for name in photographs.ids])
-    return arrays | {"ids": np.array(photographs.ids)}
+    tabled = dict(zip(listing.ids, listing.groups))
+    if groups is None and any(tabled.values()):
+        arrays["groups"] = np.array([tabled[name] for name in photographs.ids])
+    return arrays | groups_of(groups, photographs.ids) | {"ids": np.array(photographs.ids)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -14,6 +15,7 @@ from ..errors import BadInput, UnknownName, UserError
 from ..protocols.metrics import default_requests, metric_help
 from ..registry import load_plugins
 from . import completion
+from .embed import Groups
 from .options import DEFAULT_RESULTS, Device, Json, Plugins, Results, Row, Strict, names, option_of, print_json
 
 if TYPE_CHECKING:
@@ -82,6 +84,11 @@ def score(
             metavar="WISH=SHARE,..",
         ),
     ] = None,
+    groups: Groups = None,
+    unknown: Annotated[
+        Path | None,
+        typer.Option(help="Embeddings of images of classes that the gallery lacks, for open_set.", metavar="FILE"),
+    ] = None,
     strict: Strict = False,
     device: Annotated[
         Device,
@@ -95,8 +102,9 @@ def score(
     Retrieval, and whether a confidence is worth anything.
     A file contains embeddings [N, D] and integer labels [N], and if you have them confidence [N] (higher = more
     confident), variance [N] or [N, D], concentration [N], quality [N] (known quality of the images, higher = better),
-    is_query [N], is_gallery [N], ids [N]; of the network's own training images, train_embeddings [M, D] and
-    train_labels [M], for free confidences such as mahalanobis; set_up [N], the images whose classes choose the
+    is_query [N], is_gallery [N], ids [N], groups [N] (camera, burst or session: images of a query's class and group
+    do not count), ignore [N] (images that count nowhere); of the network's own training images, train_embeddings [M,
+    D] and train_labels [M], for free confidences such as mahalanobis; set_up [N], the images whose classes choose the
     thresholds of --operate. With several files of the same images, the others are compared with the first (other minus
     first). Photographs, in a folder per class, are embedded by a network that was not trained on them (`bench embed`
     takes other weights than those on this machine).
@@ -113,6 +121,8 @@ def score(
     load_plugins(plugin or ())
     if out is not None and out.exists() and not out.is_dir():
         raise BadInput(f"--out {out} is a file; name a folder")
+    if unknown is not None and len(files) > 1:
+        raise BadInput("--unknown adds queries of one network to its file; give one FILE")
     wanted, labels = names(metrics, default_requests()), _labels(files)
     photographs = [path for path in files if path.is_dir() or holds_images(path)]
     if photographs:
@@ -121,7 +131,7 @@ def score(
         wanted_metrics(wanted)  # before a folder is embedded
     elif backbone is not None:
         raise BadInput("--backbone embeds a folder of photographs, and none is given")
-    sets = _read_all(files, photographs, device, backbone, out, strict)
+    sets = _read_all(files, photographs, device, backbone, out, strict, groups)
 
     # A bad file is refused at once: torch takes seconds to load.
     import pandas as pd
@@ -131,6 +141,7 @@ def score(
     from ..report.operating import OperatingPoints, print_operating
     from ..report.scored import print_scored, worth, write_scored
     from ..resources import pick_device
+    from ..scoring.files import extended_by
     from ..scoring.operate import operating_points, wishes_of
     from ..scoring.score import compare as compared
     from ..scoring.score import score_set, tidy, wanted_metrics
@@ -139,10 +150,12 @@ def score(
     wishes = wishes_of(wish or "", len(files)) if operate or wish is not None else None
     by, where, curves = names(scorers, ("cosine",)), pick_device(device), out is not None
     scored: dict[str, Scored] = {}
+    extended = None if unknown is None else extended_by(sets[0][0], unknown)
+    scored_by = partial(score_set, scorers=by, metrics=wanted, device=where, curves=curves, unknown=extended)
     for path, name, (images, normalized) in zip(files, labels, sets):
         how = normalized if normalize is None else normalize
         with _named(path):
-            scored[name] = score_set(images, scorers=by, metrics=wanted, normalize=how, device=where, curves=curves)
+            scored[name] = scored_by(images, normalize=how)
     frame = pd.concat([tidy(each, name) for name, each in scored.items()], ignore_index=True)
     comparison = pd.DataFrame(
         {"first": labels[0], "other": name, **line}
@@ -179,11 +192,19 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def _read_all(
-    files: Sequence[Path], pictures: Sequence[Path], device: str, backbone: str | None, out: Path | None, strict: bool
+    files: Sequence[Path],
+    pictures: Sequence[Path],
+    device: str,
+    backbone: str | None,
+    out: Path | None,
+    strict: bool,
+    groups: str | None,
 ) -> list[tuple[EmbeddingSet, bool]]:
     """Sets of all files in the order of the first one, each with whether it wants to be normalised."""
     from ..scoring.files import read_set, set_of
 
+    if groups is not None and not pictures:
+        raise BadInput("--groups reads the paths of a folder of photographs; in a file, groups is an array")
     sets: list[tuple[EmbeddingSet, bool]] = []
     for path in files:
         if path in pictures:
@@ -191,7 +212,7 @@ def _read_all(
             from ..resources import pick_device
             from .embed import embed_untrained
 
-            arrays = embed_untrained(path, pick_device(device), backbone, out, strict)
+            arrays = embed_untrained(path, pick_device(device), backbone, out, strict, groups)
             images, normalized, notes = set_of(path, arrays, [])
         else:
             images, normalized, notes = read_set(path)

@@ -21,6 +21,7 @@ from ..protocols.confidence import risk_coverage
 from ..protocols.metrics import find_metric, title_of
 from ..protocols.rows import KINDS, kind_of
 from ..protocols.statistics.bootstrap import FEW
+from ..scoring.bursts import MANY
 from ..store.files import write_atomic
 from .operating import OperatingPoints
 from .page import svg
@@ -118,12 +119,21 @@ def print_scored(scored: Mapping[str, Scored], frame: pd.DataFrame, comparison: 
         if images.groups is not None:
             more += f"; without those of its class in its group ({len(np.unique(images.groups))} groups)"
         more += f"; {unknown} of {queries} queries are of classes that the gallery lacks" if unknown else ""
+        added = len(each.asked) - len(images)
+        more += f"; {added} unknown queries are added for the open-set test" if added else ""
         console.print(
             f"[bold]{escape(printable(name))}[/]: {len(images)} images of {classes} classes,"
             f" {images.embeddings.shape[1]} dimensions; {queries} queries against {gallery}{more}",
             highlight=False,
         )
     _print_metrics(list(scored), frame, comparison, console)
+    for name, each in scored.items():
+        if each.copies > MANY:
+            _say(
+                f"{name}: {percent(each.copies, 0)} % of the images and their answers are near-duplicates, as in bursts"
+                " or copies, which lift all values; images of one of `groups` would not count for each other.",
+                console,
+            )
     _print_confidences(scored, frame, console)
     _print_requested(scored, frame, console)
 
@@ -421,7 +431,9 @@ def write_mistakes(scored: Scored, folder: Path, out: Path) -> list[Path]:
     rows = torch.nn.functional.normalize(torch.from_numpy(np.asarray(given.embeddings[:], dtype=np.float64)), dim=-1)
     cosines = rows[queries] @ rows.T
     cosines[:, ~torch.from_numpy(given.is_gallery)] = -torch.inf
-    cosines[torch.arange(len(queries)), queries] = -torch.inf
+    labels = torch.from_numpy(given.labels)
+    groups = torch.arange(len(rows)) if given.groups is None else torch.from_numpy(given.groups)
+    cosines[(labels[queries, None] == labels) & (groups[queries, None] == groups)] = -torch.inf
     best = cosines.topk(min(NEIGHBOURS, len(rows)))
     near = {
         query: [row for row, value in zip(found, values) if value > -torch.inf]  # a gallery may be small

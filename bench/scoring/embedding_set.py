@@ -97,6 +97,7 @@ class EmbeddingSet:
         quality: float64 ``[N]``, known quality of the images, higher = better.
         set_up: bool ``[N]``, whether an image is of a class that chooses operating points.
         classes: Names of the classes in the order of their numbers, if labels were given as text; else empty.
+        class_names: Names of the classes by their numbers, if they are known and labels are numbers.
         train: Training images of the network, sorted by identity, if they are known: of other classes, and of no part
             in rankings.
     """
@@ -114,23 +115,27 @@ class EmbeddingSet:
     quality: np.ndarray | None = None
     set_up: np.ndarray | None = None
     classes: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
     train: EmbeddingSet | None = None
 
     @classmethod
-    def of(cls, arrays: Mapping[str, Any]) -> EmbeddingSet:
+    def of(cls, arrays: Mapping[str, Any], unknown: bool = False) -> EmbeddingSet:
         """Make a set from numpy arrays, tensors or lists by name, and check them; None counts as not given.
+
+        One that is ``unknown`` has queries alone, and need not have labels: then each is of a class of its own.
 
         Raises:
             BadInput: If an array is missing or wrong; the message is one line and says what to do.
         """
         inputs = {key: _array(key, value) for key, value in arrays.items() if value is not None and key in KEYS}
         for key in ("embeddings", "labels"):
-            if key not in inputs:
+            if key not in inputs and not (unknown and key == "labels"):
                 raise BadInput(f"{key} missing: a set needs arrays named embeddings [N, D] and labels [N]")
         embeddings = _stored("embeddings", inputs["embeddings"])
         if embeddings.ndim != 2 or 0 in embeddings.shape:
             raise BadInput(f"embeddings must have the shape [N, D], not {_shape(embeddings)}")
         count, dim = embeddings.shape
+        inputs.setdefault("labels", np.arange(count))
         labels, classes = labels_of(inputs["labels"])
         _check_length("labels", labels, count)
         floats = {key: _numbers(key, inputs[key]) for key in FLOATS if key in inputs}
@@ -147,13 +152,15 @@ class EmbeddingSet:
         left = ~_mask("ignore", inputs["ignore"], count) if "ignore" in inputs else np.ones(count, dtype=bool)
         if not left.any():
             raise BadInput("ignore is True everywhere; mark only the images that no ranking counts")
-        known = masks_of(inputs, labels, groups, left) | floats
+        queries_alone = {"is_query": np.ones(count, dtype=bool), "is_gallery": np.zeros(count, dtype=bool)}
+        known = floats | (queries_alone if unknown else masks_of(inputs, labels, groups, left))
         known |= {SET_UP: _mask(SET_UP, inputs[SET_UP], count)} if SET_UP in inputs else {}
         named = "ids" in inputs
         ids = ids_of(inputs["ids"], count) if named else ("",) * count
         train = _training_set(inputs, dim)
+        listed = () if classes or "class_names" not in inputs else tuple(names_of("class_names", inputs["class_names"]))
         rows = StoredRows.of(embeddings)
-        made = cls(rows, labels, ids, named, groups=groups, classes=classes, train=train, **known)
+        made = cls(rows, labels, ids, named, groups=groups, classes=classes, class_names=listed, train=train, **known)
         made = made if left.all() else made._rows(np.flatnonzero(left).tolist())
         return made if named else replace(made, ids=made._content_ids())
 
@@ -195,8 +202,49 @@ class EmbeddingSet:
 
     def _rows(self, order: list[int]) -> EmbeddingSet:
         ids = tuple(self.ids[i] for i in order)
-        columns: dict[str, Any] = {name: value[order] for name, value in self.columns.items()}
-        return replace(self, ids=ids, embeddings=self.embeddings.reordered(np.asarray(order)), **columns)
+        columns = {name: value[order] for name, value in self.columns.items()}
+        return self._with(self.embeddings.reordered(np.asarray(order)), ids, columns)
+
+    def _with(self, embeddings: StoredRows, ids: tuple[str, ...], columns: dict[str, Any]) -> EmbeddingSet:
+        return replace(self, embeddings=embeddings, ids=ids, **columns)
+
+    def with_unknown(self, arrays: Mapping[str, Any]) -> EmbeddingSet:
+        """The set with the rows of another one, given as arrays, as further queries of which the gallery has no class.
+
+        Raises:
+            BadInput: If the other one is no such set, or lacks an array that tells how certain an embedding is.
+        """
+        other = EmbeddingSet.of(arrays, unknown=True)
+        if other.embeddings.shape[1] != self.embeddings.shape[1]:
+            raise BadInput(f"{other.embeddings.shape[1]} dimensions, and the gallery has {self.embeddings.shape[1]}")
+        _refuse_zeros("embeddings", other.embeddings)
+        both = (self, other)
+        named = all(each.classes or each.class_names for each in both)
+        searched, asked = (each._class_names(named) for each in both)
+        seen = np.isin(asked, searched[self.is_gallery]) if "labels" in arrays else np.zeros(len(other), dtype=bool)
+        if seen.any():
+            raise BadInput(
+                f"{int(seen.sum())} of {len(other)} rows are of classes that the gallery has, such as"
+                f" {shortened(str(asked[seen][0]), 60)}: drop them, or leave out labels that are numbered apart"
+            )
+        kept = [key for key in self.columns if key not in ("labels", "groups", "quality")]
+        for key in kept:
+            if key not in other.columns:
+                raise BadInput(f"{key} missing, which the set that it is added to has")
+        columns = {key: np.concatenate([each.columns[key] for each in both]) for key in kept}
+        places = [np.unique(each.labels, return_inverse=True)[1] for each in both]
+        columns["labels"] = np.concatenate([places[0], places[0].max() + 1 + places[1]])
+        if self.groups is not None:
+            columns["groups"] = np.concatenate([self.groups, np.zeros_like(places[1])])
+        order = np.concatenate([self.embeddings.order, len(self.embeddings.stored) + other.embeddings.order])
+        rows = StoredRows(np.concatenate([each.embeddings.stored for each in both]), order)
+        ids = (*self.ids, *(f"unknown {name}" for name in other.ids))
+        return replace(self, quality=None, classes=())._with(rows, ids, columns)
+
+    def _class_names(self, named: bool) -> np.ndarray:
+        """The class of each image, by its name or else by its number."""
+        names = (self.classes or self.class_names) if named else ()
+        return np.array([names[label] if 0 <= label < len(names) else str(label) for label in self.labels.tolist()])
 
     def aligned_with(self, other: EmbeddingSet) -> EmbeddingSet:
         """Return a copy in the row order of another set of the same images, with the identities of that set.
@@ -275,13 +323,15 @@ def _training_set(inputs: Mapping[str, np.ndarray], dim: int) -> EmbeddingSet | 
         labels, classes = labels_of(given["labels"])
         _check_length("labels", labels, len(embeddings))
     rows, none = StoredRows.of(embeddings), np.zeros(len(labels), dtype=bool)
-    zero = np.concatenate([(block == 0).all(1) for block in rows.blocks()])
-    if zero.any():
-        raise BadInput(
-            f"train_embeddings has {int(zero.sum())} rows of zeros, first in row {int(zero.argmax())}; drop them"
-        )
+    _refuse_zeros("train_embeddings", rows)
     made = EmbeddingSet(rows, labels, (), False, none, none, classes=classes)
     return replace(made, ids=made._content_ids()).in_order()
+
+
+def _refuse_zeros(key: str, rows: StoredRows) -> None:
+    zero = np.concatenate([(block == 0).all(1) for block in rows.blocks()])
+    if zero.any():
+        raise BadInput(f"{key} has {int(zero.sum())} rows of zeros, first in row {int(zero.argmax())}; drop them")
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import IO, Any
 
@@ -40,7 +41,7 @@ ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImpleme
 MOST_DIMENSIONS = 64
 """Largest number of dimensions of a NumPy array."""
 
-_TEXTS = ("ids", "class_names", "about")
+_TEXTS = ("ids", "groups", "class_names", "about")
 """Texts, for which safetensors have no arrays: they are in its metadata."""
 
 _PARQUET = (".parquet", ".pq")
@@ -143,6 +144,15 @@ def read_set(path: Path, more: Mapping[str, Any] | None = None) -> tuple[Embeddi
     """
     arrays, others = read_embeddings(path)
     return set_of(path, {**arrays, **(more or {})}, others)
+
+
+def extended_by(images: EmbeddingSet, unknown: Any) -> EmbeddingSet:
+    """The set with rows of a file, or of an array, as further queries of unknown classes; errors name the file."""
+    if not isinstance(unknown, str | PathLike):
+        return images.with_unknown({"embeddings": unknown})
+    arrays = read_embeddings(Path(unknown))[0]
+    with reading(Path(unknown)):
+        return images.with_unknown(arrays)
 
 
 def set_of(path: Path, arrays: Mapping[str, Any], others: list[str]) -> tuple[EmbeddingSet, bool, list[str]]:

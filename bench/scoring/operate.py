@@ -48,7 +48,7 @@ def operating_points(scored: Scored, wishes: Mapping[str, float]) -> Document:
         BadInput: If a wish is unknown or no share, or the classes are too few.
     """
     _check(wishes)
-    set_up = scored.given.set_up
+    set_up = scored.asked.set_up
     try:
         return document_of(
             scored.view, next(iter(scored.values)), wishes, None if set_up is None else torch.from_numpy(set_up)

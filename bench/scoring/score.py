@@ -24,8 +24,11 @@ from ..protocols.rows import MARGIN, Row
 from ..protocols.statistics.bootstrap import paired_bootstrap
 from ..seeds import seed_for
 from ..store.records import COLUMNS
+from .bursts import near_duplicates
 from .embedding_set import EmbeddingSet
 from .view import distribution_of, numbered_classes, primary_of, view_of
+
+OPEN_SET, COSINE = "open_set", "cosine"
 
 
 @dataclass(frozen=True)
@@ -35,16 +38,20 @@ class Scored:
     Values per query ``[Q]`` are by name of the scorer, then of the metric; nan without a positive in the gallery. They
     and the retrieval confidences are empty if no metric of a ranking was asked for and there is no confidence to judge.
     ``primary`` is the confidence that is judged: the given one, else the distribution's; empty if neither exists.
-    ``view`` is what the tests saw, without its ranking.
+    ``copies`` is the share of near-duplicates of :func:`~bench.scoring.bursts.near_duplicates`, 0 with groups.
+    ``asked`` has the rows of another set as further queries, for tests of unknown ones; without, it is ``given``.
+    ``view`` is what the tests of unknown ones saw, without its ranking.
     """
 
     rows: tuple[Row, ...]
     given: EmbeddingSet
+    asked: EmbeddingSet
     queries: Tensor
     values: dict[str, dict[str, Tensor]]
     confidences: dict[str, Tensor]
     retrieval: dict[str, dict[str, Tensor]]
     primary: str
+    copies: float
     view: Embeddings
 
     @property
@@ -64,14 +71,18 @@ def score_set(
     normalize: bool = True,
     device: str = "cpu",
     curves: bool = False,
+    unknown: EmbeddingSet | None = None,
 ) -> Scored:
     """Compute the wanted metrics of a set of embeddings under each scorer.
 
+    ``unknown`` is the set with rows of another one (:meth:`EmbeddingSet.with_unknown`), for the open-set test alone.
     With ``curves``, filter-out curves are computed of free confidences, too, if none is given.
     """
-    wanted = wanted_metrics(metrics)
+    asked = (metrics,) if isinstance(metrics, str) else metrics
+    wanted = wanted_metrics(asked if unknown is None else [*asked, OPEN_SET])
     names = (scorers,) if isinstance(scorers, str) else tuple(dict.fromkeys(scorers))
     ordered = images.in_order()
+    extended = ordered if unknown is None else unknown.in_order()
     distribution = distribution_of(ordered, normalize)
     check_scorers(names, distribution)
     groups = groups_of_tests(wanted)
@@ -81,7 +92,12 @@ def score_set(
         ranked = bool(primary) or "retrieval" in groups
         if not ranked:  # free confidences are not worth a ranking that nobody asked for
             groups.discard("risk")
-        rows = [row for row in run_battery(view, load_tests(groups)) if is_wanted(row["metric"], wanted)]
+        if unknown is not None:
+            open_view = view_of(extended, distribution_of(extended, normalize), names, device=device)
+            found = run_battery(view, load_tests(groups - {OPEN_SET})) + run_battery(open_view, load_tests([OPEN_SET]))
+        else:
+            found = run_battery(view, load_tests(groups))
+        rows = [row for row in found if is_wanted(row["metric"], wanted)]
     except NotFiniteError as error:
         row, what = "", "the embeddings"
         if error.image is not None:
@@ -93,8 +109,13 @@ def score_set(
     values = {name: view.query_values(name) if ranked else {} for name in names}
     retrieval = {name: view.retrieval_confidences(name) if ranked else {} for name in names}
     queries = torch.from_numpy(ordered.is_query).nonzero().squeeze(1)
+    copies = 0.0
+    if ranked and COSINE in names and ordered.groups is None:
+        answers = view.once(f"answers {COSINE}", lambda: view.ranking(COSINE).neighbours[:, 0])
+        copies = near_duplicates(view, answers.long())
     view.release()
-    return Scored(tuple(rows), ordered, queries, values, dict(view.confidences), retrieval, primary, view)
+    of_view = dict(view.confidences), retrieval, primary, copies, view if unknown is None else open_view
+    return Scored(tuple(rows), ordered, extended, queries, values, *of_view)
 
 
 def wanted_metrics(metrics: Sequence[str]) -> dict[str, Metric]:

@@ -382,7 +382,9 @@ def test_a_folder_is_scored_by_any_network_that_is_here(photos, bench, monkeypat
     assert "photos: embedded by test_resnet.r160_in1k, raw weights sha256:" in err
     assert "1 of 9 images cannot be used and is left out, such as a/2.png: scored/skipped.csv lists all;" in err
     assert (tmp_path / "scored" / "skipped.csv").read_text().splitlines()[1].startswith("a/2.png,")
-    assert bench("embed", "--backbone", "test_resnet", "--images", "photos", "--out", "x.npz")[0] == 0
+    groups = ("--groups", r"(\d)\.png")  # of one image of each class
+    assert bench("embed", "--backbone", "test_resnet", "--images", "photos", *groups, "--out", "x.npz")[0] == 0
+    assert np.load("x.npz")["groups"].tolist() == [name[2] for name in np.load("x.npz")["ids"].tolist()]
     same = bench("score", "x.npz", "--json")[1]
     assert json.loads(same)["rows"][0]["value"] == json.loads(out)["rows"][0]["value"]
     with monkeypatch.context() as patch:
@@ -392,6 +394,8 @@ def test_a_folder_is_scored_by_any_network_that_is_here(photos, bench, monkeypat
         (("photos", "--backbone", "resnet5O"), "did you mean 'resnet50'"),
         (("photos", "--metrics", "recal"), "did you mean 'recall'"),
         (("photos", "--backbone", "test_resnet", "--strict"), "1 of 9 images cannot be used"),
+        (("photos", "--backbone", "test_resnet", "--groups", "(.)/"), "no query has another image of its class and of"),
+        (("x.npz", *groups), "--groups reads the paths of a folder of photographs"),
         (("x.npz", "--backbone", "test_resnet"), "--backbone embeds a folder of photographs, and none is given"),
     ):
         code, out, err = bench("score", *arguments)
