@@ -229,8 +229,8 @@ class EmbeddingSet:
             )
         kept = [key for key in self.columns if key not in ("labels", "groups", "quality")]
         for key in kept:
-            if key not in other.columns:
-                raise BadInput(f"{key} missing, which the set that it is added to has")
+            if key not in other.columns or other.columns[key].ndim != self.columns[key].ndim:
+                raise BadInput(f"{key} missing, or of other dimensions than in the set that it is added to")
         columns = {key: np.concatenate([each.columns[key] for each in both]) for key in kept}
         places = [np.unique(each.labels, return_inverse=True)[1] for each in both]
         columns["labels"] = np.concatenate([places[0], places[0].max() + 1 + places[1]])

@@ -78,6 +78,10 @@ ONES = np.ones(240, dtype=bool)
         ({"unknown": {"embeddings": SMALL, "labels": LABELS}}, "240 of 240 rows are of classes that the gallery has"),
         ({"unknown": {"embeddings": 0 * SMALL}}, "other.npz: embeddings has 240 rows of zeros"),
         ({"unknown": {"embeddings": SMALL}, "confidence": SMALL[:, 0]}, "other.npz: confidence missing"),
+        (
+            {"unknown": {"embeddings": SMALL, "variance": SMALL**2}, "variance": SMALL[:, 0] ** 2},
+            "other.npz: variance missing, or of other dimensions",
+        ),
     ],
 )
 def test_bad_input_is_one_line(arrays, said, bench):
