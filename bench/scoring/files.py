@@ -148,10 +148,9 @@ def read_set(path: Path, more: Mapping[str, Any] | None = None) -> tuple[Embeddi
 
 def extended_by(images: EmbeddingSet, unknown: Any) -> EmbeddingSet:
     """The set with rows of a file, or of an array, as further queries of unknown classes; errors name the file."""
-    if not isinstance(unknown, str | PathLike):
-        return images.with_unknown({"embeddings": unknown})
-    arrays = read_embeddings(Path(unknown))[0]
-    with reading(Path(unknown)):
+    path = Path(unknown) if isinstance(unknown, str | PathLike) else None
+    arrays = {"embeddings": unknown} if path is None else read_embeddings(path)[0]
+    with reading(path or Path("unknown")):
         return images.with_unknown(arrays)
 
 

@@ -46,6 +46,8 @@ def test_rows_of_another_set_are_unknown_queries_of_the_open_set_test_alone(benc
     assert found[is_open & ~drawn].equals(together.loc[found[is_open & ~drawn].index])
     assert found[~is_open].equals(alone)
     assert found[is_open].index.get_level_values("variant").str.startswith("unknown_queries").all()
+    with pytest.raises(ValueError, match="unknown: 4 dimensions, and the gallery has 8"):
+        package.score(SMALL, LABELS, unknown=SMALL[:, :4])
     names = [f"class {label}" for label in range(20)]
     np.savez("mine.npz", embeddings=SMALL[known], labels=LABELS[known], class_names=names[:14])
     np.savez("other.npz", embeddings=SMALL[~known], labels=LABELS[~known] - 14, class_names=names[14:])
