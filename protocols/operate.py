@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -105,8 +106,8 @@ def document_of(
             "images": len(view),
             "gallery": len(view) if view.gallery is None else len(view.gallery),
             "nearest": view.asked,
-            "set_on": _counts(view, queries[chosen]),
-            "measured_on": _counts(view, queries[~chosen]),
+            "set_on": _counts(view, queries, chosen),
+            "measured_on": _counts(view, queries, ~chosen),
             "points": points,
             "probability": maps,
             "reliability": truth,
@@ -133,7 +134,11 @@ def _half(view: Embeddings, queries: Tensor, set_up: Tensor | None) -> Tensor:
         raise ValueError(f"operating points need queries of {FEWEST} classes, half to choose, half to report: {found}")
     if set_up is None:
         inside = torch.zeros(len(queries), dtype=torch.bool)
-        inside[class_halves(labels, [view.ids[i] for i in queries.tolist()], view.seed("operate"))[0]] = True
+        for each in (view.unknown, ~view.unknown):  # apart, so that both halves have both
+            rows = each.nonzero().squeeze(1)
+            if len(torch.unique(labels[rows])) > 1:
+                named = [view.ids[i] for i in queries[rows].tolist()]
+                inside[rows[class_halves(labels[rows], named, view.seed("operate"))[0]]] = True
         return inside
     both = np.intersect1d(view.labels[set_up].numpy(), view.labels[~set_up].numpy())
     if len(both):
@@ -144,8 +149,14 @@ def _half(view: Embeddings, queries: Tensor, set_up: Tensor | None) -> Tensor:
     return inside
 
 
-def _counts(view: Embeddings, queries: Tensor) -> dict[str, int]:
-    return {"classes": len(torch.unique(view.labels[queries])), "queries": len(queries)}
+def _counts(view: Embeddings, queries: Tensor, which: Tensor) -> dict[str, int]:
+    """Numbers of the classes and queries that the gallery knows, and of unknown queries."""
+    known = queries[which & ~view.unknown]
+    return {
+        "classes": len(torch.unique(view.labels[known])),
+        "queries": len(known),
+        "unknown": int(which.sum()) - len(known),
+    }
 
 
 def _pairs(view: Embeddings, scorer: str, queries: Tensor, chosen: Tensor, most: int) -> _Decision | str:
@@ -344,19 +355,22 @@ def _answers(view: Embeddings, scorer: str, set_up: _SetUp, right: Tensor, galle
     cases = _cases(view, scorer, set_up.form, right, ~right.isnan())
     for wish, threshold in set_up.thresholds.items():
         accepted = cases.confidence >= threshold
-        about = {"scorer": scorer, "confidence": "+".join(set_up.form), "n_queries": len(accepted)}
-        about |= {"variant": f"{wish}={DEFAULTS[wish]:g}{gallery}", "n_lone": len(right) - len(accepted)}
-        yield row("operating_coverage", _share(accepted, np.ones(len(accepted))), **about)
-        yield row("operating_risk", _share(1.0 - cases.right, accepted), **about)
+        made = partial(
+            row, scorer=scorer, confidence="+".join(set_up.form), variant=f"{wish}={DEFAULTS[wish]:g}{gallery}"
+        )
+        count, lone = len(accepted), len(right) - len(accepted)
+        yield made("operating_coverage", _share(accepted, np.ones(count)), n_queries=count, n_lone=lone)
+        yield made("operating_risk", _share(1.0 - cases.right, accepted), n_queries=count, n_lone=lone)
 
 
 def _accepts(name: str, found: Mapping[str, _SetUp], cases: Cases, scorer: str) -> Iterator[Row]:
+    confidence = "+".join(found[name].form) if name == "unknown" else ""
     for wish, threshold in found[name].thresholds.items():
         accepted = cases.confidence >= threshold
-        about = {"scorer": scorer, "variant": f"{name},{wish}={DEFAULTS[wish]:g}", "n_queries": len(accepted)}
-        about |= {"confidence": "+".join(found[name].form)} if name == "unknown" else {}
+        made = partial(row, scorer=scorer, confidence=confidence, variant=f"{name},{wish}={DEFAULTS[wish]:g}")
         for metric, which in (("operating_far", 1.0 - cases.right), ("operating_tar", cases.right)):
-            yield row(metric, math.nan if math.isnan(threshold) else _share(accepted, which), **about)
+            value = math.nan if math.isnan(threshold) else _share(accepted, which)
+            yield made(metric, value, n_queries=len(accepted))
 
 
 def _share(of: np.ndarray, among: np.ndarray) -> float:

@@ -163,7 +163,8 @@ class Measured:
 def measure(cases: Cases, thresholds: list[float], *, resamples: int = 500, seed: int = 0) -> list[Measured]:
     """Measure what each threshold gives on cases, with intervals for other classes of the same kind.
 
-    Classes are drawn with replacement, with all their cases (:func:`~.statistics.bootstrap.ratio_intervals`).
+    Classes are drawn with replacement, with all their cases (:func:`~.statistics.bootstrap.ratio_intervals`). A share
+    of 0 or 1 has the exact bound of one independent case a class (Clopper and Pearson 1934).
 
     Raises:
         ValueError: If there is no case.
@@ -190,6 +191,10 @@ def measure(cases: Cases, thresholds: list[float], *, resamples: int = 500, seed
     low, high = ratio_intervals(top, bottom, *numbers, resamples=resamples, seed=seed)
     with np.errstate(invalid="ignore"):
         value = top.sum(0) / bottom.sum(0)
+    # Draws of what never happened never have it: there, the exact bound of as many independent classes.
+    counted = [max(len(np.unique(classes[0][below > 0])), 1) for below in bottom.T]
+    least = 0.025 ** (1.0 / np.array(counted))
+    low, high = np.where(value == 1.0, least, low), np.where(value == 0.0, 1.0 - least, high)
     shares = [Share(*each) for each in zip(value.tolist(), low.tolist(), high.tolist())]
     return [Measured(*shares[i : i + 4]) for i in range(0, len(shares), 4)]
 

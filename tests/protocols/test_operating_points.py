@@ -213,3 +213,10 @@ def test_reliability_is_what_a_loop_finds_and_true_probabilities_show_the_expect
         ece += abs(p[inside].sum() - y[inside].sum()) / 300
         assert any(b.cases == inside.sum() and b.right == pytest.approx(y[inside].mean()) for b in found.bins)
     assert found.ece == pytest.approx(ece)
+
+
+def test_what_was_never_seen_has_the_exact_bound_of_its_classes():
+    cases = Cases(np.arange(12.0), np.tile([1.0, 1.0, 0.0], 4), np.repeat(np.arange(4), 3))
+    none, every = measure(cases, [99.0, -1.0])
+    assert (none.coverage.value, none.coverage.high) == (0.0, pytest.approx(1 - 0.025 ** (1 / 4)))
+    assert (every.far.value, every.far.low) == (1.0, pytest.approx(0.025 ** (1 / 4)))
