@@ -1,63 +1,29 @@
-"""The benchmark of scale at a tiny size: simulated workers leave a folder that the real commands accept."""
+"""What a driver of thousands of trainings does once for each, with simulated workers."""
 
 import gc
 from collections import Counter
 
 import pytest
-from bench.commands.results import status_rows
 from bench.engine.scheduler import Scheduler
 from bench.site import Site
-from bench.store.check import damages
 from bench.store.claims import Claims
 from bench.store.folder import RECORD, Store
 from bench.store.records import TestRecord, TrainRecord
 
-from .conftest import loaded_tool
+from . import test_sharing
 from .test_sharing import Fake, _drive
 
-
-@pytest.fixture(scope="module")
-def scale():
-    with loaded_tool("scale") as module:
-        yield module
-
-
-@pytest.fixture
-def template(tmp_path, monkeypatch):
-    """A results folder whose first test has an array file."""
-    asked = {"methods": ("cosface",), "hparams": "default", "trials": None, "seeds": 1}
-    _drive(tmp_path / "template", [Fake()], monkeypatch, **asked)
-    store = Store(tmp_path / "template")
-    store.write(next(store.tests()).model_copy(update={"files": {"a.safetensors": ""}}))
-    return tmp_path / "template"
+ASKED = {"methods": ("cosface",), "seeds": 1, "tuning": {"folds": 4, "studies": 1}}
 
 
 @pytest.mark.slow
-def test_simulated_workers_leave_a_whole_folder(scale, template, tmp_path, monkeypatch):
-    root = tmp_path / "runs"
-    asked = {"methods": ("cosface",), "datasets": ("ndigit_smoke",)}
-    monkeypatch.setattr(scale, "EVERY", 10)
-    first = scale.drive(scale.Grid(trials=4, seeds=1), root, 8, template, **asked)
-    assert first.units == (4 + 1) * 4 + 1  # trials and seed in four folds, and the tests
-    assert first.most == 8
-    assert [units for units, _, _ in first.growth] == [10, 20]
-    assert all(resident > 50 and files > 3 for _, resident, files in first.growth)
-    assert damages(root) == []
-    (found,) = status_rows(Store(root))
-    assert (found["trials"], found["trained"], found["tested"], found["running"]) == (4, 4, 2, [])
-    again = scale.drive(scale.Grid(trials=4, seeds=1), root, 8, template, **asked)
-    assert (again.units, again.most) == (first.units, 0)
-
-
-@pytest.mark.slow
-def test_a_driver_looks_for_the_weights_of_a_trial_once_and_keeps_no_record(scale, template, tmp_path, monkeypatch):
+def test_a_driver_looks_for_the_weights_of_a_trial_once_and_keeps_no_record(tmp_path, monkeypatch):
     """Looks were quadratic in the number of trials, and every record stayed in memory until the end."""
     looked, drivers = Counter(), []
     monkeypatch.setattr(Claims, "used_by_others", lambda claims, unit: looked.update([unit]))
-    monkeypatch.setattr(scale, "Scheduler", lambda *given: drivers.append(Scheduler(*given)) or drivers[-1])
+    monkeypatch.setattr(test_sharing, "Scheduler", lambda *given: drivers.append(Scheduler(*given)) or drivers[-1])
     before = _train_records()
-    asked = {"methods": ("cosface",), "datasets": ("ndigit_smoke",)}
-    scale.drive(scale.Grid(trials=12, seeds=1), tmp_path / "runs", 8, template, **asked)
+    _drive(tmp_path, [Fake(8)], monkeypatch, trials=12, **ASKED)
     assert drivers[0].outcome.trained == (12 + 1) * 4
     assert sorted(looked.values()) == (12 - 1) * 4 * [1]  # all but the best
     assert _train_records() == before
@@ -70,22 +36,20 @@ def _train_records():
 
 
 @pytest.mark.slow
-def test_the_same_command_again_reads_a_finished_test_once(scale, template, tmp_path, monkeypatch):
-    asked = {"methods": ("cosface",), "datasets": ("ndigit_smoke",)}
-    grid, root = scale.Grid(trials=4, seeds=2), tmp_path / "runs"
-    scale.drive(grid, root, 8, template, **asked)
-    tests, read = len([*Store(root).tests()]), Counter()
+def test_the_same_command_again_reads_a_finished_test_once(tmp_path, monkeypatch):
+    _drive(tmp_path, [Fake(8)], monkeypatch, trials=4, **ASKED)
+    tests, read = len([*Store(tmp_path).tests()]), Counter()
     unwatched = Store._read
     monkeypatch.setattr(Store, "_read", lambda *given: read.update([given[2]]) or unwatched(*given))
-    scale.drive(grid, root, 8, template, **asked)
-    read[TestRecord] -= 1  # the template
+    _drive(tmp_path, [Fake(8)], monkeypatch, trials=4, **ASKED)
     assert read[TestRecord] == tests
 
 
-def test_a_test_is_read_again_once_its_file_has_changed(template):
-    store = Store(template)
+def test_a_test_is_read_again_once_its_file_has_changed(tmp_path, monkeypatch):
+    _drive(tmp_path, [Fake()], monkeypatch, methods=("cosface",), hparams="default", trials=None, seeds=1)
+    store = Store(tmp_path)
     record = next(store.tests())
-    driver = Scheduler([], Site(results=str(template)), None, None)
+    driver = Scheduler([], Site(results=str(tmp_path)), None, None)
     place = record.cell, record.unit
     assert driver._tested(*place) is driver._tested(*place)
     store.write(record.model_copy(update={"finished": record.finished + 1}))
