@@ -8,7 +8,7 @@ import pandas as pd
 
 from ...store.records import KEYS
 from ..frame import Results
-from .curves import Curve, Panel, contender_figure, curve_figure, seed_curve
+from .curves import Curve, Panel, curve_figure, seed_curve
 from .source import Drawing, Note, Shown, Source, labelled
 
 RANK = "mean confidence rank (0.5 = uninformative)"
@@ -53,7 +53,7 @@ def draw(source: Source, dataset: str, note: Note) -> Iterator[Drawing]:
     if len(crops):
         x, title = "side of the centre crop, fraction of the image", f"{dataset}: does confidence see the crop?"
         curves = _curves(contenders, "crop", "side")
-        figure = contender_figure(curves, x=x, y=RANK, title=f"{title} (band: SD over seeds)")
+        figure = curve_figure([Panel("", curves, RANK)], x=x, title=f"{title} (band: SD over seeds)")
         yield Drawing(f"confidence_crop_{dataset}", figure, crops)
     if severe:
         shown = [Panel(name, _curves(contenders, name, "severity"), RANK) for name in names]

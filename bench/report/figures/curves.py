@@ -1,9 +1,9 @@
-"""Figures of curves: of many, few keep their look, or each has a panel of its own, with the others in grey."""
+"""Figures of curves: of many, few keep their look, and the others are grey."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -13,14 +13,11 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 
 from .style import FULL_PAGE, HALF_PAGE, Look, panels
 
 MOST_CURVES = 6
 """Curves that keep their look in one panel, at most."""
-MOST_PANELS = 30
-"""Panels of a figure with a panel per contender (method at one setting), at most: 6 rows of 5, a page."""
 REST = "0.8"
 """Grey of the other curves."""
 CONTROLS = {"random": ":", "oracle": "--"}
@@ -79,7 +76,7 @@ def curve_figure(
 ) -> Figure:
     """Draw panels of curves with one legend; of more than ``most`` curves, the highest in the first panel keep a look.
 
-    The legend leaves out what the title of a panel says. ``axes`` are properties of all axes, such as ``ylim``.
+    Axes are shared: the horizontal one by all panels, the vertical one too, or only by each row (``share_y="row"``).
     """
     means: dict[str, float] = {}
     for curve in (curve for panel in shown for curve in panel.curves):
@@ -87,39 +84,19 @@ def curve_figure(
     kept = sorted(means, key=lambda label: -means[label])[:most]
     grey = len(means) - len(kept)
     title += f"\ncoloured: the {most} with the highest mean" if grey else ""
-    small = len(shown) > 9
-    columns = 5 if small else min(columns, len(shown))
-    size = (HALF_PAGE, 3.6) if len(shown) == 1 else (FULL_PAGE / min(columns, 5), 1.45 if small else 2.7)
+    columns = min(columns, len(shown))
+    size = (HALF_PAGE, 3.6) if len(shown) == 1 else (FULL_PAGE / columns, 2.7)
     figure, drawn = panels(len(shown), columns, size, sharey="row" if share_y == "row" else False)
-    for place, (axis, panel) in enumerate(zip(drawn, shown)):
+    for axis, panel in zip(drawn, shown):
         _draw(axis, panel, kept)
-        axis.set(**axes)
-        axis.set_title("\n".join(textwrap.fill(line, 24 if small else 60) for line in panel.title.split("\n")), y=1.0)
-        if small:
-            # Matplotlib would look for room for titles and labels among the ticks of every panel, at every draw.
-            axis.title.set_fontsize(7.5)
-            axis.xaxis.set_label_coords(0.5, 0)
-            axis.yaxis.set_label_coords(0, 0.5)
-            axis.tick_params(labelsize=7.5, labelleft=place % 5 == 0, labelbottom=place + 5 >= len(shown), length=0)
-        else:
-            axis.set(xlabel=x, ylabel=panel.y)
-    # Axes that Matplotlib shares ask one another at every step: with fifty panels that was a quarter of the time.
+        axis.set(xlabel=x, ylabel=panel.y, **axes)
+        axis.set_title("\n".join(textwrap.fill(line, 60) for line in panel.title.split("\n")), y=1.0)
+    # Axes that Matplotlib shares ask one another at every step.
     _share(drawn, "x")
     if share_y is True:
         _share(drawn, "y")
-    if small:
-        # Every panel has the same ticks: to look for them in each takes a tenth of the time.
-        for side in "xy":
-            locator = getattr(drawn[0], f"{side}axis").get_major_locator()
-            if isinstance(locator, MaxNLocator):
-                locator.set_params(nbins=5)
-            ticks = getattr(drawn[0], f"get_{side}ticks")()
-            low, high = getattr(drawn[0], f"get_{side}lim")()
-            for axis in drawn:
-                getattr(axis, f"set_{side}ticks")(ticks[(ticks >= low) & (ticks <= high)])
-        figure.supylabel(shown[0].y, fontsize=9)
     figure.suptitle("\n".join(textwrap.fill(line, 60 if len(shown) == 1 else 100) for line in title.split("\n")))
-    legend_below(figure, drawn, grey, {panel.title for panel in shown}, x if small else "")
+    _legend_below(figure, drawn, grey)
     return figure
 
 
@@ -146,41 +123,13 @@ def _draw(axis: Axes, panel: Panel, kept: Sequence[str]) -> None:
     axis.autoscale_view()
 
 
-def legend_below(figure: Figure, axes: Sequence[Axes], grey: int = 0, said: Collection[str] = (), x: str = "") -> None:
-    """Put one legend below all panels, with the number of grey curves and without what is said elsewhere.
-
-    ``x`` is what all horizontal axes show; above the legend, which a label of the figure would be drawn over.
-    """
-    found = {text: handle for axis in axes for handle, text in zip(*axis.get_legend_handles_labels())}
-    shown = {text: handle for text, handle in found.items() if text not in said}
+def _legend_below(figure: Figure, axes: Sequence[Axes], grey: int) -> None:
+    """Put one legend below all panels, with the number of grey curves."""
+    shown = {text: handle for axis in axes for handle, text in zip(*axis.get_legend_handles_labels())}
     if grey:
         shown[f"{grey} others"] = Line2D([], [], color=REST, lw=1.2)
     if shown:
         width = max(len(line) for label in shown for line in label.split("\n"))
         columns = max(1, min(len(shown), 4, int(figure.get_figwidth() * 13) // (width + 8)))  # letters of 8 points
         handles, names = list(shown.values()), list(shown)
-        figure.legend(
-            handles, names, ncols=columns, loc="outside lower center", fontsize=8, handlelength=3.0, title=x or None
-        )
-    elif x:
-        figure.supxlabel(x, fontsize=9)
-
-
-def contender_figure(curves: Sequence[Curve], *, x: str, y: str, title: str, **axes: Any) -> Figure:
-    """Draw one curve per contender: in one panel, or a panel for each if they are many, the highest if they are more.
-
-    Args:
-        curves: The curves, with labels of their own.
-        x: Label of the horizontal axis.
-        y: Label of the vertical axis.
-        title: Title of the figure.
-        axes: Properties of all axes, such as ``ylim``.
-    """
-    if len(curves) <= MOST_CURVES:
-        return curve_figure([Panel("", curves, y)], x=x, title=title, **axes)
-    highest = sorted(curves, key=lambda curve: -curve.mean)[:MOST_PANELS]
-    names = {curve.label for curve in highest}
-    own = [curve for curve in curves if curve.label in names]
-    shown = [Panel(curve.label, [curve], y, [other for other in curves if other is not curve]) for curve in own]
-    grey = "all others" if len(own) == len(curves) else f"all but the {len(own)} with the highest mean"
-    return curve_figure(shown, x=x, title=f"{title}; grey: {grey}", most=len(own), **axes)
+        figure.legend(handles, names, ncols=columns, loc="outside lower center", fontsize=8, handlelength=3.0)

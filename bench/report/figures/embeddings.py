@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from ...protocols.structure import singular_spectrum, spectral_decay
-from .curves import contender_figure, seed_curve
+from .curves import Panel, curve_figure, seed_curve
 from .source import Drawing, Note, Source, each_contender
 
 
@@ -37,5 +37,5 @@ def draw_spectra(source: Source, dataset: str, note: Note) -> Iterator[Drawing]:
         for index, label, look, rows in each_contender(table)
     ]
     title, x = f"{dataset}, test embeddings (band: SD over seeds)", "number of the singular value"
-    figure = contender_figure(curves, x=x, y="share of their sum", title=title, yscale="log")
+    figure = curve_figure([Panel("", curves, "share of their sum")], x=x, title=title, yscale="log")
     yield Drawing(f"spectra_{dataset}", figure, table)

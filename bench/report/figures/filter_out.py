@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from ...protocols.metrics import title_of
 from ...protocols.rows import MARGIN, RERANKED, kind_of
 from ...store.records import COLUMNS, KEYS
-from .curves import CONTROLS, MOST_PANELS, Curve, Panel, curve_figure, seed_curve
+from .curves import CONTROLS, MOST_CURVES, Curve, Panel, curve_figure, seed_curve
 from .source import Drawing, Note, Shown, Source, labelled
 from .style import LINES, PALETTE, Look
 
@@ -121,7 +121,7 @@ def risk_figure(table: pd.DataFrame, title: str) -> Figure:
         each.number: _risk(each, _default(each), "default confidence (image)", Look(PALETTE[0], "o"))
         for each in contenders
     }
-    order = sorted(own, key=lambda number: abs(own[number].mean))[:MOST_PANELS]  # without values last
+    order = sorted(own, key=lambda number: abs(own[number].mean))[:MOST_CURVES]  # without values last
     shown = []
     for each in (each for each in contenders if each.number in order):
         others = [name for name in names if name != _default(each) and (not brief or name in BRIEF)]

@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 
 from ...site import Site
 from ...store.records import TestRecord, TrainRecord
-from ...store.specs import split_pinned
-from ..contender import Contender, by_contender
+from ..contender import Contender, by_contender, distinct_labels
 from ..frame import Results
 from .style import Look, looks
 
@@ -77,13 +76,6 @@ class Source:
                     note(f"{dataset}, {label}, seed {record.columns.seed}: {error}")
 
 
-def _label(contender: Contender, pinned: str) -> str:
-    # What is usual, and values that are pinned in every curve, tell nothing here: a long legend leaves no room.
-    parts = [contender.hparams, contender.fidelity, contender.ensemble, pinned]
-    told = [part for part in parts if part not in ("", "tuned", "corrected")]
-    return textwrap.fill(", ".join([contender.method, *told]), 40, max_lines=2, placeholder=" ..")
-
-
 class Shown(NamedTuple):
     """A contender in a figure: its number from 0, label in the legend, look, and rows of the table that is drawn."""
 
@@ -94,17 +86,11 @@ class Shown(NamedTuple):
 
 
 def labelled(frame: pd.DataFrame) -> Iterator[Shown]:
-    """Yield each contender in a table of one data set; labels that would be equal get more detail."""
+    """Yield each contender in a table of one data set, under the name that tells it apart in tables."""
     groups = list(by_contender(frame))
     contenders = [Contender.of(rows) for rows in groups]
-    _, own = split_pinned([contender.pinned for contender in contenders])
-    labels = [_label(contender, pinned) for contender, pinned in zip(contenders, own)]
-    if len({(contender.protocol, contender.preset) for contender in contenders}) > 1:
-        labels = [f"{label} [{each.protocol}, {each.preset}]" for label, each in zip(labels, contenders)]
-    styles = looks([contender.method for contender in contenders])
-    for index, (label, each, look, rows) in enumerate(zip(labels, contenders, styles, groups)):
-        more = f" ({each.trials} trials, {each.backbone}, d={each.dim}, base {each.base or 'none'})"
-        yield Shown(index, label + more * (labels.count(label) > 1), look, rows)
+    names = [textwrap.fill(name, 40) for name in distinct_labels(contenders).values()]
+    yield from map(Shown, range(len(groups)), names, looks([each.method for each in contenders]), groups)
 
 
 def each_contender(table: pd.DataFrame) -> Iterator[Shown]:

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from ...protocols.metrics import title_of
 from ...protocols.statistics.paired import summarise
 from ...store.records import KEYS
-from .curves import Curve, contender_figure
+from .curves import Curve, Panel, curve_figure
 from .source import Drawing, Note, Shown, Source, each_contender
 
 
@@ -56,10 +56,10 @@ def convergence_figure(table: pd.DataFrame, dataset: str, *, held_out: bool = Tr
     means = 100 * table["mean"]
     room = 0.15 * (means.max() - means.min()) or 1.0
     whole = table[table["seeds"] == table["all_seeds"]].drop_duplicates(["index", "epoch"]).sort_values("epoch")
-    figure = contender_figure(
-        [_curve(shown) for shown in each_contender(whole)],
+    y = f"{title_of('map_at_r')}, {'validation' if held_out else 'some training'} classes, %"
+    figure = curve_figure(
+        [Panel("", [_curve(shown) for shown in each_contender(whole)], y)],
         x="epoch",
-        y=f"{title_of('map_at_r')}, {'validation' if held_out else 'some training'} classes, %",
         title=f"{dataset} (band: 95 % interval over seeds)",
         ylim=(max(0.0, means.min() - room), min(100.0, means.max() + room)),
     )
