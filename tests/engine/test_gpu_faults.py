@@ -16,7 +16,7 @@ from bench.site import Site
 
 from tests.gpu.simulated_gpu import Gpu
 
-from .test_failures import RUN, _plugin
+from .test_failures import RUN
 
 JOB = ProposeJob(axes=("x",), space={}, sampler="tpe", numbers=(), told=(), fixed={})
 ASSERT = "CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported"
@@ -207,23 +207,3 @@ async def test_a_gpu_that_cannot_be_used_ends_the_run_before_its_first_job(proce
     with pytest.raises(UserError, match=r"^GPU 1 cannot be used: busy$"):
         await there.start()
     await there.stop()
-
-
-BREAKS_ONCE = """import os, pathlib
-        pids = pathlib.Path(__file__).with_name("pids")
-        first = not pids.exists()
-        with pids.open("a") as file:
-            print(os.getpid(), file=file)
-        if first:
-            raise RuntimeError("CUDA error: device-side assert triggered")
-        return super().forward(distribution, labels)"""
-
-
-@pytest.mark.slow
-def test_a_run_goes_on_after_an_error_of_cuda(cli, tmp_path):
-    plugin = _plugin(tmp_path, BREAKS_ONCE)
-    done = cli("run", "--method", "mine", *RUN, "--hparams", "default", "--plugin", plugin)
-    assert "1 trainings done" in " ".join(done.stderr.split())
-    first, *others = (tmp_path / "pids").read_text().split()
-    assert len(set(others)) == 1
-    assert first not in others

@@ -59,46 +59,31 @@ def launched(**options):
 
 
 @pytest.mark.parametrize(
-    ("count", "visible", "options", "expected"),
+    ("count", "visible", "options", "expected", "share"),
     [
-        (1, None, {}, ["0"]),
-        (4, None, {}, ["0", "1", "2", "3"]),
-        (2, None, {"workers": 5}, ["0", "1", "0", "1", "0"]),
-        (2, None, {"gpus_per_worker": 0.5}, ["0", "1", "0", "1"]),
-        (1, None, {"gpus_per_worker": 0.3}, ["0", "0", "0"]),
-        (2, None, {"gpus_per_worker": 0.5, "workers": 1}, ["0"]),
-        (2, "3,5", {"workers": 3}, ["3", "5", "3"]),
-        (2, " 3 , 5 ", {}, ["3", "5"]),
-        (2, "GPU-8f2e, GPU-91aa", {"workers": 3}, ["GPU-8f2e", "GPU-91aa", "GPU-8f2e"]),
-        (1, "MIG-1c2d", {}, ["MIG-1c2d"]),
-        (1, "2,-1,3", {"workers": 2}, ["2", "2"]),  # CUDA ignores what follows a name that does not exist
-        (2, "", {}, ["0", "1"]),
+        (1, None, {}, ["0"], 1.0),
+        (4, None, {}, ["0", "1", "2", "3"], 1.0),
+        (4, None, {"workers": 2}, ["0", "1"], 1.0),
+        (2, None, {"workers": 5}, ["0", "1", "0", "1", "0"], 1 / 3),
+        (2, None, {"gpus_per_worker": 0.5}, ["0", "1", "0", "1"], 0.5),
+        (1, None, {"gpus_per_worker": 0.3}, ["0", "0", "0"], 0.3),
+        (2, None, {"gpus_per_worker": 0.5, "workers": 1}, ["0"], 0.5),
+        (2, "3,5", {"workers": 3}, ["3", "5", "3"], 0.5),
+        (2, " 3 , 5 ", {}, ["3", "5"], 1.0),
+        (2, "GPU-8f2e, GPU-91aa", {"workers": 3}, ["GPU-8f2e", "GPU-91aa", "GPU-8f2e"], 0.5),
+        (1, "MIG-1c2d", {}, ["MIG-1c2d"], 1.0),
+        (1, "2,-1,3", {"workers": 2}, ["2", "2"], 0.5),  # CUDA ignores what follows a name that does not exist
+        (2, "", {}, ["0", "1"], 1.0),
     ],
 )
-def test_workers_are_pinned_to_the_cards_in_turn(cards, count, visible, options, expected):
+def test_workers_are_pinned_to_the_cards_in_turn_with_their_share(cards, count, visible, options, expected, share):
     made = cards(count, visible)
     site, text = launched(**options)
-    assert made == expected
+    assert (made, set(made.shares)) == (expected, {share})
     assert site.device == "cuda"
     assert site.threads == max(1, cores() // len(expected))
     number = f"{len(expected)} worker{'s' if len(expected) > 1 else ''}"
     assert text == f"{number} on {f'{count} GPUs' if count > 1 else 'cuda'}"
-
-
-@pytest.mark.parametrize(
-    ("count", "options", "share"),
-    [
-        (1, {}, 1.0),
-        (4, {"workers": 2}, 1.0),
-        (1, {"gpus_per_worker": 0.25, "workers": 1}, 0.25),
-        (2, {"gpus_per_worker": 0.5}, 0.5),
-        (2, {"workers": 5}, 1 / 3),
-    ],
-)
-def test_a_worker_is_held_to_its_share_of_a_card(cards, count, options, share):
-    made = cards(count)
-    launched(**options)
-    assert set(made.shares) == {share}
 
 
 def test_on_the_cpu_there_is_a_worker_per_core_and_none_is_pinned(cards):

@@ -226,13 +226,8 @@ def test_status_counts_what_is_there(tiny_run, inside):
     rows = {row["method"]: row for row in inside.json("status", "--results", tiny_run)}
     assert set(rows) == set(ALL.split(","))
     for row in rows.values():
-        assert (row["trials"], row["failed_trials"], row["trained"], row["tested"], row["unfinished"]) == (
-            3,
-            0,
-            2,
-            2,
-            0,
-        )
+        counted = [row[name] for name in ("trials", "failed_trials", "trained", "tested", "unfinished")]
+        assert counted == [3, 0, 2, 2, 0]
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
 from bench.conformance.method_checks import CLASSES, DIM, PER_CLASS
 from bench.conformance.method_checks import batch as images_and_labels
@@ -26,7 +25,6 @@ from bench.methods.scorers.spec import DistributionScorer
 from bench.protocols.recipes._base import Optim
 from bench.registry import Registry
 from bench.site import Site
-from PIL import Image
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -137,13 +135,3 @@ class DrawsOnCpu(TorchDispatchMode):
         if func._schema.is_mutable:  # in place
             return args[0].copy_(drawn)
         return tree_map_only(Tensor, lambda tensor: _moved(tensor, device=device), drawn)
-
-
-def photograph(rng: np.random.Generator, size: tuple[int, int]) -> Image.Image:
-    """Image with the statistics of photographs: smooth structure at several scales plus a little noise."""
-    picture = np.zeros((size[1], size[0], 3))
-    for cells in (4, 16, 64):
-        layer = Image.fromarray(rng.integers(0, 256, (cells, cells, 3), dtype=np.uint8)).resize(size, 3)
-        picture += np.asarray(layer) / (3 * cells / 4) ** 0.5
-    picture = 255 * picture / picture.max() + rng.normal(0, 4, picture.shape)
-    return Image.fromarray(picture.clip(0, 255).astype(np.uint8))

@@ -3,8 +3,6 @@
 import csv
 import io
 import re
-import shutil
-import subprocess
 
 import numpy as np
 import pandas as pd
@@ -174,19 +172,6 @@ def test_the_comparison_has_every_row_in_every_format(hostile_rows):
     assert "[red]x[/red]" in shown
     assert "\x1b[31m" not in shown
     assert "\x1b]0;" not in shown
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no LaTeX is installed")
-def test_latex_compiles(hostile_rows, tmp_path):
-    text = re.sub("[^\x00-\x7f±é]", "?", to_latex(hostile_rows))
-    document = (
-        f"\\documentclass{{article}}\\usepackage{{booktabs,graphicx}}\\begin{{document}}\n{text}\n\\end{{document}}\n"
-    )
-    (tmp_path / "x.tex").write_text(document)
-    command = ["pdflatex", "-halt-on-error", "-no-shell-escape", "x.tex"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-2000:]
 
 
 @pytest.mark.slow

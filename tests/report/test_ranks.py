@@ -212,19 +212,6 @@ def test_verdicts_are_those_of_holm_over_the_pairs_of_the_table():
     assert "p adjusted by Holm's method" in shown
 
 
-def test_a_pair_of_long_names_leaves_room_for_verdicts_and_intervals():
-    aurc = {"metric": "aurc", "split": "test_crop", "variant": "recall_at_1", "scorer": "cosine"}
-    lines = []
-    for method, by_seed in {"a_method_of_a_very_long_name": A, "another_method_of_a_long_name": A}.items():
-        for seed, value in by_seed.items():
-            lines += [(method, "", seed, "method", kind, value) for kind in (RHO, aurc)]
-            lines += [(method, "", seed, "", kind, value) for kind in (MAP, MAP | {"metric": "recall_at_1"})]
-    shown = _printed(lambda console: print_paired(paired_methods(*_frame(lines)), console))
-    assert max(map(len, shown)) <= 80
-    assert "\n".join(shown).count("equivalent") == 3 + 1  # MAP@R, Recall@1, AURC, and the note
-    assert "another_method_of_a_long_name" in "".join(line[1:].split(" ", 1)[0] for line in shown)
-
-
 def test_lower_is_better_if_the_metric_says_so():
     aurc = {"metric": "aurc", "split": "test_crop", "variant": "recall_at_1", "scorer": "cosine"}
     table = paired_methods(*_results({"a": A, "c": C}, aurc))

@@ -214,32 +214,6 @@ def test_what_cannot_win_is_listed_and_not_counted():
     assert each.same_order_as == ""
 
 
-def test_a_win_needs_a_confidence_above_chance():
-    base = _method("cosface", {"norm": 0.0, "margin": 0.0}, risk=0.6)
-    own = _method("spread", {OWN: -0.2, "norm": 0.0}, risk=0.1, queries=2000)
-    each = next(each for each in _found(base, own) if (each.use, each.column.split) == ("before_gallery", "test"))
-    assert each.low > 0
-    assert (each.outcome, each.why) == ("undecided", "not above chance")
-
-
-@pytest.mark.parametrize(
-    ("made", "reason"),
-    [
-        ((_method("spread", {OWN: 1.0, "norm": 0.1}),), "no result of the plain method at this budget"),
-        (
-            (PLAIN, _method("spread", {OWN: 1.0, "norm": 0.1}, seeds=1)),
-            "one seed",
-        ),
-        (
-            (_method("cosface", {"norm": 0.5}, splits=("test",)), _method("s", {OWN: 1.0}, splits=("test",))),
-            "no validation rows",
-        ),
-    ],
-)
-def test_what_cannot_be_judged_says_why(made, reason):
-    assert {(each.outcome, each.why) for each in _found(*made)} == {("no verdict", reason)}
-
-
 @pytest.mark.slow
 def test_no_better_method_seldom_wins():
     """A null world: methods differ from the plain one by the seed alone, so wins stay at 2.5 %, adjusted ones rare."""
@@ -317,17 +291,6 @@ def test_over_class_splits_the_unit_is_the_split_and_the_rival_is_chosen_on_each
     for images in ("clean images", "centre crops", "blur"):
         assert f"d, over class splits, before the gallery, {images}: " in text
     assert set(document.numbers["question"]) == {BEFORE, "at_query_time"}
-
-
-def test_a_constant_confidence_has_no_outcome():
-    frame, roles = _method("dead", {OWN: 1.0, "norm": 0.5})
-    frame.loc[(frame["confidence"] == OWN) & (frame["metric"] == "confidence_auroc"), "value"] = 0.5
-    found = [each for each in _found(PLAIN, (frame, roles)) if each.contender.method == "dead"]
-    assert found
-    assert {(each.outcome, each.why) for each in found} == {
-        ("no verdict", f"confidence constant for all {QUERIES} images")
-    }
-    assert not any(each.counts for each in found)
 
 
 def test_each_free_image_confidence_is_a_rival_by_itself_with_a_family_of_its_own():
