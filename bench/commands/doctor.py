@@ -96,7 +96,7 @@ def _planned(site: Any, dataset: str, **asked: Any) -> tuple[Any, Any]:
     return plan, next(iter(plan.train_specs(plan.defaults(), 0, None).values()))
 
 
-def photographs_trainer(folder: Path, device: str, backbone: str, side: int, batch: int, *pins: str) -> Any:
+def photographs_trainer(folder: Path, device: str, backbone: str, side: int, batch: int) -> Any:
     """Make a training on photographs of noise, 500 x 375, ready for its first step, in batches of six classes."""
     import numpy as np
     from PIL import Image
@@ -112,7 +112,7 @@ def photographs_trainer(folder: Path, device: str, backbone: str, side: int, bat
     site = Site(results=str(folder / "speed"), device=device, data_root=str(folder / "photographs"), weights="none")
     view = (f"data.image_size={side}", f"data.resize={side * 8 // 7}")
     sizes = ("data.classes_per_batch=6", f"data.images_per_class={batch // 6}")
-    trainer = Trainer(_planned(site, "folder", backbone=backbone, set=(*view, *sizes, *pins))[1], site)
+    trainer = Trainer(_planned(site, "folder", backbone=backbone, set=(*view, *sizes))[1], site)
     trainer.resume_or_start()
     return trainer
 
