@@ -9,14 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from bench.datasets.corruptions.registry import CORRUPTIONS
-from bench.planning.experiment import Experiment
-from bench.planning.plan import build_plans
 from bench.site import Site
 from PIL import Image
 from safetensors import safe_open
 from scipy import stats
 
 from tests.in_process import run_here
+from tests.plans import planned
 
 pytestmark = pytest.mark.slow  # they share a run
 
@@ -142,11 +141,8 @@ def test_records_say_what_was_done_to_each_image(results, models):
 def test_what_is_tested_is_part_of_a_test_and_not_of_a_training(photos, tmp_path):
     def ids(corruptions=(), preset="strict"):
         site = Site(results=str(tmp_path / "results"), data_root=str(photos), weights="none")
-        request = Experiment(
-            methods=("cosface",), datasets=("folder",), hparams="default", backbone="convnet",
-            set=("data.classes_per_batch=2",), corruptions=corruptions, preset=preset,
-        )  # fmt: skip
-        (plan,) = build_plans(request, site).plans
+        asked = {"backbone": "convnet", "set": ("data.classes_per_batch=2",), "preset": preset}
+        [plan], _ = planned(site, "cosface", datasets=("folder",), corruptions=corruptions, **asked)
         trained = plan.train_specs({}, 0, None)
         return plan, trained[0].id, plan.test_specs(trained)[0].id
 

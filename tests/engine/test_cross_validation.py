@@ -9,14 +9,14 @@ import pytest
 import torch
 from bench.datasets.photo_images import PhotoImages
 from bench.engine.optim import build_optimizer, learning_rate_factor
-from bench.planning.experiment import Experiment
-from bench.planning.plan import build_plans
 from bench.protocols.recipes._base import Optim
 from bench.site import Site
 from safetensors.torch import load_file
 
 from tests.engine.conftest import Cli
 from tests.in_process import run_here
+from tests.photographs import write_photographs
+from tests.plans import planned
 
 RUN = ("run", "--dataset", "ndigit_smoke", "--folds", "2", "--seeds", "1", "--workers", "2", "--set", "optim.epochs=1")
 
@@ -105,15 +105,10 @@ def test_a_head_is_compared_with_its_base_model_by_model_and_side_by_side(tuned)
 
 
 def test_the_full_reality_check_on_photographs(tmp_path):
-    from PIL import Image
-
-    for c in range(8):
-        (tmp_path / "photos" / str(c)).mkdir(parents=True)
-        for name in "ab":
-            Image.new("RGB", (9, 9)).save(tmp_path / "photos" / str(c) / f"{name}.png")
+    write_photographs(tmp_path / "photos", classes=8, each=2)
     site = Site(results=str(tmp_path / "results"), data_root=str(tmp_path / "photos"), weights="none")
-    request = Experiment(methods=("arcface",), datasets=("folder",), preset="mlrc", set=("data.classes_per_batch=2",))
-    (plan,) = build_plans(request, site).plans
+    asked = {"datasets": ("folder",), "preset": "mlrc", "hparams": "tuned", "set": ("data.classes_per_batch=2",)}
+    [plan], _ = planned(site, "arcface", **asked)
     assert (plan.validate_folds, plan.seeds, plan.trials, plan.trainings) == ((0, 1, 2, 3), 10, 50, 240)
     optim, view = plan.template.optim, plan.template.view
     assert (optim.optimizer, optim.lr, optim.schedule) == ("rmsprop", 1e-6, "constant")

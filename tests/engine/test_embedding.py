@@ -11,11 +11,11 @@ from bench.methods.cosface import CosFace
 from bench.methods.deep_ensemble import DeepEnsemble
 from bench.methods.distributions.arrays import rows_of, to_arrays
 from bench.methods.scorers import DistributionScorer
-from bench.planning.experiment import Experiment
-from bench.planning.plan import build_plans
 from bench.protocols.retrieval import retrieval_rows
 from bench.protocols.verification import sample_pairs, verification_rows
 from bench.site import Site
+
+from tests.plans import planned
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +26,7 @@ def site(tmp_path_factory):
 
 def _train(method, site, base=None):
     """A network after two epochs on the smoke data, through the engine."""
-    request = Experiment(methods=(method,), datasets=("ndigit_smoke",), hparams="default", set=("optim.epochs=2",))
-    plan = next(plan for plan in build_plans(request, site).plans if plan.cell.method == method)
+    plan = planned(site, method, set=("optim.epochs=2",))[0][-1]
     if plan.base is not None:
         base = {0: _train(plan.base.cell.method, site)}
     spec = plan.train_specs({}, 0, base)[0]

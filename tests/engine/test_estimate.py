@@ -3,9 +3,8 @@
 import pytest
 import torch
 from bench.engine import estimate
-from bench.planning.experiment import Experiment
-from bench.planning.plan import build_plans
-from bench.site import Site
+
+from tests.plans import planned
 
 
 def test_work_that_a_gpu_still_has_to_do_is_waited_for(monkeypatch):
@@ -44,9 +43,8 @@ def test_the_steps_that_are_timed_are_those_that_will_run(monkeypatch, tmp_path,
     monkeypatch.setattr(torch.nn.Module, "compile", lambda module: compiling.append(module))
     monkeypatch.setattr(torch, "use_deterministic_algorithms", lambda *given, **named: None)  # imports the compiler
     pins = (f"optim.precision={precision}", f"optim.compile={str(compiled).lower()}")
-    site = Site(results=str(tmp_path))
-    asked = Experiment(methods=("cosface",), datasets=("ndigit_smoke",), hparams="default", set=pins)
+    [plan], site = planned(tmp_path, "cosface", set=pins)
     with pytest.raises(Stopped):
-        estimate.estimate(build_plans(asked, site).plans[0], site)
+        estimate.estimate(plan, site)
     lower = torch.bfloat16 if precision == "bfloat16" else torch.float32
     assert timed == [(lower, precision == "tf32", compiled)]

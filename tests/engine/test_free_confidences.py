@@ -12,9 +12,8 @@ from bench.engine.running import Running
 from bench.engine.training import run_training
 from bench.methods.backbones.registry import GIVEN
 from bench.methods.training_density import TrainingDensity
-from bench.planning.experiment import Experiment
-from bench.planning.plan import build_plans
-from bench.site import Site
+
+from tests.plans import planned
 
 SHORT = ("optim.epochs=1", "data.epoch_repeats=0.1")
 
@@ -23,10 +22,8 @@ SHORT = ("optim.epochs=1", "data.epoch_repeats=0.1")
 def tested(tmp_path_factory):
     """A network trained for a few steps, embedded for its test."""
     torch.set_num_threads(1)
-    site = Site(results=str(tmp_path_factory.mktemp("free") / "runs"))
+    [plan], site = planned(tmp_path_factory.mktemp("free") / "runs", "cosface", seeds=1, set=SHORT)
     site.store.mark("reality_check", 1)
-    asked = Experiment(methods=("cosface",), datasets=("ndigit_smoke",), hparams="default", seeds=1, set=SHORT)
-    (plan,) = build_plans(asked, site).plans
     record = run_training(plan.train_specs({}, 0, None)[0], site, lambda epoch: None)
     model, _ = load_model(record.cell, record.unit, site)
     crops = {"crop": CorruptedImages.of(site.dataset("ndigit_smoke").test(), "ndigit_smoke", "crop", (0.0, 0.5))}

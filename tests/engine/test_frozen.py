@@ -16,14 +16,14 @@ from bench.store.claims import CLAIM, Claims
 from safetensors.torch import load_file, save_file
 
 from tests.photographs import write_photographs
+from tests.plans import planned
 
 SHORT = ("optim.epochs=1", "data.feature_views=2", "data.epoch_repeats=0.2")
 
 
 def _plans(site, *methods, frozen=True, **changes):
-    asked = {"hparams": "default", "seeds": 1, "set": SHORT, **changes}
-    plans = build_plans(Experiment(methods=methods, datasets=("ndigit_smoke",), frozen=frozen, **asked), site).plans
-    return [plan for plan in plans if not plan.added]
+    asked = {"frozen": frozen, "seeds": 1, "set": SHORT, **changes}
+    return [plan for plan in planned(site, *methods, **asked)[0] if not plan.added]
 
 
 @pytest.fixture
@@ -256,9 +256,8 @@ def test_features_of_photographs_have_one_scale_that_the_trained_network_keeps(t
     site = Site(results=str(tmp_path / "runs"), data_root=str(tmp_path / "data"), weights=str(tmp_path / "start.pth"))
     pins = ("data.image_size=32", "data.resize=36", "data.classes_per_batch=2", "data.feature_views=1",
             "data.cache=false", "optim.epochs=1")  # fmt: skip
-    request = Experiment(methods=("multi_similarity",), datasets=("folder",), hparams="default", frozen=True,
-                         backbone="squeezenet1_0", seeds=1, set=pins)  # fmt: skip
-    plan = build_plans(request, site).plans[-1]
+    asked = {"datasets": ("folder",), "frozen": True, "backbone": "squeezenet1_0", "seeds": 1, "set": pins}
+    plan = planned(site, "multi_similarity", **asked)[0][-1]
     record = run_training(_seed_0(plan)[0], site, lambda epoch: None)
     model, _ = load_model(record.cell, record.unit, site)
     dataset = site.dataset("folder", record.spec.view)

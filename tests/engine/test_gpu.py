@@ -20,13 +20,12 @@ from bench.methods.distributions import bessel, von_mises_fisher
 from bench.methods.distributions.bessel import vmf_log_normalizer, vmf_mean_resultant_length
 from bench.methods.scorers import match
 from bench.methods.vmf_loss import _MeanLogSum
-from bench.planning.experiment import Experiment
-from bench.planning.plan import build_plans
 from bench.site import Site
 
 from tests.gpu.simulated_gpu import Gpu, GpuTensor
 from tests.gpu.steps import METHODS, DrawsOnCpu, one_step, small_images, small_trainer, values
 from tests.photographs import write_photographs
+from tests.plans import planned
 
 FORMS = [(name, form) for name in METHODS.names for form in METHODS.get(name).load().forms()]
 
@@ -211,8 +210,7 @@ def test_tf32_is_for_the_backbone_of_a_step_if_asked_for(gpu, precision, micro_b
 
 def _plan(folder, device, method="cosface", dataset="ndigit_smoke", of=None, **asked):
     site = Site(results=str(folder / device), device=device, **(of or {}))
-    request = Experiment(methods=(method,), datasets=(dataset,), hparams="default", **asked)
-    return next(plan for plan in build_plans(request, site).plans if plan.requested), site
+    return next(plan for plan in planned(site, method, datasets=(dataset,), **asked)[0] if plan.requested), site
 
 
 def _in_training(name):

@@ -13,8 +13,6 @@ from bench.engine.gpu import open_gpu
 from bench.engine.jobs import ReadyJob, TrainJob
 from bench.engine.pool import UNLESS_SET, LocalWorker, Pool
 from bench.engine.running import release_memory
-from bench.planning.experiment import Experiment
-from bench.planning.plan import build_plans
 from bench.protocols.recipes._base import Optim
 from bench.resources import CARD, SHARE, cores, gpu_names
 from bench.site import Site
@@ -24,6 +22,7 @@ import tests.gpu
 from tests.gpu.simulated_gpu import Gpu, GpuTensor
 from tests.gpu.steps import METHODS, DrawsOnCpu, apart, one_step, small_trainer, trained, values
 from tests.in_process import forget_determinism
+from tests.plans import planned
 
 TOLERANCE = 1e-4
 """Largest relative difference of a method's step without TF32: float32 has 1e-7, a step a few hundred operations. On an
@@ -59,11 +58,8 @@ class Device:
     def training(self, name, method="cosface", epochs=1, seed=0, seeds=1, **site):
         """Job of a training on the smallest data set, with results in a folder of this name."""
         place = Site(results=str(self.folder / name), device="cuda", threads=cores(), **site)
-        request = Experiment(
-            methods=(method,), datasets=("ndigit_smoke",), hparams="default", seeds=seeds,
-            set=(f"optim.epochs={epochs}",),
-        )  # fmt: skip
-        plan = next(plan for plan in build_plans(request, place).plans if plan.requested)
+        plans, _ = planned(place, method, seeds=seeds, set=(f"optim.epochs={epochs}",))
+        plan = next(plan for plan in plans if plan.requested)
         (spec,) = plan.train_specs(plan.defaults(), seed, None).values()
         return TrainJob(spec=spec, site=place)
 

@@ -24,12 +24,11 @@ from bench.methods.dul_cls import DulCls
 from bench.methods.hib import HIB
 from bench.methods.multi_similarity import MultiSimilarity
 from bench.methods.scorers.spec import DistributionScorer
-from bench.planning.experiment import Experiment
-from bench.planning.plan import build_plans
 from bench.protocols.recipes._base import Optim
 from bench.site import Site
 
 from tests.photographs import write_photographs
+from tests.plans import planned
 
 REAL = "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate"
 
@@ -303,11 +302,8 @@ def _fails_above(monkeypatch, limit, training=True):
 
 
 def _smoke(tmp_path, method="cosface", epochs=1):
-    site = Site(results=str(tmp_path / "results"))
-    pins = (f"optim.epochs={epochs}",)
-    request = Experiment(methods=(method,), datasets=("ndigit_smoke",), hparams="default", set=pins)
-    plan = build_plans(request, site).plans[-1]
-    return plan, site
+    plans, site = planned(tmp_path / "results", method, set=(f"optim.epochs={epochs}",))
+    return plans[-1], site
 
 
 @pytest.fixture
@@ -316,14 +312,11 @@ def photos(tmp_path, monkeypatch):
     monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
     write_photographs(tmp_path / "photos", classes=16, each=4)
     pins = ("image_size=32", "resize=36", "freeze_norm=statistics", "classes_per_batch=2", "images_per_class=4")
-    request = Experiment(
-        methods=("cosface",), datasets=("folder",), hparams="default", backbone="test_resnet", dim=8,
-        set=("optim.epochs=2", *(f"data.{pin}" for pin in pins)),
-    )  # fmt: skip
+    asked = {"backbone": "test_resnet", "dim": 8, "set": ("optim.epochs=2", *(f"data.{pin}" for pin in pins))}
 
     def spec_and_site(results):
         site = Site(results=str(tmp_path / results), data_root=str(tmp_path / "photos"), weights="none")
-        (plan,) = build_plans(request, site).plans
+        [plan], _ = planned(site, "cosface", datasets=("folder",), **asked)
         return plan.train_specs({}, 0, None)[0], site
 
     return spec_and_site

@@ -11,8 +11,6 @@ from bench.engine.jobs import TestJob, TrainJob
 from bench.engine.needs import check, needs_of, software, visible
 from bench.errors import UserError
 from bench.methods.backbones.registry import build_backbone
-from bench.planning.experiment import Experiment
-from bench.planning.plan import build_plans
 from bench.site import Site
 from bench.store.folder import RECORD, WEIGHTS
 from bench.store.specs import TUNING
@@ -20,6 +18,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from tests.photographs import write_photographs
+from tests.plans import planned
 
 PLUGIN = """
 from bench.methods import CosineClassifier, Method, register
@@ -36,7 +35,7 @@ class Mine(Method):
 
 
 @pytest.fixture(scope="module")
-def planned(tmp_path_factory):
+def mine(tmp_path_factory):
     """Plans of a plug-in's method on photographs, with weights; site, folder of the files."""
     root = tmp_path_factory.mktemp("needs")
     write_photographs(root / "data", classes=16, each=2)
@@ -49,15 +48,13 @@ def planned(tmp_path_factory):
         weights=str(root / "start.safetensors"),
     )
     pins = ("data.image_size=32", "data.resize=36", "data.classes_per_batch=2")
-    request = Experiment(methods=("mine",), datasets=("folder",), hparams="default", backbone="convnet",
-                         seeds=1, set=pins)  # fmt: skip
-    return build_plans(request, site).plans, site, root
+    return *planned(site, "mine", datasets=("folder",), backbone="convnet", seeds=1, set=pins), root
 
 
 @pytest.fixture
-def needs(planned, tmp_path, monkeypatch):
+def needs(mine, tmp_path, monkeypatch):
     monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
-    plans, site, _ = planned
+    plans, site, _ = mine
     driver = tmp_path / "runs" / ".drivers" / "driver"
     driver.parent.mkdir(parents=True)
     driver.touch()
@@ -65,11 +62,11 @@ def needs(planned, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def machine(planned, tmp_path):
+def machine(mine, tmp_path):
     """Site of another machine: nothing is remembered, and the results folder is its own."""
 
     def of(**update):
-        return Site(**{**planned[1].model_dump(), "results": str(tmp_path / "runs"), **update})
+        return Site(**{**mine[1].model_dump(), "results": str(tmp_path / "runs"), **update})
 
     return of
 
@@ -96,7 +93,7 @@ def test_other_software_is_named(needs, machine, name):
     assert said == f"it has {name} {software().get(name)}, this run 0.1; install the same on both"
 
 
-def test_edited_code_is_named(needs, machine, planned, tmp_path):
+def test_edited_code_is_named(needs, machine, mine, tmp_path):
     edited = tmp_path / "mine.py"
     edited.write_text(PLUGIN.format(scale=13.0))
     said = _refused(needs, machine(plugins=(str(edited),)))
@@ -165,9 +162,7 @@ def test_a_file_that_does_not_appear_is_given_up_in_time(tmp_path, looks):
 
 @pytest.fixture(scope="module")
 def two_stages(tmp_path_factory):
-    site = Site(results=str(tmp_path_factory.mktemp("runs")))
-    request = Experiment(methods=("pfe",), datasets=("ndigit_smoke",), hparams="default", seeds=1)
-    return build_plans(request, site).plans, site
+    return planned(tmp_path_factory.mktemp("runs"), "pfe", seeds=1)
 
 
 def _specs(plans, replicate=TUNING):

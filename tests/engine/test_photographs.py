@@ -11,11 +11,11 @@ import torch
 from bench.cli import main
 from bench.engine.networks import build_model
 from bench.engine.training import run_training
-from bench.planning.experiment import Experiment
-from bench.planning.plan import build_plans
 from bench.site import Site
 from PIL import Image
 from safetensors.torch import load_file
+
+from tests.plans import planned
 
 SMALL = (
     "--backbone", "squeezenet1_0", "--weights", "none", "--dim", "8", "--hparams", "default", "--seeds", "1",
@@ -198,12 +198,10 @@ def test_settings_of_scripts_are_for_the_released_form_and_their_network(tmp_pat
 @pytest.mark.slow
 def test_the_first_epochs_may_leave_the_backbone_alone(tmp_path, monkeypatch):
 
-    site = Site(results=str(tmp_path))
     kept = {}
     for frozen in (0, 1):
         pins = ("optim.epochs=1", *(["optim.head_epochs=1"] if frozen else []))
-        request = Experiment(methods=("cosface",), datasets=("ndigit_smoke",), hparams="default", set=pins)
-        (plan,) = build_plans(request, site).plans
+        [plan], site = planned(tmp_path, "cosface", set=pins)
         spec = plan.train_specs({}, 0, None)[0]
         record = run_training(spec, site, lambda epoch: None)
         kept[frozen] = load_file(site.store.unit_dir(plan.cell, "train", spec.id) / "weights.safetensors")
@@ -231,8 +229,8 @@ def test_the_per_preset_reads_selects_and_corrupts_as_per_did(tmp_path):
 
     _photos(tmp_path / "photos", {"": range(4)})
     site = Site(results=str(tmp_path / "results"), data_root=str(tmp_path / "photos"), weights="none")
-    asked = {"methods": ("pfe", "hib"), "datasets": ("folder",), "set": ("data.classes_per_batch=1",)}
-    plans = {name: build_plans(Experiment(preset=name, **asked), site).plans for name in ("strict", "per")}
+    asked = {"datasets": ("folder",), "hparams": "tuned", "set": ("data.classes_per_batch=1",)}
+    plans = {name: planned(site, "pfe", "hib", preset=name, **asked)[0] for name in ("strict", "per")}
     for preset, metric, low, antialias, pairs in (
         ("strict", "stage_loss", 0.5, True, "all"),
         ("per", "map_at_r", 0.25, False, "balanced"),
@@ -253,12 +251,9 @@ def test_other_images_under_the_same_names_are_other_results(tmp_path):
         if name == "b":
             for folder in sorted(root.iterdir()):
                 folder.rename(root / f"c{int(folder.name[1:]) - 4}")
-        request = Experiment(
-            methods=("cosface",), datasets=("folder",), hparams="default", backbone="squeezenet1_0",
-            set=("data.classes_per_batch=1",),
-        )  # fmt: skip
+        asked = {"datasets": ("folder",), "backbone": "squeezenet1_0", "set": ("data.classes_per_batch=1",)}
         site = Site(results=str(tmp_path / "results"), data_root=str(root), weights="none")
-        (plan,) = build_plans(request, site).plans
+        [plan], _ = planned(site, "cosface", **asked)
         ids.append(plan.train_specs({}, 0, None)[0].id)
     assert ids[0] == ids[2] != ids[1]
 

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from bench.cli import main
 from bench.datasets.corruptions.registry import CORRUPTIONS
-from bench.planning.experiment import Experiment
-from bench.planning.plan import build_plans
 from bench.site import Site
 
 from tests.photographs import write_photographs
+from tests.plans import planned
 from tests.templates import changed, method_of_cloud, template
 
 SMALL = """
@@ -183,8 +182,7 @@ def test_a_package_brings_them_by_an_entry_point(cli, extras, tmp_path, monkeypa
 
 
 def _plans(plugin, folder, **options):
-    site = Site(results=str(folder / "results"), plugins=(str(plugin),))
-    return build_plans(Experiment(datasets=("ndigit_smoke",), hparams="default", **options), site).plans
+    return planned(Site(results=str(folder / "results"), plugins=(str(plugin),)), **options)[0]
 
 
 def test_the_code_of_a_plugin_is_part_of_its_units_and_not_of_its_rows(tmp_path):

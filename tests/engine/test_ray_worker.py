@@ -23,9 +23,9 @@ from bench.engine.jobs import (
     WorkerSilent,
 )
 from bench.engine.ray_nodes import Host, Node, RayWorker
-from bench.planning.experiment import Experiment
-from bench.planning.plan import build_plans
 from bench.site import Site
+
+from tests.plans import planned
 
 JSON = jobs.EVENTS
 EVENTS = (Alive(step="epoch 1"), EpochDone(epoch=1))
@@ -33,9 +33,7 @@ EVENTS = (Alive(step="epoch 1"), EpochDone(epoch=1))
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
-    site = Site(results=str(tmp_path_factory.mktemp("runs")), threads=7)
-    request = Experiment(methods=("cosface",), datasets=("ndigit_smoke",), hparams="default", seeds=1)
-    (plan,) = build_plans(request, site).plans
+    [plan], site = planned(Site(results=str(tmp_path_factory.mktemp("runs")), threads=7), "cosface", seeds=1)
     return TrainJob(spec=plan.template, site=site)
 
 

@@ -2,14 +2,12 @@
 
 import pytest
 from bench.engine.tuning import choose
-from bench.planning.experiment import Experiment
-from bench.planning.plan import build_plans
 from bench.report.frame import collect
 from bench.report.studies import study_lines, study_rows
-from bench.site import Site
 from bench.store.folder import WEIGHTS, Store
 
 from tests.in_process import run_here
+from tests.plans import planned
 
 SHORT = ("--dataset", "ndigit_smoke", "--set", "optim.epochs=1", "--seeds", "2")
 
@@ -105,9 +103,8 @@ def test_the_winner_can_be_trained_anew_and_studies_have_any_numbers(tmp_path):
 
 
 def test_every_class_split_is_tuned_by_itself(tmp_path):
-    request = {"methods": ("pfe",), "datasets": ("ndigit_smoke",), "trials": 6, "seeds": 2}
-    site = Site(results=str(tmp_path))
-    plans = build_plans(Experiment(**request, data={"class_splits": 2}), site).plans
+    asked = {"hparams": "tuned", "trials": 6, "seeds": 2, "data": {"class_splits": 2}}
+    plans, site = planned(tmp_path, "pfe", **asked)
     heads = [plan for plan in plans if plan.cell.method == "pfe"]
     assert [plan.trainings for plan in heads] == [6, 6, 6]
     studies = {plan.base.study_spec(number, None).id for plan in heads for number in plan.replicates}
@@ -115,7 +112,7 @@ def test_every_class_split_is_tuned_by_itself(tmp_path):
     for plan in heads:
         (spec,) = plan.base.train_specs(plan.base.defaults(), plan.base.trial_of(1), None).values()
         assert spec.view.get("class_seed", 0) == plan.class_seed
-    once = build_plans(Experiment(**request, data={"class_splits": 2}, tuning={"studies": 1}), site).plans
+    once, _ = planned(site, "pfe", **asked, tuning={"studies": 1})
     assert [plan.trainings for plan in once if plan.cell.method == "pfe"] == [6 + 2, 2, 2]
 
 
@@ -123,8 +120,7 @@ def test_every_class_split_is_tuned_by_itself(tmp_path):
     ("trials", "seeds", "each"), [(50, 5, 10), (50, 20, 3), (15, 5, 3), (10, 5, 2), (2, 1, 2), (None, None, 10)]
 )
 def test_trials_are_shared_out(tmp_path, trials, seeds, each):
-    asked = Experiment(methods=("cosface",), datasets=("ndigit_smoke",), trials=trials, seeds=seeds)
-    (plan,) = build_plans(asked, Site(results=str(tmp_path))).plans
+    [plan], _ = planned(tmp_path, "cosface", hparams="tuned", trials=trials, seeds=seeds)
     assert (plan.trials, plan.seeds) == (each, seeds or 5)
     assert plan.trainings == each * plan.seeds == plan.tuning_trainings * plan.seeds
 

@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-from bench.planning.experiment import Experiment
-from bench.planning.plan import build_plans
 from bench.site import Site
 from bench.store.claims import Claims
+
+from tests.plans import planned
 
 from .conftest import BENCH, PATIENCE
 
@@ -213,11 +213,10 @@ def test_a_training_with_a_memory_ends_the_same_after_a_break(kind, tmp_path):
     for place, part in zip(("START", "STEP", "    EXTRA\n"), (*code[:2], f"    {code[2]}\n")):
         text = text.replace(place, part)
     plugin.write_text(text)
-    request = Experiment(methods=("remembers",), datasets=("ndigit_smoke",), hparams="default", set=("optim.epochs=3",))
 
     def ready(results):
         site = Site(results=str(tmp_path / results), plugins=(str(plugin),))
-        (plan,) = build_plans(request, site).plans
+        [plan], _ = planned(site, "remembers", set=("optim.epochs=3",))
         return plan.train_specs({}, 0, None)[0], site
 
     def stop(epoch):

@@ -5,9 +5,8 @@ import json
 import pytest
 import torch
 from bench.engine import environment
-from bench.planning.experiment import Experiment
-from bench.planning.plan import build_plans
-from bench.site import Site
+
+from tests.plans import planned
 
 from .conftest import Cli
 
@@ -69,9 +68,7 @@ def test_memory_that_is_too_small_for_the_probe_fails_no_training(tmp_path, monk
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(environment, "_after_steps", too_large)
-    site = Site(results=str(tmp_path), device="cpu", weights="none")
-    asked = Experiment(methods=("cosface",), datasets=("ndigit_smoke",), hparams="default", seeds=1)
-    (plan,) = build_plans(asked, site).plans
+    [plan], site = planned(tmp_path, "cosface", seeds=1)
     (spec,) = plan.train_specs(plan.defaults(), 0, None).values()
     monkeypatch.setattr(environment, "_known", {})
     assert environment.rounding(spec, site, (1, 10, 26)) == ""

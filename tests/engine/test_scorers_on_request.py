@@ -5,10 +5,9 @@ import json
 import pandas as pd
 import pytest
 from bench.errors import UserError
-from bench.planning.experiment import Experiment
-from bench.planning.plan import build_plans
-from bench.site import Site
 from bench.store.specs import Pinned
+
+from tests.plans import planned
 
 ONE = ("--dataset", "ndigit_smoke", "--hparams", "default", "--seeds", "1", "--set", "optim.epochs=2")
 
@@ -59,9 +58,7 @@ def test_the_preset_of_the_public_code_reranks_selects_by_it_and_quotes_the_clas
 
 
 def _plan(tmp_path, *methods, **options):
-    site = Site(results=str(tmp_path / "results"), weights="none")
-    request = Experiment(methods=methods, datasets=("ndigit_smoke",), hparams="default", **options)
-    return {plan.cell.method: plan for plan in build_plans(request, site).plans}
+    return {plan.cell.method: plan for plan in planned(tmp_path / "results", *methods, **options)[0]}
 
 
 def test_the_scorer_that_selects_is_part_of_the_training_and_of_the_row(tmp_path):

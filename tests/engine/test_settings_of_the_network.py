@@ -6,14 +6,13 @@ from bench.engine.inputs import generator
 from bench.engine.networks import build_model, load_model
 from bench.engine.optim import Optimisation
 from bench.engine.training import Trainer, run_training
-from bench.planning.experiment import Experiment
-from bench.planning.plan import build_plans
 from bench.protocols.recipes._base import Optim
 from bench.site import Site
 from bench.store.folder import CHECKPOINT
 from bench.store.specs import Batches
 
 from tests.photographs import write_photographs
+from tests.plans import planned
 
 
 class _Model(torch.nn.Module):
@@ -38,11 +37,7 @@ def test_a_clip_of_0_leaves_gradients_as_they_are(clip, norm):
 
 
 def _smoke(tmp_path, *pins, method="cosface"):
-    site = Site(results=str(tmp_path / "results"))
-    request = Experiment(
-        methods=(method,), datasets=("ndigit_smoke",), hparams="default", set=("optim.epochs=1", *pins)
-    )
-    plan = build_plans(request, site).plans[-1]
+    (*_, plan), site = planned(tmp_path / "results", method, set=("optim.epochs=1", *pins))
     return plan, plan.train_specs({}, 0, None)[0], site
 
 
@@ -72,11 +67,8 @@ def test_features_of_photographs_are_rescaled_only_if_the_setting_says_so(tmp_pa
     write_photographs(tmp_path / "photos", classes=8, each=2)
     site = Site(results=str(tmp_path / "results"), data_root=str(tmp_path / "photos"), weights="none")
     pins = (f"data.calibrate={str(calibrate).lower()}", "data.image_size=32", "data.resize=36")
-    request = Experiment(
-        methods=("cosface",), datasets=("folder",), hparams="default", backbone="resnet18", dim=8,
-        set=(*pins, "data.classes_per_batch=2", "data.images_per_class=2"),
-    )  # fmt: skip
-    (plan,) = build_plans(request, site).plans
+    asked = {"backbone": "resnet18", "dim": 8, "set": (*pins, "data.classes_per_batch=2", "data.images_per_class=2")}
+    [plan], _ = planned(site, "cosface", datasets=("folder",), **asked)
     spec = plan.train_specs({}, 0, None)[0]
     trainer = Trainer(spec, site)
     trainer.resume_or_start()

@@ -22,16 +22,14 @@ from bench.engine.scheduler import Scheduler
 from bench.engine.tuning import propose
 from bench.engine.worker import run_job
 from bench.errors import UserError
-from bench.planning.experiment import Experiment
-from bench.planning.plan import build_plans
 from bench.report.frame import collect
-from bench.site import Site
 from bench.store.check import damages
 from bench.store.claims import CLAIM, Claims
 from bench.store.files import sha256, write_atomic
 from bench.store.folder import WEIGHTS, Store
 
 from tests import records
+from tests.plans import planned
 
 from .conftest import BENCH, SMALL
 
@@ -120,9 +118,7 @@ def _tested(spec, cell, store, finished=1.0):
 
 
 def _plans(root, **asked):
-    asked = {"methods": ("cosface", "pfe"), "datasets": ("ndigit_smoke",), "seeds": 2, "trials": 6, **asked}
-    site = Site(results=str(root))
-    return build_plans(Experiment(**asked), site).plans, site
+    return planned(root, **{"methods": ("cosface", "pfe"), "hparams": "tuned", "seeds": 2, "trials": 6, **asked})
 
 
 def _drive(root, fakes, monkeypatch, study=(), **asked):

@@ -5,9 +5,10 @@ import json
 import pandas as pd
 import pytest
 from bench.datasets.ndigit import NDigitSmoke
-from bench.planning.experiment import Experiment
-from bench.planning.plan import build_plans
 from bench.site import Site
+
+from tests.photographs import write_photographs
+from tests.plans import planned
 
 ARGUMENTS = ("--dataset", "ndigit_smoke", "--protocol", "standardized", "--seeds", "1", "--set", "optim.epochs=2")
 
@@ -46,16 +47,10 @@ def test_nothing_is_held_out_and_nothing_is_tuned(tmp_path, monkeypatch, refusal
 
 
 def test_photographs_get_the_published_set_up(tmp_path):
-    from PIL import Image
-
-    for c in range(4):
-        (tmp_path / "photos" / str(c)).mkdir(parents=True)
-        for name in "ab":
-            Image.new("RGB", (9, 9)).save(tmp_path / "photos" / str(c) / f"{name}.png")
+    write_photographs(tmp_path / "photos", classes=4, each=2)
     site = Site(results=str(tmp_path / "results"), data_root=str(tmp_path / "photos"), weights="none")
-    asked = {"methods": ("proxy_anchor",), "datasets": ("folder",), "hparams": "default"}
-    standardized = Experiment(**asked, protocol="standardized", set=("data.classes_per_batch=2",))
-    (plan,) = build_plans(standardized, site).plans
+    asked = {"methods": ("proxy_anchor",), "datasets": ("folder",)}
+    [plan], _ = planned(site, **asked, protocol="standardized", set=("data.classes_per_batch=2",))
     assert plan.template.backbone == "resnet50.tv_in1k"
     assert plan.template.batches.freeze_norm == "statistics"
     assert plan.template.batches.images_per_class == 2
@@ -71,7 +66,5 @@ def test_photographs_get_the_published_set_up(tmp_path):
     assert plan.template.batches.pooling == "avg"
     assert optim.grad_clip == 0
     asked |= {"tuning": {"folds": 1}, "set": ("data.classes_per_batch=1",)}
-    strict, mlrc = (
-        build_plans(Experiment(**asked, preset=preset), site).plans[0].template for preset in ("strict", "mlrc")
-    )
+    strict, mlrc = (planned(site, **asked, preset=preset)[0][0].template for preset in ("strict", "mlrc"))
     assert (strict.batches.pooling, strict.optim.grad_clip, mlrc.batches.pooling) == ("avg_max", 10, "avg")

@@ -13,11 +13,11 @@ from bench.engine.training import run_training
 from bench.methods._model import EmbeddingModel
 from bench.methods.backbones.registry import build_backbone
 from bench.methods.distributions import to_arrays
-from bench.planning.experiment import Experiment
-from bench.planning.plan import build_plans
 from bench.site import Site
 from bench.store.check import damages
 from safetensors.torch import save_file
+
+from tests.plans import planned
 
 SHORT = ("optim.epochs=1", "data.feature_views=1", "data.epoch_repeats=0.1")
 SPLITS = ["test", "test_crop", "val", "val_crop"]
@@ -25,9 +25,7 @@ KEPT = sorted(["train", *SPLITS, *(f"{split}.{end}_corner" for split in SPLITS f
 
 
 def _plans(site, *methods, frozen=True):
-    asked = {"hparams": "default", "seeds": 2, "set": SHORT}
-    plans = build_plans(Experiment(methods=methods, datasets=("ndigit_smoke",), frozen=frozen, **asked), site).plans
-    return [plan for plan in plans if not plan.added]
+    return [plan for plan in planned(site, *methods, frozen=frozen, seeds=2, set=SHORT)[0] if not plan.added]
 
 
 def _train(site, *methods, frozen=True):

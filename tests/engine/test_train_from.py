@@ -7,18 +7,17 @@ from bench.engine.networks import load_model
 from bench.engine.training import Trainer, run_training
 from bench.errors import UnitFailed, UserError
 from bench.methods.backbones.registry import build_backbone
-from bench.planning.experiment import Experiment
-from bench.planning.plan import build_plans
 from bench.site import Site
 from safetensors.torch import load_file, save_file
+
+from tests.plans import planned
 
 STAGE = "features.8"
 SHORT = ("optim.epochs=2", "data.feature_views=2", "data.epoch_repeats=0.2", f"model.train_from={STAGE}")
 
 
 def _plans(site, *methods, **changes):
-    asked = {"hparams": "default", "seeds": 1, "set": SHORT, **changes}
-    return build_plans(Experiment(methods=methods, datasets=("ndigit_smoke",), **asked), site).plans
+    return planned(site, *methods, **{"seeds": 1, "set": SHORT, **changes})[0]
 
 
 def _specs(site, *methods, **changes):

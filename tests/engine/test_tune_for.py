@@ -13,8 +13,6 @@ from bench.engine.running import Running
 from bench.engine.training import run_training
 from bench.engine.tuning import Told, Trained, choose, measured, propose
 from bench.errors import UserError
-from bench.planning.experiment import Experiment
-from bench.planning.plan import build_plans
 from bench.protocols.recipes._base import Range
 from bench.report.frame import collect
 from bench.seeds import content_id, seed_for
@@ -24,16 +22,16 @@ from bench.store.records import TrainRecord, TrialRecord
 from bench.store.specs import TUNING
 from sklearn.metrics import roc_auc_score
 
+from tests.plans import planned
+
 from .test_sharing import Fake, _drive
 
 SPACE = {"a": Range(0.0, 1.0), "b": Range(1e-3, 1e-1, log=True), "n": Range(1, 9, type="int")}
 
 
 def _plans(tmp_path, *methods, tune_for="retrieval", **options):
-    site = Site(results=str(tmp_path / "results"), weights="none")
-    options["tuning"] = {"tune_for": tune_for, "studies": 1}
-    request = Experiment(methods=methods, datasets=("ndigit_smoke",), **options)
-    return {plan.cell.method: plan for plan in build_plans(request, site).plans}
+    asked = {"hparams": "tuned", "tuning": {"tune_for": tune_for, "studies": 1}, **options}
+    return {plan.cell.method: plan for plan in planned(tmp_path / "results", *methods, **asked)[0]}
 
 
 # Proposals

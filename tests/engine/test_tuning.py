@@ -8,11 +8,10 @@ from statistics import fmean
 import pytest
 from bench.conformance import build
 from bench.engine.tuning import Told, propose
-from bench.planning.experiment import Experiment
-from bench.planning.plan import build_plans
 from bench.protocols.recipes._base import Range
 from bench.registry import Registry
-from bench.site import Site
+
+from tests.plans import planned
 
 SPACE = {
     "a": Range(1e-3, 1e-1, log=True),
@@ -128,8 +127,7 @@ def test_the_gp_finds_the_optimum_of_a_smooth_function():
 
 
 def test_defaults_outside_the_space_are_moved_to_its_edge():
-    request = Experiment(methods=("cosface",), datasets=("ndigit_smoke",))
-    plan = build_plans(request, Site(results="unused")).plans[0]
+    [plan], _ = planned("unused", "cosface", hparams="tuned")
     template = plan.template.replaced(
         params={"scale": 5.0, "margin": -1.0}, optim=replace(plan.template.optim, epochs=4)
     )
@@ -196,10 +194,9 @@ def _rates(model, lr_objective):
 @pytest.mark.parametrize("name", Registry("methods").names)
 def test_the_rate_of_the_objective_is_tuned_if_and_only_if_something_learns_at_it(name):
     """By brute force: does any group of the optimiser change with it?"""
-    site = Site(results="unused")
     pins = ("method.train=all",) if name == "dul_reg" else ()
-    request = Experiment(methods=(name,), datasets=("ndigit_smoke",), set=pins)
-    plan = next(plan for plan in build_plans(request, site).plans if plan.cell.method == name)
+    plans, site = planned("unused", name, hparams="tuned", set=pins)
+    plan = next(plan for plan in plans if plan.cell.method == name)
     cls = site.methods.method(name)
     if not cls.by_steps:  # no optimiser
         assert not any(key.startswith("optim.") for key in plan.space)

@@ -4,19 +4,14 @@ import pytest
 from bench.cli import main
 from bench.methods.nir import NIR
 from bench.methods.proxy_distance import ProxyDistance
-from bench.planning.experiment import Experiment
-from bench.planning.plan import build_plans
 from bench.planning.published import published_settings
 from bench.registry import Registry
-from bench.site import Site
+
+from tests.plans import planned
 
 
 def _params(tmp_path, method, fidelity, *pins):
-    request = Experiment(
-        methods=(method,), datasets=("ndigit_smoke",), protocol="standardized", hparams="default", fidelity=fidelity,
-        set=pins,
-    )  # fmt: skip
-    (plan,) = build_plans(request, Site(results=str(tmp_path))).plans
+    [plan], _ = planned(tmp_path, method, protocol="standardized", fidelity=fidelity, set=pins)
     return plan.template.params
 
 

@@ -6,17 +6,16 @@ import pytest
 from bench.engine.jobs import TestJob
 from bench.engine.needs import needs_of
 from bench.errors import UserError
-from bench.planning import plan as planned
 from bench.planning.experiment import Experiment
-from bench.planning.plan import build_plans
+from bench.planning.plan import build_plans, versions_of
 from bench.site import Site
 from bench.store.folder import RECORD, WEIGHTS
 
+from tests.plans import planned
+
 
 def _plans(folder, method, **request):
-    site = Site(results=str(folder))
-    asked = Experiment(methods=(method,), datasets=("ndigit_smoke",), base="norm_softmax", **request)
-    plans = build_plans(asked, site).plans
+    plans, site = planned(folder, method, **{"hparams": "tuned", "base": "norm_softmax", **request})
     return {plan.cell.method: plan for plan in plans}, site
 
 
@@ -37,7 +36,7 @@ def test_an_ensemble_is_one_test_of_the_models_of_all_seeds(tmp_path):
     assert spec.versions["method"] == 1  # the code of the ensemble counts
     needs = needs_of([plan], site, tmp_path / "token").plans[0]
     assert needs.testing.versions == spec.versions
-    assert planned.versions_of(plan.template, needs.testing.tests, needs.testing.scorers, site)[1] == spec.versions
+    assert versions_of(plan.template, needs.testing.tests, needs.testing.scorers, site)[1] == spec.versions
 
 
 def test_a_tuned_ensemble_counts_the_tuning_once_and_its_members(tmp_path):
@@ -56,12 +55,12 @@ OF_TRAININGS = {"set": ("optim.epochs=3",), "tuning": {"tune_for": "both", "sele
 
 
 def test_an_ensemble_is_labelled_by_what_its_members_were_trained_with(tmp_path):
-    request = {"datasets": ("ndigit_smoke",), "base": "norm_softmax", "seeds": 2, "trials": 4} | OF_TRAININGS
+    request = {"hparams": "tuned", "base": "norm_softmax", "seeds": 2, "trials": 4} | OF_TRAININGS
     for methods, label in (
         (("pfe", "deep_ensemble"), ""),  # the base only serves: none of the options is for it
         (("norm_softmax", "deep_ensemble"), "optim.epochs=3; select_by=cosine; tune_for=both"),
     ):
-        plans = build_plans(Experiment(methods=methods, **request), Site(results=str(tmp_path))).plans
+        plans, _ = planned(tmp_path, *methods, **request)
         found = {plan.cell.method: plan.pinned.text for plan in plans}
         assert (found["norm_softmax"], found["deep_ensemble"]) == (label, label)
 
@@ -99,9 +98,8 @@ def test_settings_of_an_optimiser_are_refused_if_nothing_is_trained_by_steps(tmp
     [("scf", "scf needs a base with one weight per class"), ("deep_ensemble", ".* leave --base out")],
 )
 def test_a_base_without_a_classifier_is_refused_before_anything_is_trained(tmp_path, method, said):
-    request = Experiment(methods=(method,), datasets=("ndigit_smoke",), base="hib")
     with pytest.raises(UserError, match=f"--base hib: {said}"):
-        build_plans(request, Site(results=str(tmp_path)))
+        _plans(tmp_path, method, base="hib")
 
 
 def test_one_seed_is_no_ensemble(tmp_path):
@@ -115,11 +113,10 @@ def test_one_seed_is_no_ensemble(tmp_path):
         '    summary = "an ensemble"\n'
     )
     site = Site(results=str(tmp_path / "runs"), plugins=(str(mine),))
-    asked = {"datasets": ("ndigit_smoke",), "base": "norm_softmax", "hparams": "default"}
     for name in ("deep_ensemble", "mine"):
         with pytest.raises(UserError, match=f"^--seeds 1: {name}: an ensemble .* use --seeds 2 or more$"):
-            build_plans(Experiment(methods=("norm_softmax", name), seeds=1, **asked), site)
-        assert build_plans(Experiment(methods=("norm_softmax", name), seeds=2, **asked), site).plans
+            planned(site, "norm_softmax", name, base="norm_softmax", seeds=1)
+        assert planned(site, "norm_softmax", name, base="norm_softmax", seeds=2)[0]
 
 
 def test_all_methods_with_one_seed_are_those_that_one_seed_can_make(tmp_path):

@@ -6,11 +6,11 @@ import pytest
 from bench.engine.training import Trainer
 from bench.errors import UserError
 from bench.methods import Method, MethodParams, register
-from bench.planning.experiment import Experiment
-from bench.planning.plan import build_plans
 from bench.planning.setting import resolve_fidelity
 from bench.registry import Registry
 from bench.site import Site
+
+from tests.plans import planned
 
 from .test_layers import _plan
 
@@ -77,9 +77,8 @@ def test_a_parameter_of_that_name_is_for_forms():
 
 @pytest.mark.parametrize(("method", "fidelity"), [("cosface", "released"), ("hib", "released_el")])
 def test_a_fidelity_that_no_method_has_is_refused(tmp_path, method, fidelity):
-    request = Experiment(methods=(method,), datasets=("ndigit_smoke",), fidelity=fidelity)
     with pytest.raises(UserError, match="one form only"):
-        build_plans(request, Site(results=str(tmp_path)))
+        planned(tmp_path, method, fidelity=fidelity)
 
 
 @pytest.mark.parametrize("entry", list(METHODS), ids=lambda entry: entry.name)

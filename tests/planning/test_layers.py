@@ -4,14 +4,12 @@ import json
 
 import pytest
 from bench.errors import UserError
-from bench.planning.experiment import Experiment
-from bench.planning.plan import build_plans
-from bench.site import Site
+
+from tests.plans import planned
 
 
 def _plan(tmp_path, method="cosface", **request):
-    site = Site(results=str(tmp_path / "results"))
-    plans = build_plans(Experiment(**{"methods": (method,), "datasets": ("ndigit_smoke",), **request}), site).plans
+    plans, _ = planned(tmp_path / "results", method, **{"hparams": "tuned", **request})
     return next(plan for plan in plans if plan.cell.method == method)
 
 

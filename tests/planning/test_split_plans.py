@@ -8,16 +8,15 @@ from bench.commands.run import _network
 from bench.engine.estimate import Estimate
 from bench.engine.launch import Launch
 from bench.errors import UserError
-from bench.planning.experiment import Experiment
-from bench.planning.plan import build_plans
 from bench.progress import readable
 from bench.site import Site
 from bench.store.specs import TUNING
 
+from tests.plans import planned
+
 
 def _plans(tmp_path, *settings, **asked):
-    asked = {"methods": ("cosface", "pfe"), "datasets": ("ndigit_smoke",), "hparams": "default", "seeds": 2, **asked}
-    return build_plans(Experiment.checked({**asked, "set": settings}), Site(results=str(tmp_path))).plans
+    return planned(tmp_path, **{"methods": ("cosface", "pfe"), "seeds": 2, "set": settings, **asked})[0]
 
 
 def _ids(plan, replicate):

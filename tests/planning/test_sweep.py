@@ -6,12 +6,13 @@ from bench.planning.experiment import Experiment, read_experiment
 from bench.planning.plan import build_plans
 from bench.site import Site
 
+from tests.plans import planned
+
 SITE = Site(results="unused")
 
 
 def _plans(methods=("cosface",), **request):
-    asked = {"methods": methods, "datasets": ("ndigit_smoke",), "hparams": "default"} | request
-    return build_plans(Experiment(**asked), SITE).plans
+    return planned(SITE, *methods, **request)[0]
 
 
 def test_each_value_is_the_plan_that_setting_it_by_hand_makes():

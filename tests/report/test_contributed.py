@@ -16,8 +16,6 @@ from bench.engine import rescoring
 from bench.engine.queries import queries_file
 from bench.engine.testing import rows_of_views, view_of_split, without_nan
 from bench.errors import UnitFailed, UserError
-from bench.planning.experiment import Experiment
-from bench.planning.plan import build_plans
 from bench.protocols.declare import _DECLARED
 from bench.protocols.known_tests import load_tests
 from bench.report.frame import collect, provenance
@@ -30,6 +28,7 @@ from bench.store.records import ROW_KEYS, Corrupted, Curve, Epoch
 from safetensors.torch import load, save
 
 from tests import records
+from tests.plans import planned
 
 DIM, COUNT = 64, 48
 
@@ -63,8 +62,7 @@ def _arrays(seed):
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory):
-    request = Experiment(methods=("arcface",), datasets=("ndigit_smoke",), hparams="default")
-    return build_plans(request, Site(results=str(tmp_path_factory.mktemp("plan")))).plans[0]
+    return planned(tmp_path_factory.mktemp("plan"), "arcface")[0][0]
 
 
 def _train_record(spec):

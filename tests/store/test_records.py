@@ -3,18 +3,17 @@
 import json
 
 import pytest
-from bench.planning.experiment import Experiment
-from bench.planning.plan import build_plans
-from bench.site import Site
 from bench.store import records
 from bench.store.records import SCHEMA_VERSION, DamagedRecord, TrialRecord, checked_content
 from bench.store.specs import StudySpec, TestSpec, TrainSpec
 
+from tests.plans import planned
+
 
 @pytest.fixture(scope="module")
 def plans(tmp_path_factory):
-    request = Experiment(methods=("pfe", "dul_cls", "nir"), datasets=("ndigit_smoke",), corruptions=("all",))
-    return build_plans(request, Site(results=str(tmp_path_factory.mktemp("results")))).plans
+    asked = {"hparams": "tuned", "corruptions": ("all",)}
+    return planned(tmp_path_factory.mktemp("results"), "pfe", "dul_cls", "nir", **asked)[0]
 
 
 def _trial(**values):

@@ -1,0 +1,12 @@
+"""Plans as a run makes them: what a test does not name is the usual."""
+
+from bench.planning.experiment import Experiment
+from bench.planning.plan import build_plans
+from bench.site import Site
+
+
+def planned(place, *methods, **asked):
+    """Plans at default settings on the smallest data set, and their site, which is given or has its results there."""
+    site = place if isinstance(place, Site) else Site(results=str(place))
+    usual = {"methods": methods, "datasets": ("ndigit_smoke",), "hparams": "default"}
+    return build_plans(Experiment.checked({**usual, **asked}), site).plans, site
