@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pandas as pd
 from bench.report import comparison as compared
 from bench.report import questions, ranks, seeds, views
 from bench.report.compare import ask
 from bench.report.render import files_of
 from bench.report.seeds import divided, seed_groups
+from bench.store.records import COLUMNS
+from bench.store.specs import Pinned
+
+
+def tidy(lines):
+    """Tidy table of some values; what a line does not name is the usual."""
+    usual = {"protocol": "reality_check", "preset": "strict", "dataset": "d", "fidelity": "corrected"}
+    usual |= {"hparams": "default", "trials": 0, "pinned": Pinned(), "scorer": "cosine", "fraction": np.nan}
+    return pd.DataFrame([dict.fromkeys(COLUMNS, "") | usual | line for line in lines])
+
+
+def roles_of(frame, **given):
+    """Roles of the tests of a tidy table."""
+    usual = {"primary_scorer": "cosine", "default_confidence": "norm", "probabilistic": False, "trainings": 0}
+    return pd.DataFrame({"unit": frame["unit"].unique()}).assign(**{**usual, "train": "", "base_train": "", **given})
+
+
+def joined(made):
+    """One tidy table with its roles of several."""
+    return [pd.concat(parts, ignore_index=True) for parts in zip(*made)]
 
 
 def groups(frame, roles):

@@ -11,15 +11,12 @@ from bench.report.seeds import ComparedColumn
 from bench.store.specs import Pinned
 from scipy import stats
 
-from tests.report.shown import groups
+from tests.report.shown import groups, joined
 from tests.report.test_systems import PLAIN, _method
 
 
 def _groups(*made):
-    frames, roles = zip(*made)
-    import pandas as pd
-
-    return groups(pd.concat(frames, ignore_index=True), pd.concat(roles, ignore_index=True))
+    return groups(*joined(made))
 
 
 @pytest.mark.parametrize("units", [2, 3, 20])
@@ -63,12 +60,7 @@ def _over(number, made):
     """Comparisons of systems with the class split as the unit, from copies of the same methods on some splits."""
     every = {}
     for split in range(1, number + 1):
-        parts = [
-            (frame.assign(pinned=[Pinned().on_split(split)] * len(frame), unit=frame["unit"] + str(split)),
-             roles.assign(unit=roles["unit"] + str(split)))
-            for frame, roles in made(split)
-        ]  # fmt: skip
-        every[split] = SYSTEM.pairs(_groups(*parts))
+        every[split] = SYSTEM.pairs(_groups(*_split(made(split), split)))
     return decided(over_units(every, "split", lambda contender: 0.1), SYSTEM)
 
 

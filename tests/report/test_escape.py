@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from tests.report.shown import comparison, to_latex, to_markdown
+from tests.report.shown import comparison, joined, to_latex, to_markdown
 
 HOSTILE = [
     *("a|b", "a\\|b", "a\\", "line\nbreak", "`code`", "<img src=x onerror=alert(1)>", "<!-- x", "&lt;", "&#60;", "a&b"),
@@ -151,7 +151,7 @@ def hostile_rows():
     for number, text in enumerate(HOSTILE):
         frame, roles = _frame([(f"m{number}", "", seed, "", MAP, 0.5 + 0.01 * seed) for seed in range(2)])
         tables.append((frame.assign(pinned=Pinned(settings={text: 1})), roles))
-    frame, roles = (pd.concat(parts, ignore_index=True) for parts in zip(*tables))
+    frame, roles = joined(tables)
     return comparison(frame.assign(dataset="d<b>|&_%"), roles)
 
 

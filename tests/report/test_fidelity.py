@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytest
 from bench.protocols.statistics.paired import holm, p_different, summarise
 from bench.report.views import form_document
 
-from tests.report.shown import forms_of, latex, markdown
+from tests.report.shown import forms_of, joined, latex, markdown
 from tests.report.test_tables import _frame
 
 MAP = {"metric": "map_at_r", "split": "test", "scorer": "cosine"}
@@ -27,8 +26,7 @@ def _form(values, fidelity, auroc=None):
 
 
 def _both(corrected, released):
-    frames, roles = zip(corrected, released)
-    return forms_of(pd.concat(frames), pd.concat(roles))
+    return forms_of(*joined([corrected, released]))
 
 
 def test_corrected_minus_released_is_paired_by_seed():

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import matplotlib.colors
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from bench.datasets.array_images import ArrayImages
@@ -19,9 +18,9 @@ from bench.report.figures.filter_out import risk_figure, risk_table
 from bench.report.figures.registry import kinds_of, write_kinds
 from bench.report.figures.style import SLOTS, figure_style, look_at, look_of, looks
 from bench.report.figures.tested import TestedModel
-from bench.store.records import COLUMNS
-from bench.store.specs import Pinned
 from matplotlib.collections import LineCollection
+
+from tests.report.shown import roles_of, tidy
 
 METHODS = [f"method_{number:02d}" for number in range(26)]
 FRACTIONS = (0.0, 0.6)
@@ -33,12 +32,7 @@ def _merged(methods, seeds=2):
     lines = []
     for place, method in enumerate(methods):
         for seed in range(seeds):
-            row = dict.fromkeys(COLUMNS, "") | {
-                "protocol": "p", "dataset": "d", "method": method, "pinned": Pinned(),
-                "hparams": "tuned", "fidelity": "corrected",
-                "trials": 0, "dim": 8, "seed": seed, "fraction": np.nan, "split": "test", "scorer": "cosine",
-                "primary_scorer": "cosine", "default_confidence": "method", "probabilistic": True, "trainings": 0,
-            }  # fmt: skip
+            row = {"protocol": "p", "method": method, "hparams": "tuned", "dim": 8, "seed": seed, "split": "test"}
             for metric in ("filter_out_map_at_r", "filter_out_recall_at_1"):
                 for name in CONFIDENCES:
                     for fraction in FRACTIONS:
@@ -46,7 +40,8 @@ def _merged(methods, seeds=2):
                             keys = {"metric": metric, "confidence": name, "fraction": fraction, "variant": variant}
                             lines.append(row | keys | {"value": 0.3 + 0.01 * place + 0.2 * fraction + 0.01 * seed})
             lines.append(row | {"metric": "map_at_r", "value": 0.3 + 0.01 * place + 0.001 * seed * (-1) ** place})
-    return pd.DataFrame(lines)
+    frame = tidy(lines)
+    return frame.merge(roles_of(frame, default_confidence="method", probabilistic=True))
 
 
 def _coloured(axis):

@@ -17,17 +17,12 @@ from bench.store.specs import Pinned
 from rich.console import Console
 from scipy import stats
 
-from tests.report.shown import groups
+from tests.report.test_comparisons import _groups
 from tests.report.test_systems import BEFORE, PLAIN, _method
 
 STUDIES = {"replicate": "study", "trials": 10}
 A = Contender("reality_check", "strict", "d", "a", "", "corrected", "tuned", 10, Pinned(), "net", 64, "", "study")
 AUGRC = ComparedColumn("augrc", variant="recall_at_1")
-
-
-def _groups(*methods):
-    frames, roles = zip(*methods)
-    return groups(pd.concat(frames, ignore_index=True), pd.concat(roles, ignore_index=True))
 
 
 def _decided(differences, contender=A):

@@ -3,12 +3,12 @@
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 from bench.report.figures.sweeps import draw, find_sweeps
-from bench.store.records import COLUMNS
 from bench.store.specs import Pinned
 from scipy import stats
+
+from tests.report.shown import roles_of, tidy
 
 SEEDS = 3
 
@@ -19,18 +19,14 @@ def _merged(pins, method="nir", **values):
     for number, each in enumerate(pins):
         pinned = each if isinstance(each, Pinned) else Pinned(settings=each)
         for seed in range(SEEDS):
-            row = dict.fromkeys(COLUMNS, "") | {
-                "protocol": "reality_check", "preset": "strict", "dataset": "d", "method": method, "hparams": "default",
-                "fidelity": "corrected", "trials": 0, "pinned": pinned, "seed": seed, "fraction": np.nan,
-                "backbone": "convnet", "dim": 8, "primary_scorer": "cosine", "default_confidence": "norm",
-                "probabilistic": False, "trainings": 0,
-            }  # fmt: skip
+            row = {"method": method, "pinned": pinned, "seed": seed, "backbone": "convnet", "dim": 8}
             value = 0.1 * number + 0.01 * seed**2
-            lines.append(row | {"metric": "map_at_r", "split": "test", "scorer": "cosine", "value": value})
+            lines.append(row | {"metric": "map_at_r", "split": "test", "value": value})
             lines.append(row | {"metric": "map_at_r", "split": "test", "scorer": "mls", "value": 9.0})
-            rho = {"metric": "spearman_crop", "split": "test_crop", "confidence": "norm", "value": -value}
+            rho = {"metric": "spearman_crop", "split": "test_crop", "scorer": "", "confidence": "norm", "value": -value}
             lines += [row | rho, row | rho | {"confidence": "random", "value": 9.0}]
-    return pd.DataFrame(lines)
+    frame = tidy(lines)
+    return frame.merge(roles_of(frame))
 
 
 def _drawn(merged):

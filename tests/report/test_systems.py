@@ -13,12 +13,11 @@ from bench.report.questions import CONSTANT, RIVAL, SYSTEM, choose
 from bench.report.render import files_of
 from bench.report.terminal import print_answers
 from bench.report.views import rival_document, split_document, systems_of
-from bench.store.records import COLUMNS
 from bench.store.specs import Pinned
 from rich.console import Console
 from scipy import stats
 
-from tests.report.shown import groups
+from tests.report.shown import groups, joined, roles_of, tidy
 
 QUERIES = 400
 BEFORE = "before_gallery"
@@ -43,39 +42,30 @@ def _curve(confidence, wrong):
 
 def _method(name, skill, *, risk=0.3, seeds=5, dataset="d", queries=QUERIES, splits=SPLITS, **columns):
     """Rows of a method whose confidences tell right from wrong answers with some skills: ``{confidence: skill}``."""
-    columns = {"dataset": dataset, "method": name, "hparams": "tuned", "trials": 50, "pinned": Pinned()} | columns
-    columns = {"protocol": "reality_check", "preset": "strict", "fidelity": "corrected"} | columns
+    columns = {"dataset": dataset, "method": name, "hparams": "tuned", "trials": 50} | columns
     rows = []
     for seed in range(seeds):
         for split in splits:
             rng = np.random.default_rng([seed, len(split), len(dataset), *name.encode()])
             wrong = rng.permutation(queries) < risk * queries
             noise = rng.normal(size=queries)
-            shared = {"scorer": "cosine", "fraction": np.nan, "split": split, "seed": seed, "n_queries": queries}
-            shared |= {"unit": f"{name}{dataset}{seed}", **columns}
-            rows.append(dict.fromkeys(COLUMNS, "") | {"metric": "recall_at_1", "value": 1 - wrong.mean()} | shared)
+            shared = {"split": split, "seed": seed, "n_queries": queries, "unit": f"{name}{dataset}{seed}", **columns}
+            rows.append({"metric": "recall_at_1", "value": 1 - wrong.mean(), **shared})
             for confidence, level in skill.items():
                 held = noise + level * ~wrong + 0.3 * rng.normal(size=queries) * (confidence != OWN)
                 rows += [
-                    dict.fromkeys(COLUMNS, "")
-                    | {"metric": metric, "variant": variant, "value": value, "confidence": confidence}
-                    | shared
+                    {"metric": metric, "variant": variant, "value": value, "confidence": confidence, **shared}
                     for (metric, variant), value in _curve(held, wrong).items()
                 ]
-    frame = pd.DataFrame(rows)
-    roles = pd.DataFrame({"unit": frame["unit"].unique()}).assign(
-        primary_scorer="cosine", default_confidence="norm", probabilistic=OWN in skill, trainings=0, train="",
-        base_train="",
-    )  # fmt: skip
-    return frame, roles
+    frame = tidy(rows)
+    return frame, roles_of(frame, probabilistic=OWN in skill)
 
 
 PLAIN = _method("cosface", {"norm": 0.5, "max_cosine": 0.2, "margin": 1.5, "agreement": 1.0})
 
 
 def _found(*methods):
-    frames, roles = zip(*methods)
-    return systems_of(ask(SYSTEM, groups(pd.concat(frames, ignore_index=True), pd.concat(roles, ignore_index=True))))
+    return systems_of(ask(SYSTEM, groups(*joined(methods))))
 
 
 def _by_seed(frame, metric, confidence, split="test"):
@@ -260,7 +250,7 @@ def test_over_class_splits_the_unit_is_the_split_and_the_rival_is_chosen_on_each
             frames.append(frame)
             roles.append(role)
     every = {}
-    for group in groups(pd.concat(frames, ignore_index=True), pd.concat(roles, ignore_index=True)):
+    for group in groups(*joined(zip(frames, roles))):
         every.setdefault(group.contender.pinned.class_seed, []).append(group)
     pairs = {number: SYSTEM.pairs(own) for number, own in every.items()}
     rows = decided(over_units(pairs, "split", lambda contender: RATIO), SYSTEM)
@@ -295,7 +285,7 @@ def test_over_class_splits_the_unit_is_the_split_and_the_rival_is_chosen_on_each
 
 def test_each_free_image_confidence_is_a_rival_by_itself_with_a_family_of_its_own():
     methods = [PLAIN, _method("scf", {OWN: 1.0, "norm": 0.4}), _method("pfe", {OWN: 0.0, "norm": 0.4}, risk=0.15)]
-    frames, roles = (pd.concat(parts, ignore_index=True) for parts in zip(*methods))
+    frames, roles = joined(methods)
     rows = ask(RIVAL, groups(frames, roles))
     assert {(row.contender.method, row.rival, row.column.split) for row in rows} == {
         (method, rival, split)
@@ -322,7 +312,7 @@ def test_each_free_image_confidence_is_a_rival_by_itself_with_a_family_of_its_ow
 def test_a_rival_that_is_named_needs_no_validation_images():
     skills = {"cosface": {"norm": 0.3, "margin": 1.0}, "scf": {OWN: 1.5, "norm": 0.3, "margin": 1.0}}
     methods = [_method(name, skill, splits=("test",)) for name, skill in skills.items()]
-    frames, roles = (pd.concat(parts, ignore_index=True) for parts in zip(*methods))
+    frames, roles = joined(methods)
     (row,) = ask(RIVAL, groups(frames, roles))
     assert (row.rival, row.outcome) == ("norm", "better")
     (system, *_) = ask(SYSTEM, groups(frames, roles))

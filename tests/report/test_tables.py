@@ -11,7 +11,6 @@ from bench.protocols.metrics import Metric, known_metrics
 from bench.report import comparison as compared
 from bench.report.comparison import Mark
 from bench.report.terminal import print_comparison
-from bench.store.records import COLUMNS
 from bench.store.specs import Pinned
 from rich.console import Console
 
@@ -20,6 +19,7 @@ from tests.report.shown import (
     comparison_frame,
     paired_methods,
     paired_with_base,
+    tidy,
     to_latex,
     to_markdown,
 )
@@ -32,23 +32,13 @@ def _frame(lines):
     rows, roles = [], []
     for method, base, seed, confidence, extra, value in lines:
         unit = f"{method}{seed}"
-        row = dict.fromkeys(COLUMNS, "") | {"dataset": "d", "hparams": "default", "fraction": np.nan, "trials": 0}
-        row |= {
-            "pinned": Pinned(),
-            "method": method,
-            "base": base,
-            "fidelity": "corrected",
-            "seed": seed,
-            "confidence": confidence,
-            "value": value,
-            "unit": unit,
-        }
-        rows.append(row | extra)
+        row = {"method": method, "base": base, "seed": seed, "confidence": confidence, "value": value, "unit": unit}
+        rows.append({"scorer": "", **row, **extra})
         probabilistic = method != "point"
         own = "method" if probabilistic else "norm"
         roles.append((unit, "cosine", own, probabilistic, 0, f"t{unit}", f"t{base}{seed}" if base else ""))
     names = ["unit", "primary_scorer", "default_confidence", "probabilistic", "trainings", "train", "base_train"]
-    return pd.DataFrame(rows), pd.DataFrame(roles, columns=names).drop_duplicates()
+    return tidy(rows), pd.DataFrame(roles, columns=names).drop_duplicates()
 
 
 @pytest.fixture

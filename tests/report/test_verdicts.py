@@ -13,11 +13,10 @@ from bench.report.compare import ask
 from bench.report.questions import CONFIDENCE, rankings_of
 from bench.report.seeds import seed_groups
 from bench.report.views import verdict_document
-from bench.store.records import COLUMNS
 from bench.store.specs import Pinned
 from scipy import stats
 
-from tests.report.shown import verdicts_of
+from tests.report.shown import roles_of, tidy, verdicts_of
 
 FREE = (*FREE_IMAGE_CONFIDENCES, *RETRIEVAL_CONFIDENCES)
 CHALLENGERS = (OWN, "method+margin", "method+margin+agreement")
@@ -25,21 +24,14 @@ CHALLENGERS = (OWN, "method+margin", "method+margin+agreement")
 
 def _results(values, **columns):
     """Tidy table and roles of a method from its AUROC by seed: ``{(split, confidence): values}``."""
-    columns = {"dataset": "d", "method": "m", "hparams": "default", "fidelity": "corrected", "trials": 0} | columns
-    columns = {"pinned": Pinned()} | columns
-    rows = [
-        dict.fromkeys(COLUMNS, "")
-        | {"metric": "confidence_auroc", "scorer": "cosine", "fraction": np.nan, "split": split, "confidence": name}
-        | {"seed": seed, "value": value, "unit": f"{columns['method']}{columns['pinned']}{seed}"}
-        | columns
-        for (split, name), by_seed in values.items()
+    columns = {"metric": "confidence_auroc", "method": "m", "pinned": Pinned(), **columns}
+    name = f"{columns['method']}{columns['pinned']}"
+    frame = tidy(
+        {"split": split, "confidence": confidence, "seed": seed, "value": value, "unit": f"{name}{seed}", **columns}
+        for (split, confidence), by_seed in values.items()
         for seed, value in enumerate(by_seed)
-    ]
-    frame = pd.DataFrame(rows)
-    roles = pd.DataFrame({"unit": frame["unit"].unique()}).assign(
-        primary_scorer="cosine", default_confidence=OWN, probabilistic=True, trainings=0, train="", base_train=""
     )
-    return frame, roles
+    return frame, roles_of(frame, default_confidence=OWN, probabilistic=True)
 
 
 def _levels(seeds=3, own=0.7, margin=0.8, split="test", **others):
