@@ -87,31 +87,25 @@ def test_a_data_set_that_says_that_it_splits_anew_must_do_so():
         DATASET_CHECKS["drawn classes"](dots)
 
 
-def test_a_data_set_with_one_training_class_cannot_be_trained_on():
+@pytest.mark.parametrize(
+    ("check", "kept", "said"),
+    [
+        ("batches", 1, "1 training classes; training needs at least 2"),
+        ("classes", 5, "fold 3 has a development class that another fold lacks: 'class 7'"),
+    ],
+)
+def test_a_fold_that_lacks_classes_is_found(check, kept, said):
     dots = Dots()
     whole = dots.train_val
 
-    def one_class(fold, folds):
+    def fewer(fold, folds):
         split = whole(fold, folds)
-        return replace(split, train=split.train.select(torch.arange(2)))
+        some = split.train.select((split.train.labels < kept).nonzero()[:, 0])
+        return split if fold == 3 else replace(split, train=some)
 
-    dots.train_val = one_class
-    with pytest.raises(ConformanceError, match="1 training classes; training needs at least 2"):
-        DATASET_CHECKS["batches"](dots)
-
-
-def test_development_classes_are_the_same_in_every_fold():
-    dots = Dots()
-    whole = dots.train_val
-
-    def last_is_missing(fold, folds):
-        split = whole(fold, folds)
-        fewer = split.train.select((split.train.labels < 5).nonzero()[:, 0])
-        return split if fold == 3 else replace(split, train=fewer)
-
-    dots.train_val = last_is_missing
-    with pytest.raises(ConformanceError, match="fold 3 has a development class that another fold lacks: 'class 7'"):
-        DATASET_CHECKS["classes"](dots)
+    dots.train_val = fewer
+    with pytest.raises(ConformanceError, match=said):
+        DATASET_CHECKS[check](dots)
 
 
 @pytest.mark.parametrize(

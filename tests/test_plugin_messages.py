@@ -10,11 +10,16 @@ from tests.templates import template
 DOTS, BIRDS, EXTENT = ("dataset", "dots"), ("photo-dataset", "birds"), ("test", "extent")
 
 
-@pytest.fixture
-def bench(tmp_path, monkeypatch, capsys):
-    """Call the command line in this process: exit code and the lines of standard output and standard error."""
+@pytest.fixture(autouse=True)
+def alone(tmp_path, monkeypatch):
+    """What a plug-in declares ends with the test."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(declare, "_DECLARED", dict(declare._DECLARED))  # what a plug-in declares ends with the test
+    monkeypatch.setattr(declare, "_DECLARED", dict(declare._DECLARED))
+
+
+@pytest.fixture
+def bench(capsys):
+    """Call the command line in this process: exit code and the lines of standard output and standard error."""
 
     def call(*arguments):
         code = main([str(argument) for argument in arguments])
@@ -50,18 +55,37 @@ def test_the_same_plugin_twice_is_one(bench, written, tmp_path):
     assert (code, sum(line.startswith("dots ") for line in out)) == (0, 1)
 
 
+COMMANDS = {
+    DOTS: ("test", "--dataset", "dots"),
+    BIRDS: ("data", "verify", "birds", "--data-root", "data"),
+    EXTENT: ("test", "--test", "extent"),
+}
+PARTS = "dev, test, query, gallery"
+
+
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("kind", "old", "new", "said"),
     [
-        ("def test(self)", "def tested(self)", "class Dots must define test"),
-        ("    input_channels = 1\n", "", "class Dots must define input_channels"),
-        ('name = "dots"', 'name = "My-Dots"', "class Dots: 'My-Dots' cannot be a name: use lower-case letters"),
+        (DOTS, "def test(self)", "def tested(self)", "class Dots must define test"),
+        (DOTS, "    input_channels = 1\n", "", "class Dots must define input_channels"),
+        (DOTS, 'name = "dots"', 'name = "My-Dots"', "class Dots: 'My-Dots' cannot be a name: use lower-case letters"),
+        (BIRDS, "    official = ", "    other = ", "class Birds must define official"),
+        (BIRDS, "    source = ", "    other = ", "class Birds must define source"),
+        (BIRDS, "path.parent.name, path.parent.name)", 'path.parent.name, path.parent.name, "train")', PARTS),
+        (BIRDS, "path.parent.name, path.parent.name)", "path.parent.name, path.parent)", PARTS),
+        (BIRDS, "path.relative_to(folder).as_posix()", "path", PARTS),
+        (BIRDS, ", path.parent.name, path.parent.name)", ", path.parent.name)", "missing 1 required positional"),
+        (EXTENT, 'per="embeddings"', 'per="image"', "per must be one of 'scorer', 'own scorer', 'embeddings', not"),
+        (EXTENT, '"directions"', '"unit"', "needs 'unit', which embeddings do not have (known: candidates, confid"),
+        (EXTENT, 'of="embeddings"', 'of="images"', "of must be one of 'ranking', 'confidence', 'embeddings', not"),
+        (EXTENT, 'better="higher"', 'better="up"', "better must be one of 'higher', 'lower', '', not 'up'"),
+        (EXTENT, 'unit="correlation"', 'unit="percent"', "unit must be one of 'share', 'correlation', 'number', not"),
+        (EXTENT, "high=1.0", "high=-1.0", "low=-1 is not below high=-1"),
+        (EXTENT, "high=1.0", "equivalence=2.5", "equivalence=2.5 is negative or spans the range"),
     ],
 )
-def test_a_data_set_without_a_member_is_refused_by_its_name(bench, written, old, new, said):
-    code, _, err = bench("test", "--dataset", "dots", "--plugin", written(DOTS, old, new))
-    assert (code, len(err)) == (2, 1)
-    assert said in err[0]
+def test_a_mistake_in_a_declaration_is_refused_with_what_is_legal(written, photos, refusal, kind, old, new, said):
+    assert said in refusal(*COMMANDS[kind], "--plugin", written(kind, old, new))
 
 
 @pytest.mark.parametrize(
@@ -79,44 +103,6 @@ def test_an_error_that_stops_all_checks_is_said_once(bench, written, old, new, s
     assert said in failed[0]
 
 
-PARTS = "dev, test, query, gallery"
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("    official = ", "    other = ", "class Birds must define official"),
-        ("    source = ", "    other = ", "class Birds must define source"),
-        ("path.parent.name, path.parent.name)", 'path.parent.name, path.parent.name, "train")', PARTS),
-        ("path.parent.name, path.parent.name)", "path.parent.name, path.parent)", PARTS),
-        ("path.relative_to(folder).as_posix()", "path", PARTS),
-        (", path.parent.name, path.parent.name)", ", path.parent.name)", "missing 1 required positional"),
-    ],
-)
-def test_a_listing_of_photographs_that_is_wrong_is_refused_in_one_line(bench, written, photos, old, new, said):
-    code, _, err = bench("data", "verify", "birds", "--data-root", photos, "--plugin", written(BIRDS, old, new))
-    assert (code, len(err)) == (2, 1)
-    assert said in err[0]
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ('per="embeddings"', 'per="image"', "per must be one of 'scorer', 'own scorer', 'embeddings', not 'image'"),
-        ('"directions"', '"unit"', "needs 'unit', which embeddings do not have (known: candidates, confidences,"),
-        ('of="embeddings"', 'of="images"', "of must be one of 'ranking', 'confidence', 'embeddings', not 'images'"),
-        ('better="higher"', 'better="up"', "better must be one of 'higher', 'lower', '', not 'up'"),
-        ('unit="correlation"', 'unit="percent"', "unit must be one of 'share', 'correlation', 'number', not 'percent'"),
-        ("high=1.0", "high=-1.0", "low=-1 is not below high=-1"),
-        ("high=1.0", "equivalence=2.5", "equivalence=2.5 is negative or spans the range"),
-    ],
-)
-def test_a_declaration_with_an_unknown_value_is_refused_with_the_legal_ones(bench, written, old, new, said):
-    code, _, err = bench("test", "--test", "extent", "--plugin", written(EXTENT, old, new))
-    assert (code, len(err)) == (2, 1)
-    assert said in err[0]
-
-
 RUN = ("run", "--dataset", "dots", "--method", "cosface", "--hparams", "default", "--dry-run")
 
 
@@ -129,11 +115,9 @@ RUN = ("run", "--dataset", "dots", "--method", "cosface", "--hparams", "default"
         ("", ("--set", "augment.shift=2"), "--set augment.*: "),
     ],
 )
-def test_a_mistake_of_a_recipe_is_blamed_on_the_recipe(bench, written, recipe, options, said):
+def test_a_mistake_of_a_recipe_is_blamed_on_the_recipe(written, refusal, recipe, options, said):
     plugin = written(DOTS, "images_per_class=2)", f"images_per_class=2, {recipe})")
-    code, _, err = bench(*RUN, "--plugin", plugin, *options)
-    assert (code, len(err)) == (2, 1)
-    assert said in err[0]
+    assert said in refusal(*RUN, "--plugin", plugin, *options)
 
 
 EVEN = """gt=0)
@@ -147,16 +131,16 @@ EVEN = """gt=0)
 """
 
 
-def test_the_message_of_a_validator_comes_without_a_prefix(bench, written):
+def test_the_message_of_a_validator_comes_without_a_prefix(written, refusal):
     asked = ("run", "--dataset", "ndigit_smoke", "--method", "mine", "--hparams", "default", "--dry-run")
     plugin = written(("method", "mine"), "gt=0)\n", EVEN)
-    _, _, err = bench(*asked, "--set", "method.scale=3", "--plugin", plugin)
-    assert "does not fit method 'mine': scale must be even (see" in err[0]
+    line = refusal(*asked, "--set", "method.scale=3", "--plugin", plugin)
+    assert "does not fit method 'mine': scale must be even (see" in line
 
 
-def test_a_wrong_option_points_at_the_help_of_its_command(bench):
-    assert bench("new", "nothing", "x")[2][0].endswith("(see `bench new --help`)")
-    assert bench("data", "verify")[2][0].endswith("(see `bench data verify --help`)")
+def test_a_wrong_option_points_at_the_help_of_its_command(refusal):
+    assert refusal("new", "nothing", "x").endswith("(see `bench new --help`)")
+    assert refusal("data", "verify").endswith("(see `bench data verify --help`)")
 
 
 def test_backbones_are_listed(bench):

@@ -32,9 +32,19 @@ def names(path):
 BODY = "\n    name = 'birds'\n    summary = 'some birds'\n"
 
 
+NEAR = {
+    "datasets": "from bench.datasets.folder import Folder as Base\nfrom bench.datasets import register\n",
+    "methods": "from bench.methods.cosface import CosFace as Dataset\nfrom bench.methods import register\n",
+}
+
+
 @pytest.mark.parametrize(
     "text",
     [
+        "from bench.methods import Method, register\n@register\nclass NotADataset(Method):",
+        "from bench.methods import register\nfrom .near import Dataset\n@register\nclass Mine(Dataset):",
+        "from bench.methods import register_method\nfrom .near import Dataset\n@register_method\nclass Mine(Dataset):",
+        "from .near import Dataset, register\n@register\nclass Mine(Dataset):",
         "from bench.datasets import register\nfrom bench.datasets.folder import Folder\n"
         "@register\nclass Birds(Folder):",
         "from bench.datasets.dataset import register as entry\nfrom bench.datasets import folder\n"
@@ -47,25 +57,11 @@ BODY = "\n    name = 'birds'\n    summary = 'some birds'\n"
         "from .near import Base, register\n@register\nclass Birds(Base):",
     ],
 )
-def test_a_data_set_is_told_by_its_class_and_not_by_its_name(plugin, text):
+def test_a_class_is_told_by_its_base_and_not_by_its_name(plugin, text):
     """Fault A5: a class whose base is not called SomethingDataset was listed as a method."""
-    plugin("from bench.datasets.folder import Folder as Base\nfrom bench.datasets import register\n", "near.py")
-
-    assert names(plugin(text + BODY)) == {"methods": [], "datasets": ["birds"]}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "from bench.methods import Method, register\n@register\nclass NotADataset(Method):",
-        "from bench.methods import register\nfrom .near import Dataset\n@register\nclass Mine(Dataset):",
-        "from bench.methods import register_method\nfrom .near import Dataset\n@register_method\nclass Mine(Dataset):",
-        "from .near import Dataset, register\n@register\nclass Mine(Dataset):",
-    ],
-)
-def test_a_method_is_told_by_its_class_and_not_by_its_name(plugin, text):
-    plugin("from bench.methods.cosface import CosFace as Dataset\nfrom bench.methods import register\n", "near.py")
-    assert names(plugin(text + BODY)) == {"methods": ["birds"], "datasets": []}
+    kind, other = ("datasets", "methods") if "class B" in text else ("methods", "datasets")
+    plugin(NEAR[kind], "near.py")
+    assert names(plugin(text + BODY)) == {kind: ["birds"], other: []}
 
 
 def test_a_class_that_can_only_be_told_by_an_import_that_fails_is_reported(plugin):

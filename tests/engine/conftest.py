@@ -65,6 +65,13 @@ class Cli:
     def _run(self, arguments, timeout):
         return subprocess.run([BENCH, *arguments], cwd=self.cwd, capture_output=True, text=True, timeout=timeout)
 
+    def refused(self, *arguments):
+        """The one line on standard error of a command that has to end with code 2."""
+        done = self(*arguments, check=False)
+        assert (done.returncode, done.stdout) == (2, ""), done.stderr
+        (line,) = done.stderr.splitlines()
+        return line
+
     def json(self, *arguments):
         return json.loads(self(*arguments, "--json").stdout)
 

@@ -62,14 +62,13 @@ def test_a_rerun_has_the_folder_to_itself(cli, small, tmp_path):
     root = tmp_path / "results" / "runs"
     there = Claims(root)
     there.enter(alone=False, lost=lambda: None)
-    refused = cli("run", *small, "--on-existing", "rerun", check=False)
-    assert refused.returncode == 2
-    assert f"another bench run is writing to {root} (process {os.getpid()} on" in refused.stderr
+    line = cli.refused("run", *small, "--on-existing", "rerun")
+    assert f"another bench run is writing to {root} (process {os.getpid()} on" in line
     # A refused run wrote its protocol into store.json.
     assert [path.name for path in root.iterdir()] == [".drivers"]
     there.close()
     there.enter(alone=True, lost=lambda: None)
-    assert "another bench run is writing" in cli("run", *small, check=False).stderr
+    assert "another bench run is writing" in cli.refused("run", *small)
     there.close()
     assert not list((root / ".drivers").iterdir())
 
