@@ -2,6 +2,19 @@
 
 from bench.commands.new import write_template
 
+PLAIN = """from bench.methods import CosineClassifier, Method, register
+
+
+@register
+class Mine(Method):
+    name = "mine"
+    summary = "normalised softmax at a fixed temperature"
+
+    def objective(self, num_classes, dim, base=None):
+        return CosineClassifier(num_classes, dim, scale=12.0)
+"""
+"""A method of the fewest lines."""
+
 
 def template(folder, kind, name, *changes):
     """Text of a template, with the first occurrence of each passage replaced."""

@@ -12,20 +12,9 @@ import typer
 from bench.cli import app, main
 from bench.planning.experiment import RARE_SECTIONS, SECTIONS_OF_HELP
 
+from tests.templates import PLAIN
+
 BENCH = Path(sys.executable).with_name("bench")
-
-PLUGIN = '''
-import no_such_module
-from bench.methods import Method, register
-
-
-@register
-class Zigzag(Method):
-    """Back and forth."""
-
-    name = "zigzag"
-    summary = "back and forth"
-'''
 
 
 COMPLETE = """
@@ -87,9 +76,9 @@ def test_names_are_completed(line, offers):
 
 
 def test_a_plugin_typed_before_is_completed_without_importing_it(tmp_path):
-    path = tmp_path / "zigzag.py"
-    path.write_text(PLUGIN)
-    assert ask(f"bench run --plugin {path} --method zig") == ["zigzag"]
+    path = tmp_path / "mine.py"
+    path.write_text("import no_such_module\n" + PLAIN)
+    assert ask(f"bench run --plugin {path} --method min") == ["mine"]
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="no bash")

@@ -13,6 +13,8 @@ from bench.store.specs import Cell
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.templates import PLAIN
+
 HOSTILE = [
     *("../../../escaped", "..", ".", "", "/etc/passwd", "a/b", "a\\b", "~", "-rf", ".hidden", "a b", "a\nb", "a\0b"),
     *("a,b", "a;b", "$(id)", "é", "\u202eabc", "A", "1a", "x" * 65, "con:", "a|b", "<b>", "=cmd"),
@@ -62,10 +64,7 @@ def test_the_store_makes_no_path_out_of_its_folder(tmp_path, name, place):
 
 def test_a_plug_in_of_a_hostile_name_writes_nothing(tmp_path, refusal):
     plugin = tmp_path / "plugin.py"
-    plugin.write_text(
-        "from bench.methods import Method, register_method\n"
-        "@register_method\nclass Mine(Method):\n    name = '../../../escaped'\n    summary = 'x'\n"
-    )
+    plugin.write_text(PLAIN.replace('"mine"', "'../../../escaped'"))
     results = tmp_path / "deep" / "results"
     command = ["run", "--method", "../../../escaped", "--dataset", "ndigit", "--plugin", str(plugin)]
     assert "'../../../escaped' cannot be a name" in refusal(*command, "--results", results)

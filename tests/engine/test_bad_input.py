@@ -4,21 +4,9 @@ import json
 
 import pytest
 
+from tests.templates import PLAIN
+
 TINY = ("--dataset", "ndigit_smoke", "--set", "optim.epochs=1", "--seeds", "1", "--trials", "3", "--workers", "1")
-
-
-PLUGIN = """
-from bench.methods import CosineClassifier, Method, register
-
-
-@register
-class Tiny(Method):
-    name = "tiny"
-    summary = "normalised softmax at a fixed temperature"
-
-    def objective(self, num_classes, dim, base=None):
-        return CosineClassifier(num_classes, dim, scale=12.0)
-"""
 
 DIVERGES = """
 from bench.methods import CosineClassifier, Method, MethodParams, register, tuned
@@ -123,8 +111,8 @@ def test_a_loss_that_becomes_nan_fails_its_trial_and_the_study_goes_on(cli, tmp_
 @pytest.mark.slow
 def test_a_bug_is_reported_and_not_remembered_as_a_bad_setting(cli, tmp_path):
     plugin = tmp_path / "buggy.py"
-    plugin.write_text(PLUGIN.replace("return CosineClassifier", "undefined_name; return CosineClassifier"))
-    done = cli("run", "--method", "tiny", *TINY, "--plugin", plugin, check=False)
+    plugin.write_text(PLAIN.replace("return CosineClassifier", "undefined_name; return CosineClassifier"))
+    done = cli("run", "--method", "mine", *TINY, "--plugin", plugin, check=False)
     assert done.returncode == 1
     assert "NameError" in done.stderr
     assert not list(tmp_path.rglob("trial-*.json"))
@@ -135,17 +123,17 @@ def test_a_bug_is_reported_and_not_remembered_as_a_bad_setting(cli, tmp_path):
 
 def test_a_file_that_does_not_import_is_listed_with_its_reason(inside, tmp_path):
     plugin = tmp_path / "broken.py"
-    plugin.write_text("import not_installed_anywhere\n" + PLUGIN)
+    plugin.write_text("import not_installed_anywhere\n" + PLAIN)
     rows = inside("list", "methods", "--plugin", plugin, "--check", "--json", check=False)
     assert rows.returncode == 1
-    row = next(r for r in json.loads(rows.stdout) if r["name"] == "tiny")
+    row = next(r for r in json.loads(rows.stdout) if r["name"] == "mine")
     assert "not_installed_anywhere" in row["error"]
     listed = inside("list", "methods", "--plugin", plugin, "--check", check=False).stdout
-    assert {"FAIL  tiny", "ok    cosface"} <= {line[:13].rstrip() for line in listed.splitlines()}
-    assert "not_installed_anywhere" in inside.refused("show", "tiny", "--plugin", plugin)
+    assert {"FAIL  mine", "ok    cosface"} <= {line[:13].rstrip() for line in listed.splitlines()}
+    assert "not_installed_anywhere" in inside.refused("show", "mine", "--plugin", plugin)
     plugin.write_text("def broken(:\n")
     assert "SyntaxError" in inside.refused("run", "--method", "cosface", "--plugin", plugin)
-    plugin.write_text(PLUGIN.replace('"tiny"', '"cosface"'))
+    plugin.write_text(PLAIN.replace('"mine"', '"cosface"'))
     assert "defined twice" in inside("list", "methods", "--plugin", plugin, check=False).stderr
 
 

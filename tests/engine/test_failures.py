@@ -13,24 +13,11 @@ from bench.store.folder import Store
 from bench.store.records import COLUMNS, KEYS
 from bench.store.specs import Pinned
 
+from tests.templates import PLAIN
+
 RUN = ("--dataset", "ndigit_smoke", "--seeds", "1", "--set", "optim.epochs=1", "--workers", "1")
 
-LOUD = '''
-from bench.methods import CosineClassifier, Method, register
-
-from .losses import Loud
-
-
-@register
-class Mine(Method):
-    """Raises in its loss."""
-
-    name = "mine"
-    summary = "raises in its loss"
-
-    def objective(self, num_classes, dim, base=None):
-        return Loud(num_classes, dim, scale=12.0)
-'''
+LOUD = "from .losses import Loud\n" + PLAIN.replace("return CosineClassifier", "return Loud")
 
 LOSSES = """
 import torch
@@ -78,9 +65,9 @@ def test_a_long_message_in_training_is_one_line_and_kept_whole_beside_the_unit(c
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        (LOUD.replace("\n\n@register", "\nFAIL\n\n@register"), "mine.py:6"),
-        (LOUD + "\n    def distribution(self, raw, spread):\n        FAIL\n", "mine.py:18"),
-        (LOUD + "\n    @property\n    def trained_parts(self):\n        FAIL\n", "mine.py:19"),
+        (LOUD.replace("\n\n@register", "\nFAIL\n\n@register"), "mine.py:4"),
+        (LOUD + "\n    def distribution(self, raw, spread):\n        FAIL\n", "mine.py:14"),
+        (LOUD + "\n    @property\n    def trained_parts(self):\n        FAIL\n", "mine.py:15"),
     ],
 )
 @pytest.mark.parametrize(

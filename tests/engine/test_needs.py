@@ -19,19 +19,7 @@ from safetensors.torch import save_file
 
 from tests.photographs import write_photographs
 from tests.plans import planned
-
-PLUGIN = """
-from bench.methods import CosineClassifier, Method, register
-
-
-@register
-class Mine(Method):
-    name = "mine"
-    summary = "normalised softmax at a fixed temperature"
-
-    def objective(self, num_classes, dim, base=None):
-        return CosineClassifier(num_classes, dim, scale={scale})
-"""
+from tests.templates import PLAIN
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +27,7 @@ def mine(tmp_path_factory):
     """Plans of a plug-in's method on photographs, with weights; site, folder of the files."""
     root = tmp_path_factory.mktemp("needs")
     write_photographs(root / "data", classes=16, each=2)
-    (root / "mine.py").write_text(PLUGIN.format(scale=12.0))
+    (root / "mine.py").write_text(PLAIN)
     save_file(build_backbone("convnet", 3).state_dict(), root / "start.safetensors")
     site = Site(
         results=str(root / "runs"),
@@ -95,10 +83,10 @@ def test_other_software_is_named(needs, machine, name):
 
 def test_edited_code_is_named(needs, machine, mine, tmp_path):
     edited = tmp_path / "mine.py"
-    edited.write_text(PLUGIN.format(scale=13.0))
+    edited.write_text(PLAIN.replace("12.0", "13.0"))
     said = _refused(needs, machine(plugins=(str(edited),)))
     assert said.startswith("its code of mine on folder is not that of this run")
-    edited.write_text("# A comment counts for nothing.\n" + PLUGIN.format(scale=12.0))
+    edited.write_text("# A comment counts for nothing.\n" + PLAIN)
     os.utime(edited, (1e9, 1e9))
     check(needs, machine(plugins=(str(edited),)), lambda step: None)
 

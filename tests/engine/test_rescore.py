@@ -5,20 +5,7 @@ import pytest
 from bench.store.folder import Store
 from bench.store.records import ROW_KEYS
 
-ANGLES = '''
-"""Mean first coordinate of the unit embeddings."""
-from bench.protocols.declare import test
-from bench.protocols.metrics import Metric
-from bench.protocols.rows import row
-
-
-@test(group="firsts", per="embeddings", needs=("directions",), metrics=(
-    Metric(name="first_mean", title="First", group="firsts", of="embeddings", unit="number", low=-1.0, high=1.0),
-))
-def firsts(view):
-    """Mean first coordinate."""
-    yield row("first_mean", float(view.unit_vectors[:, 0].mean()))
-'''
+from tests.report.test_contributed import PLUGIN
 
 
 def _equal_values(results):
@@ -48,7 +35,7 @@ def test_old_results_get_a_new_metric_and_become_a_contribution(cli):
     assert {row["failure"] for row in rows} == {""}
     assert {tuple(row["left_out"]) for row in rows} == {(), ("match",)}  # of HIB: it has trained parameters
     assert min(_equal_values(cli.cwd / "results/runs")) > 500
-    (cli.cwd / "firsts.py").write_text(ANGLES)
+    (cli.cwd / "firsts.py").write_text(PLUGIN)
     assert all(row["values"] == 2 for row in cli.json("rescore", "--plugin", "firsts.py", "--tests", "firsts"))
     cli("report", "--plugin", "firsts.py")
     table = pd.read_csv(cli.cwd / "results/runs/metrics.csv", keep_default_na=False)
