@@ -1,4 +1,4 @@
-"""Guards of the layout: what the wheel holds, how the package imports, and who may import whom."""
+"""Guards of the layout: what the repository holds, how the package imports, and who may import whom."""
 
 import ast
 import itertools
@@ -7,7 +7,6 @@ import runpy
 import subprocess
 import sys
 import tomllib
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -30,37 +29,6 @@ def _tracked():
 
 def _our_files():
     return [p for p in _tracked() if p.parts[0] in FOLDERS and "__pycache__" not in p.parts]
-
-
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory):
-    """The wheel of a clean copy of the tracked files."""
-    copy = tmp_path_factory.mktemp("tree")
-    for path in _tracked():
-        target = copy / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes((ROOT / path).read_bytes())
-    out = tmp_path_factory.mktemp("wheel")
-    command = ["uv", "build", "--wheel", "--out-dir", str(out), str(copy)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return next(out.glob("*.whl"))
-
-
-def test_the_wheels_only_top_level_names_are_bench_and_the_command(wheel):
-    names = zipfile.ZipFile(wheel).namelist()
-    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"bench", "probembed.py"}
-
-
-def test_the_wheel_holds_every_module_and_data_file_of_the_tree(wheel):
-    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    wanted = {"probembed.py"}
-    for path in _our_files():
-        if path.parts[:2] == REFERENCE:
-            continue
-        if path.suffix in (".py", ".csv", ".tmpl", ".toml", ".css", ".js", ".txt", ".lock") or path.name == "py.typed":
-            wanted.add("/".join([FOLDERS[path.parts[0]], *path.parts[1:]]))
-    assert held == wanted
 
 
 def test_the_reference_results_are_small_and_have_no_checkpoint():
