@@ -54,6 +54,7 @@ def test_every_method_has_every_metric_for_every_seed(frame):
         "aurc", "e_aurc", "augrc", "risk_at_coverage", "coverage_at_risk", "confidence_auroc", "ece_top1", "brier_top1",
         "edc_fnmr", "edc_pauc", "set_size_at_90", "set_coverage_at_90", "opis",
         "open_set_auroc", "open_set_oscr", "open_set_tar", "spearman_confidences",
+        "operating_coverage", "operating_risk", "operating_far", "operating_tar",
     }  # fmt: skip
     for (method, seed), group in frame.groupby(["method", "seed"]):
         assert set(group["metric"]) == wanted, (method, seed)
