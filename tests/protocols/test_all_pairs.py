@@ -9,13 +9,13 @@ from bench.methods.distributions import PointMass
 from bench.methods.scorers import DistributionScorer
 from bench.protocols import all_pairs, verification
 from bench.protocols.all_pairs import all_pairs_tpr, class_draws
-from bench.protocols.declare import run_battery
-from bench.protocols.embeddings import Embeddings, Options
-from bench.protocols.known_tests import load_tests
+from bench.protocols.embeddings import Options
 from bench.protocols.ranking import ScoreMatrix
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_curve
+
+from .views import rows_of, view_of
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -75,16 +75,10 @@ def test_rates_are_those_of_loops_and_of_scikit_learn(seed, count, levels, rate)
         assert value == pytest.approx(_by_loop(scores, labels, w, rate), nan_ok=True)
 
 
-def _view(labels, x, **changes):
-    scorer = DistributionScorer("cosine", PointMass(x))
-    ids = tuple(f"image {i:03d}" for i in range(len(labels)))
-    given = {"labels": labels, "ids": ids, "scorers": {"cosine": lambda: scorer}, "seed": len}
-    return Embeddings(**(given | {"options": Options(false_positive_rate=0.01)} | changes))
-
-
-def _values(view):
-    rows = run_battery(view, load_tests(["verification"]))
-    return {row["variant"]: row for row in rows if row["variant"].startswith("all_pairs")}
+def _values(labels, x):
+    view = view_of(labels, DistributionScorer("cosine", PointMass(x)), options=Options(false_positive_rate=0.01))
+    rows = rows_of(view, "verification", "variant")
+    return {variant: row for (variant,), row in rows.items() if variant.startswith("all_pairs")}
 
 
 def _embedded(seed=0, count=300, classes=30):
@@ -96,7 +90,7 @@ def _embedded(seed=0, count=300, classes=30):
 
 def test_rows_are_the_rate_over_all_pairs_and_the_interval_of_the_drawn_classes():
     labels, x = _embedded()
-    rows = _values(_view(labels, x))
+    rows = _values(labels, x)
     assert {row["n_queries"] for row in rows.values()} == {300 * 299 // 2}
     expected = _by_sklearn(x @ x.T, labels, np.ones(30, dtype=int), 0.01)
     assert rows["all_pairs,fpr=0.01"]["value"] == pytest.approx(expected)
@@ -126,7 +120,7 @@ def test_of_a_collapsed_embedding_no_pair_is_accepted(kind):
 def test_few_classes():
     labels = torch.tensor([0, 0, 1, 1])
     x = torch.nn.functional.normalize(torch.tensor([[1.0, 0], [1, 0.1], [0, 1], [0.1, 1]]).double(), dim=1)
-    rows = _values(_view(labels, x))
+    rows = _values(labels, x)
     # Draws of one class alone have no negative pair and are left out.
     assert [row["value"] for row in rows.values()] == [1.0, 1.0, 1.0]
     ones = torch.ones(1, 1, dtype=torch.long)
@@ -134,7 +128,7 @@ def test_few_classes():
     lone = all_pairs_tpr(ScoreMatrix(x @ x.T), torch.arange(4), torch.ones(1, 4, dtype=torch.long), 0.1)
     assert lone.isnan().all()
     with pytest.raises(ValueError, match="two classes"):
-        _values(_view(torch.zeros(4, dtype=torch.long), x))
+        _values(torch.zeros(4, dtype=torch.long), x)
     with pytest.raises(ValueError, match="not finite"):
         all_pairs_tpr(ScoreMatrix(torch.full((2, 2), math.nan)), torch.arange(2), torch.ones(1, 2).long(), 0.1)
 
@@ -142,7 +136,7 @@ def test_few_classes():
 def test_many_images_have_sampled_pairs_only(monkeypatch):
     labels, x = _embedded()
     monkeypatch.setattr(verification, "LIMIT", 299)
-    assert not _values(_view(labels, x))
+    assert not _values(labels, x)
 
 
 def test_what_is_kept_is_bounded(monkeypatch):

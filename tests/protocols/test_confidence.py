@@ -22,6 +22,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
+pytestmark = pytest.mark.filterwarnings("error")
+
 SMALL = st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0.0, 0.5, 1.0])), min_size=1, max_size=6)
 
 
@@ -144,7 +146,6 @@ def test_a_coverage_outside_of_its_range_is_refused(coverage):
         risk_at_coverage(torch.ones(2), torch.ones(2), coverage)
 
 
-@pytest.mark.filterwarnings("error")
 def test_rows_of_risk_are_the_values_of_the_functions():
     g = torch.Generator().manual_seed(0)
     values = {name: torch.randint(4, (30,), generator=g).double() / 3 for name in ("map_at_r", "recall_at_1")}
@@ -162,19 +163,6 @@ def test_rows_of_risk_are_the_values_of_the_functions():
     assert got == expected
 
 
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("right", [0.0, 1.0], ids=["all wrong", "all right"])
-@pytest.mark.parametrize("constant", [False, True])
-def test_answers_of_one_kind_have_areas_whatever_the_confidence(right, constant):
-    confidence = torch.ones(5) if constant else torch.arange(5.0)
-    risk = torch.full((5,), 1 - right)
-    assert math.isnan(confidence_auroc(confidence, 1 - risk))
-    assert aurc(confidence, risk) == risk_at_coverage(confidence, risk, 0.8) == 1 - right
-    assert augrc(confidence, risk) == pytest.approx((1 - right) / 2)
-    assert coverage_at_risk(confidence, risk, 0.05) == right
-
-
-@pytest.mark.filterwarnings("error")
 def test_without_a_query_that_counts_values_of_risk_are_nan():
     nothing = torch.full((3,), math.nan)
     rows = list(risk_rows({"map_at_r": nothing, "recall_at_1": nothing}, {"norm": torch.ones(3)}))
@@ -184,14 +172,6 @@ def test_without_a_query_that_counts_values_of_risk_are_nan():
     assert all(
         math.isnan(v) for v in (augrc(none, none), risk_at_coverage(none, none, 1), coverage_at_risk(none, none, 1))
     )
-
-
-def test_a_constant_confidence_is_worth_chance_everywhere():
-    risk = torch.rand(50, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    constant = torch.ones(50)
-    assert aurc(constant, risk) == pytest.approx(risk.mean().item())
-    assert confidence_auroc(constant, (risk < 0.5).double()) == 0.5
-    assert share_above(constant, constant) == 0.5
 
 
 def test_a_perfect_confidence_has_no_excess_area_and_any_other_has_some():

@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from bench.protocols.declare import run_battery
 from bench.protocols.discard import (
     FRACTIONS,
     DiscardCurve,
@@ -16,13 +15,13 @@ from bench.protocols.discard import (
     fnmr_at,
     pair_quality,
 )
-from bench.protocols.embeddings import Embeddings, Options
-from bench.protocols.known_tests import load_tests
-from bench.protocols.ranking import ScoreMatrix
+from bench.protocols.embeddings import Options
 from bench.protocols.verification import sample_pairs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate
+
+from .views import rows_of, view_of
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -128,16 +127,6 @@ def test_a_threshold_chosen_anew_equals_a_loop(levels, rate):
     assert len(set(curve.fnmr.tolist())) > 2
 
 
-def test_equal_qualities_leave_together_or_not_at_all():
-    scores, same, left, right, _ = _images(0, 10)
-    constant = discard_threshold_refit(scores, same, left, right, torch.ones(60))
-    assert len(set(constant.fnmr.tolist())) == 1
-    whole = discard_threshold_fixed(scores[same], torch.ones(int(same.sum())), start=0.1)
-    assert whole.discarded.tolist() == [0.0, 1.0]
-    e = whole.fnmr[0].item()
-    assert discard_area(whole, 0.2) == pytest.approx(0.2 * e - e**2 / 2)
-
-
 def test_what_leaves_no_pairs_has_no_value():
     none = torch.zeros(0)
     empty = discard_threshold_fixed(none, none)
@@ -166,20 +155,12 @@ def test_values_that_are_not_finite_and_limits_out_of_range_are_refused():
 def _view(labels, confidences, **changes):
     g = torch.Generator().manual_seed(3)
     x = torch.eye(6, dtype=torch.float64)[labels] + torch.randn(len(labels), 6, generator=g, dtype=torch.float64)
-    given = {
-        "labels": labels,
-        "ids": tuple(f"{i:02d}" for i in range(len(labels))),
-        "scorers": {"cosine": lambda: ScoreMatrix(x @ x.T, "cosine")},
-        "own_scorers": ("cosine",),
-        "confidences": confidences,
-        "seed": lambda purpose: len(purpose),
-    }
-    return Embeddings(**(given | changes)), x @ x.T
+    return view_of(labels, x @ x.T, confidences=confidences, **changes), x @ x.T
 
 
 def _rows(view):
-    rows = run_battery(view, load_tests(["discard"]))
-    return {(row["metric"], row["confidence"], row["variant"], row["fraction"]): row["value"] for row in rows}
+    rows = rows_of(view, "discard", "metric", "confidence", "variant", "fraction")
+    return {key: row["value"] for key, row in rows.items()}
 
 
 def test_rows_are_those_of_the_pairs_of_verification():

@@ -53,15 +53,6 @@ def test_both_variants_equal_re_ranking_from_scratch(seed, levels):
             assert r["value"] == pytest.approx(kept[~kept.isnan()].mean().item(), abs=1e-12)
 
 
-def test_a_perfect_embedding_scores_one_at_every_rate():
-    labels = torch.arange(60) // 3
-    scores = (labels[:, None] == labels[None, :]).double()
-    ids = [str(i) for i in range(60)]
-    rows = list(filter_out_rows(ScoreMatrix(scores), labels, ids, {"c": random_confidence(ids, 0)}))
-    assert {r["value"] for r in rows if r["n_queries"]} == {1.0}
-    assert all(r["value"] != r["value"] for r in rows if not r["n_queries"])
-
-
 def test_a_constant_confidence_is_a_random_control_whatever_the_order():
     scores, labels, ids = _data(3)
     shuffle = torch.randperm(80, generator=torch.Generator().manual_seed(1))

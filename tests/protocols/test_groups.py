@@ -10,13 +10,14 @@ from bench.methods.distributions import IsotropicNormal, PointMass
 from bench.methods.scorers import DistributionScorer
 from bench.protocols.all_pairs import all_pairs_tpr
 from bench.protocols.declare import run_battery
-from bench.protocols.embeddings import Embeddings
 from bench.protocols.filter_out import filter_out_rows
 from bench.protocols.known_tests import load_tests
 from bench.protocols.ranking import agreeing
 from bench.protocols.retrieval_sets import first_positive_ranks
 from bench.protocols.threshold_consistency import class_rates
 from bench.protocols.verification import sample_pairs
+
+from .views import view_of
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -65,15 +66,8 @@ SCORERS = {
 
 
 def _view(scorer, **changes):
-    given = {
-        "labels": LABELS,
-        "ids": tuple(f"{i:03d}" for i in range(90)),
-        "scorers": {scorer: lambda: SCORERS[scorer]},
-        "groups": GROUPS,
-        "queries": QUERIES,
-        "gallery": GALLERY,
-    }
-    return Embeddings(**(given | changes))
+    given = {"groups": GROUPS, "queries": QUERIES, "gallery": GALLERY}
+    return view_of(LABELS, SCORERS[scorer], scorer, **(given | changes))
 
 
 def _order(scorer, query, gallery=GALLERY):
@@ -125,16 +119,9 @@ def test_rankings_and_their_confidences_are_those_of_a_loop(scorer):
 @pytest.mark.parametrize("scorer", SCORERS)
 def test_images_that_are_filtered_out_take_their_groups_along(scorer):
     confidence, share = torch.rand(90, generator=torch.Generator().manual_seed(1)), 0.4
-    rows = filter_out_rows(
-        SCORERS[scorer],
-        LABELS,
-        [str(i) for i in range(90)],
-        {"method": confidence},
-        fractions=(share,),
-        queries=QUERIES,
-        gallery=GALLERY,
-        kin=_view(scorer).kin,
-    )
+    roles = {"queries": QUERIES, "gallery": GALLERY, "kin": _view(scorer).kin}
+    ids = [str(i) for i in range(90)]
+    rows = filter_out_rows(SCORERS[scorer], LABELS, ids, {"method": confidence}, fractions=(share,), **roles)
     found = {row["variant"]: row["value"] for row in rows if row["metric"] == "filter_out_recall_at_1"}
     keep = confidence >= confidence.sort().values[round(share * 90)]
     left, right = GALLERY[keep[GALLERY]], []
@@ -168,7 +155,7 @@ def test_pairs_of_one_class_and_group_are_none():
 
 def test_groups_of_single_images_change_no_value():
     def rows(**changes):
-        view = _view("cosine", own_scorers=("cosine",), confidences={"norm": X[:, 0]}, directions=lambda: X, **changes)
+        view = _view("cosine", confidences={"norm": X[:, 0]}, directions=lambda: X, **changes)
         tests = load_tests(["retrieval", "verification", "filter_out", "risk", "open_set", "retrieval_sets", "discard"])
         return [{**row, "value": str(row["value"])} for row in run_battery(view, tests)]
 

@@ -6,18 +6,17 @@ from itertools import combinations
 
 import pytest
 import torch
-from bench.protocols.declare import run_battery
-from bench.protocols.embeddings import Embeddings
-from bench.protocols.known_tests import load_tests
 from bench.protocols.open_set import detection, true_accept_rate
 from bench.protocols.query_metrics import per_query
-from bench.protocols.ranking import ScoreMatrix, rank
+from bench.protocols.ranking import rank
 from bench.protocols.rows import RETRIEVAL_CONFIDENCES
 from bench.protocols.verification import class_halves
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 from sklearn.metrics import auc, roc_auc_score
+
+from .views import rows_of, view_of
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -56,25 +55,15 @@ def _view(labels, **changes):
     x = torch.randn(int(labels.max()) + 1, 4, generator=g)[labels] + 0.2 * torch.randn(count, 4, generator=g)
     x = torch.nn.functional.normalize(x.double(), dim=1)
     confidences = {name: torch.rand(count, generator=g) for name in ("norm", "method", "random")}
-    given = {
-        "labels": labels,
-        "ids": tuple(f"image {i:03d}" for i in range(count)),
-        "scorers": {"cosine": lambda: ScoreMatrix(x @ x.T, "cosine")},
-        "own_scorers": ("cosine",),
-        "confidences": confidences,
-        "directions": lambda: x,
-        "concentration": lambda: (9.0, 5.0),
-        "seed": len,
-    }
-    return Embeddings(**(given | changes))
+    given = {"confidences": confidences, "directions": lambda: x, "concentration": lambda: (9.0, 5.0)}
+    return view_of(labels, **({"scores": x @ x.T} | given | changes))
 
 
 LABELS = torch.cat([torch.arange(60) // 5, torch.tensor([12])])
 
 
 def _rows(view, group="open_set"):
-    rows = run_battery(view, load_tests([group]))
-    return {(row["metric"], row["confidence"], row["variant"]): row for row in rows}
+    return rows_of(view, group, "metric", "confidence", "variant")
 
 
 @pytest.mark.parametrize("apart", [False, True], ids=["all", "queries and gallery"])
@@ -152,7 +141,7 @@ def test_one_class_left_and_no_unknown_query_have_no_value():
 
 
 def test_a_collapsed_embedding_detects_nothing():
-    rows = _rows(_view(LABELS, scorers={"cosine": lambda: ScoreMatrix(torch.ones(61, 61), "cosine")}))
+    rows = _rows(_view(LABELS, scores=torch.ones(61, 61)))
     for name in ("top1_score", "margin", "spread"):
         assert rows["open_set_auroc", name, ""]["value"] == 0.5
         assert rows["open_set_tar", name, "far=0.1"]["value"] == 0.0
@@ -161,22 +150,17 @@ def test_a_collapsed_embedding_detects_nothing():
 
 def test_a_fit_without_meaning_leaves_a_gap():
     """All answers on the validation classes are right."""
-    validation = _view(torch.arange(20) // 5, scorers={"cosine": lambda: ScoreMatrix(_blocks(), "cosine")})
+    labels = torch.arange(20) // 5
+    validation = _view(labels, scores=(labels[:, None] == labels[None]).double())
     rows = _rows(_view(LABELS, validation=validation))
     assert math.isnan(rows["open_set_auroc", "norm+margin+agreement", ""]["value"])
     assert not math.isnan(rows["open_set_auroc", "norm+margin", ""]["value"])
 
 
-def _blocks():
-    labels = torch.arange(20) // 5
-    return (labels[:, None] == labels[None]).double()
-
-
 def test_confidences_are_correlated_with_one_another():
     queries = torch.arange(0, 61, 2)
     view = _view(LABELS, queries=queries)
-    constant = torch.ones(61)
-    view = replace(view, confidences={**view.confidences, "flat": constant})
+    view = replace(view, confidences={**view.confidences, "flat": torch.ones(61)})
     rows = _rows(view, "confidence_correlation")
     values = {name: view.confidences[name][queries] for name in ("norm", "method", "flat")}
     values |= view.retrieval_confidences("cosine")

@@ -1,16 +1,14 @@
 """Operating points in runs: what thresholds of validation classes give on test classes, against loops."""
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from bench.methods.distributions.normal import PointMass
 from bench.methods.scorers.spec import DistributionScorer
-from bench.protocols.declare import run_battery
-from bench.protocols.embeddings import Embeddings
-from bench.protocols.known_tests import load_tests
+
+from .views import rows_of, view_of
 
 
 def _view(seed, noise, classes=30, each=8, dim=6, **more):
@@ -18,21 +16,13 @@ def _view(seed, noise, classes=30, each=8, dim=6, **more):
     labels = np.arange(classes).repeat(each)
     points = draw.normal(size=(classes, dim))[labels] + noise * draw.normal(size=(len(labels), dim))
     unit = torch.from_numpy(points / np.linalg.norm(points, axis=1, keepdims=True))
-    scorer = partial(DistributionScorer, "cosine", PointMass(unit))
-    return Embeddings(
-        labels=torch.from_numpy(labels),
-        ids=tuple(f"{seed}/{i:03d}" for i in range(len(labels))),
-        scorers={"cosine": scorer},
-        own_scorers=("cosine",),
-        confidences={"norm": torch.from_numpy(draw.normal(size=len(labels)))},
-        directions=lambda: unit,
-        **more,
-    )
+    scorer = DistributionScorer("cosine", PointMass(unit))
+    confidences = {"norm": torch.from_numpy(draw.normal(size=len(labels)))}
+    return view_of(torch.from_numpy(labels), scorer, confidences=confidences, directions=lambda: unit, **more)
 
 
 def _rows(view):
-    found = run_battery(view, load_tests(["operating"]))
-    return {(row["metric"], row["variant"]): row for row in found}
+    return rows_of(view, "operating", "metric", "variant")
 
 
 def _looked_up(view, gallery=None):

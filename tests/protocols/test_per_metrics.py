@@ -15,21 +15,17 @@ from bench.methods.distributions import IsotropicNormal, PointMass, VonMisesFish
 from bench.methods.learned_spread import spread_confidence
 from bench.methods.scorers.inner_products import mode_scorer
 from bench.methods.scorers.spec import DistributionScorer
-from bench.protocols.declare import run_battery
-from bench.protocols.embeddings import Embeddings, Options
-from bench.protocols.known_tests import load_tests
+from bench.protocols.embeddings import Options
 from bench.protocols.near_modes import NearModes, candidate_count, reranked_map_at_r, with_lone_queries
 from bench.protocols.quality import spearman
 from bench.protocols.query_metrics import map_at_r, per_query
 from bench.protocols.ranking import Reranked, ScoreMatrix, rank
 from bench.protocols.reranked import kept_from_threshold
 from bench.protocols.verification import (
-    equal_error_rate,
-    nearest_equal_error_rate,
-    tpr_at_fpr,
-    tpr_at_nearest_fpr,
     verification_rows,
 )
+
+from .views import rows_of, view_of
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "per"
 EXPECTED = json.loads((GOLDEN / "metrics.json").read_text())
@@ -104,16 +100,12 @@ def _rows_of_battery(arrays, name, case):
     """Rows of the group ``reranked``, as the tests of a trained model make them."""
     distribution, scorer = _distribution(arrays, name, case), case.partition("_")[0]
     labels = arrays[f"{name}/labels"]
-    view = Embeddings(
-        labels=labels,
-        ids=tuple(map(str, range(len(labels)))),
-        scorers={scorer: lambda: DistributionScorer(scorer, distribution)},
-        own_scorers=(scorer,),
-        confidences={"method": spread_confidence(distribution)},
-        candidates=lambda: mode_scorer(distribution),
-    )
-    rows = run_battery(view, load_tests(["reranked"]))
-    return {(row["metric"], row["variant"], row["fraction"]): row["value"] for row in rows}
+    more = {"confidences": {"method": spread_confidence(distribution)}, "candidates": lambda: mode_scorer(distribution)}
+    rows = rows_of(
+        view_of(labels, DistributionScorer(scorer, distribution), scorer, **more),
+        "reranked", "metric", "variant", "fraction",
+    )  # fmt: skip
+    return {key: row["value"] for key, row in rows.items()}
 
 
 @pytest.mark.parametrize(("name", "case"), CASES)
@@ -142,23 +134,6 @@ def test_the_correlation_with_the_crop_is_that_of_the_public_code(arrays, name, 
     for crop in ("crop_0.25", "crop_0.5"):
         expected = EXPECTED[name][case][f"spearman_{crop}"]
         assert spearman(confidence, arrays[f"{name}/{crop}"]) == pytest.approx(expected, rel=1e-9)
-
-
-@pytest.mark.parametrize(("case", "by_mean"), [("mls_vmf_1", 0.422), ("l2_vmf_64", 0.557), ("mls_vmf_300", 0.654)])
-def test_neighbours_chosen_by_means_would_be_others(arrays, case, by_mean):
-    """The mean of a von Mises-Fisher is A(k) mu, so its distances depend on the concentrations."""
-    distribution, labels = _distribution(arrays, "balanced", case), arrays["balanced/labels"]
-    scorer = DistributionScorer(case.partition("_")[0], distribution)
-    found = reranked_map_at_r(scorer, DistributionScorer("l2", distribution), labels, KS)
-    assert found == pytest.approx(by_mean, abs=5e-4)
-    assert EXPECTED["balanced"][case]["retrieval"]["mapr"] > found + 0.05
-
-
-def test_fewer_candidates_would_rank_others(arrays):
-    """Nine are scored where classes have at most 5 images, because of Recall@8."""
-    assert candidate_count(arrays["small_classes/labels"], (1,)) == 6
-    fewer = _near(arrays, "small_classes", "mls_normal_1", ks=(1,)).values()
-    assert _mean("map_at_r", fewer) > EXPECTED["small_classes"]["mls_normal_1"]["retrieval"]["mapr"] + 0.1
 
 
 def test_lone_queries_count_only_in_the_public_codes_map_at_r(arrays):
@@ -216,22 +191,3 @@ def test_the_threshold_of_a_curve_is_at_numpys_grid():
             expected = int((confidence.numpy() >= threshold).sum())
             assert int(kept_from_threshold(confidence, fraction).sum()) == expected
     assert int(kept_from_threshold(torch.ones(9), 0.5).sum()) == 9  # tied confidences are all kept
-
-
-def _pair_scores(arrays, name):
-    left, right = arrays[f"{name}/pairs"].long().unbind(1)
-    scores = DistributionScorer("cosine", _distribution(arrays, name, "cosine_dirac")).pairs(left, right)
-    return scores, arrays[f"{name}/same"].bool(), EXPECTED[name]["cosine_dirac"]["verification"]
-
-
-def test_the_nearest_point_of_the_roc_may_exceed_the_rate_that_was_asked_for(arrays):
-    scores, same, expected = _pair_scores(arrays, "balanced")
-    assert expected["fpr"] > 1e-3
-    found = tpr_at_fpr(scores, same, 1e-3), tpr_at_nearest_fpr(scores, same, 1e-3)
-    assert found == pytest.approx((0.561, 0.616), abs=5e-4)
-
-
-def test_the_nearest_point_of_equal_errors_is_not_the_crossing(arrays):
-    scores, same, _ = _pair_scores(arrays, "sop_like")
-    found = equal_error_rate(scores, same), nearest_equal_error_rate(scores, same)
-    assert found == pytest.approx((0.02576, 0.02620), abs=5e-6)

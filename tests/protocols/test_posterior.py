@@ -11,7 +11,6 @@ from bench.methods.distributions import PointMass
 from bench.methods.distributions.von_mises_fisher import VonMisesFisher, shared_concentration
 from bench.methods.scorers import DistributionScorer
 from bench.protocols.confidence import confidence_auroc
-from bench.protocols.embeddings import Embeddings
 from bench.protocols.open_set import in_smaller_gallery
 from bench.protocols.ranking import NEAREST, answer_depth, rank
 from bench.protocols.retrieval_confidence import posterior
@@ -19,6 +18,8 @@ from scipy.optimize import minimize_scalar
 from scipy.special import gammaln, logsumexp
 from scipy.stats import spearmanr
 from torch.nn.functional import normalize
+
+from .views import view_of
 
 
 @cache
@@ -33,13 +34,8 @@ def _peak(k, dim):
 
 
 def _view(x, labels, concentration):
-    return Embeddings(
-        labels=labels,
-        ids=tuple(map(str, range(len(labels)))),
-        scorers={"cosine": lambda: DistributionScorer("cosine", PointMass(x))},
-        directions=lambda: x,
-        concentration=concentration,
-    )
+    scorer = DistributionScorer("cosine", PointMass(x))
+    return view_of(labels, scorer, directions=lambda: x, concentration=concentration)
 
 
 def _ranked(x, labels, **roles):
@@ -138,18 +134,6 @@ def test_an_open_answer_keeps_the_prior_and_the_order_of_images_plays_no_part():
     tied = rankings[0].answers.tied
     assert int(tied[60:].sum()) == 12 < int(tied.sum())
     assert first[tied].tolist() == pytest.approx([math.log(1 / 23)] * int(tied.sum()))
-
-
-def test_the_querys_own_label_plays_no_part():
-    x, labels = _world()
-    density = (9.0, _peak(9.0, 8))
-    first = posterior(x, labels, _ranked(x, labels), None, density)
-    for query in range(0, 72, 7):  # a part of the gallery or not
-        for roles in ({}, {"gallery": torch.tensor([row for row in range(72) if row != query])}):
-            other = labels.clone()
-            other[query] = (other[query] + 5) % 12
-            found = posterior(x, other, _ranked(x, other, **roles), roles.get("gallery"), density)
-            assert found[query].item() == pytest.approx(first[query].item(), rel=1e-6)
 
 
 def _drawn(classes, each, dim, k, seed, unequal=0.0):

@@ -2,8 +2,8 @@
 
 import itertools
 import math
-import warnings
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from bench.protocols.declare import run_battery
 from bench.protocols.embeddings import Embeddings
 from bench.protocols.known_tests import load_tests
 from bench.protocols.query_metrics import per_query
-from bench.protocols.ranking import NEAREST, ScoreMatrix, agreeing, answer_depth, full_depth, rank
+from bench.protocols.ranking import NEAREST, ScoreMatrix, agreeing, answer_depth, rank
 from bench.protocols.retrieval_confidence import (
     HALVES,
     LogisticFit,
@@ -32,6 +32,9 @@ from scipy.stats import rankdata
 from torch.nn.functional import normalize
 
 from .ties import orders_of
+from .views import view_of
+
+pytestmark = pytest.mark.filterwarnings("error")
 
 
 def _found(scorer, labels, k=NEAREST, depth=1, **roles):
@@ -105,40 +108,6 @@ def test_the_search_that_skips_most_of_the_gallery_finds_the_same(name):
             assert found[key][query].item() == pytest.approx(value.item(), abs=1e-7 * scores.abs().max().item()), key
 
 
-def test_the_querys_own_label_plays_no_part():
-    x, labels = _clustered(count=200, classes=10)
-    queries, gallery = torch.arange(50), torch.arange(50, 200)
-    scorer = ScoreMatrix(x @ x.T)
-    first = _found(scorer, labels, queries=queries, gallery=gallery)
-    other = labels.clone()
-    other[:50] = 9 - other[:50]
-    for name, values in _found(scorer, other, queries=queries, gallery=gallery).items():
-        assert torch.equal(values, first[name]), name
-
-
-def test_a_query_is_not_its_own_neighbour():
-    scores = torch.tensor([[9.0, 4.0, 1.0], [4.0, 9.0, 2.0], [1.0, 2.0, 9.0]])
-    assert _found(ScoreMatrix(scores), torch.tensor([0, 0, 1]))["top1_score"].tolist() == [4.0, 4.0, 2.0]
-
-
-def test_a_gallery_of_one_class_has_a_margin_of_nothing():
-    x, labels = _clustered(count=40, classes=4)
-    gallery = (labels == 2).nonzero().squeeze(1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found = _found(ScoreMatrix(x @ x.T), labels, gallery=gallery)
-    assert (found["margin"] == 0).all()
-    assert (found["agreement"] == 1).all()
-    assert all(torch.isfinite(values).all() for values in found.values())
-
-
-def test_a_gallery_smaller_than_k_is_taken_whole():
-    scores = torch.tensor([[0.0, 3.0, 2.0, 1.0]]).expand(4, 4).clone()
-    found = _found(ScoreMatrix(scores), torch.tensor([7, 5, 5, 6]))
-    assert found["agreement"][0].item() == pytest.approx(2 / 3)
-    assert found["spread"][0].item() == 2.0
-
-
 def test_one_constant_embedding_says_nothing():
     x, labels = torch.ones(300, 4, dtype=torch.float64) / 2, torch.arange(300) % 3
     ranking = rank(scorer := DistributionScorer("cosine", PointMass(x)), labels, depth=101, answers=NEAREST)
@@ -157,9 +126,7 @@ def test_the_agreement_asks_as_many_as_a_class_has():
     assert [agreeing(torch.arange(60) // size) for size in (1, 2, 5, 20)] == [1, 1, 4, 10]
     assert agreeing(torch.tensor([0, 0, 0, 1, 1, 2])) == 1
     x, labels = _clustered(count=80, classes=40)
-    view = Embeddings(
-        labels=labels, ids=tuple(map(str, range(80))), scorers={"cosine": lambda: ScoreMatrix(x @ x.T, "cosine")}
-    )
+    view = view_of(labels, x @ x.T)
     assert view.ranking("cosine").answers.k == 1
     assert view.retrieval_confidences("cosine")["agreement"].unique().tolist() == [1.0]
 
@@ -172,9 +139,7 @@ def test_images_without_a_class_mate_leave_the_agreement_as_it_is(lone):
     x = centres + 1.2 * torch.rand(480, 1, generator=g) * torch.randn(480, 8, generator=g, dtype=torch.float64)
     x = normalize(torch.cat([x, torch.randn(lone, 8, generator=g, dtype=torch.float64)]), dim=-1)
     labels = torch.cat([torch.arange(40).repeat_interleave(12), torch.arange(40, 40 + lone)])
-    view = Embeddings(
-        labels=labels, ids=tuple(map(str, range(len(x)))), scorers={"cosine": lambda: ScoreMatrix(x @ x.T, "cosine")}
-    )
+    view = view_of(labels, x @ x.T)
     found = view.retrieval_confidences("cosine")["agreement"]
     for query in range(0, len(x), 7):
         near = [j for j in (x @ x[query]).argsort(descending=True).tolist() if j != query][:10]
@@ -280,16 +245,6 @@ def test_a_ranking_that_is_too_shallow_is_refused():
         retrieval_confidences(ScoreMatrix(x @ x.T), rank(ScoreMatrix(x @ x.T), labels, depth=20))
 
 
-def test_asking_for_answers_changes_no_ranking():
-    x, labels = _clustered()
-    plain = rank(ScoreMatrix(x @ x.T), labels, depth=30)
-    asked = rank(ScoreMatrix(x @ x.T), labels, depth=30, answers=5)
-    for name in ("neighbours", "relevant", "group", "beyond", "beyond_relevant", "positives"):
-        assert torch.equal(getattr(plain, name), getattr(asked, name))
-    shallow = per_query(rank(ScoreMatrix(x @ x.T), labels, depth=full_depth(labels)))
-    assert all(torch.equal(values, shallow[name]) for name, values in per_query(asked).items())
-
-
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=12))
 def test_mean_ranks_are_scipys(pairs):
@@ -331,29 +286,18 @@ def test_the_fit_is_that_of_a_plain_minimisation():
 def test_there_is_no_fit_without_wrong_answers_and_a_constant_confidence_has_no_weight():
     x = torch.arange(6.0)
     assert not LogisticFit.of([x, x], torch.ones(6)).found
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        fit = LogisticFit.of([torch.ones(6), x], torch.tensor([0.0, 0.0, 1.0, 0.0, 1.0, 1.0]))
+    fit = LogisticFit.of([torch.ones(6), x], torch.tensor([0.0, 0.0, 1.0, 0.0, 1.0, 1.0]))
     assert fit.found
     assert fit.weights[0] == 0 < fit.weights[1]
 
 
 def _risk_rows(validation_right=False, names=("norm",)):
     x, labels = _clustered(count=300, classes=20)
-    ids = tuple(map(str, range(300)))
     confidences = {name: torch.rand(300, generator=torch.Generator().manual_seed(1)) for name in (*names, "random")}
     other = torch.nn.functional.one_hot(labels).double() if validation_right else x
-    validation = Embeddings(
-        labels=labels, ids=ids, confidences=confidences, scorers={"cosine": lambda: ScoreMatrix(other @ other.T)}
-    )
-    view = Embeddings(
-        labels=labels,
-        ids=ids,
-        confidences=confidences,
-        own_scorers=("cosine",),
-        scorers={"cosine": lambda: ScoreMatrix(x @ x.T, "cosine"), "l2": lambda: ScoreMatrix(x @ x.T, "l2")},
-        validation=validation,
-    )
+    validation = view_of(labels, other @ other.T, confidences=confidences, own_scorers=())
+    scorers = {name: partial(ScoreMatrix, x @ x.T, name) for name in ("cosine", "l2")}
+    view = view_of(labels, x, confidences=confidences, scorers=scorers, validation=validation)
     return view, run_battery(view, load_tests(["risk"]))
 
 
@@ -363,9 +307,8 @@ def test_images_are_judged_under_every_scorer_and_fits_need_validation_images():
     free = set(RETRIEVAL_CONFIDENCES) - {"consistency", "posterior", "view_agreement"}
     assert names["l2"] == free | {"norm", "random", "oracle", "norm+margin"}
     assert names["cosine"] == names["l2"] | {"norm+margin+agreement", "margin+agreement"}
-    value = {
-        (row["confidence"], row["metric"], row["variant"]): row["value"] for row in rows if row["scorer"] == "cosine"
-    }
+    found = [row for row in rows if row["scorer"] == "cosine"]
+    value = {(row["confidence"], row["metric"], row["variant"]): row["value"] for row in found}
     right = view.query_values("cosine", (1,))["recall_at_1"]
     margin = view.retrieval_confidences("cosine")["margin"]
     assert value["margin", "confidence_auroc", ""] == confidence_auroc(margin, right)
@@ -375,25 +318,15 @@ def test_images_are_judged_under_every_scorer_and_fits_need_validation_images():
     fitted = value["norm+margin+agreement", "confidence_auroc", ""]
     assert fitted > value["norm+margin", "confidence_auroc", ""]
     assert fitted == pytest.approx(value["margin+agreement", "confidence_auroc", ""], abs=0.01)
-    assert fitted == pytest.approx(_auroc_of_fit(view, ["norm", "margin", "agreement"], right), abs=1e-9)
+    known, now = (
+        [_known(of)[name].double() for name in ("norm", "margin", "agreement")] for of in (view.validation, view)
+    )
+    of_validation = view.validation.query_values("cosine", (1,))["recall_at_1"]
+    assert fitted == pytest.approx(confidence_auroc(LogisticFit.of(known, of_validation)(now), right), abs=1e-9)
 
 
-def _auroc_of_fit(view, names, right):
-    """AUROC of a logistic regression on the validation images, with the bias as in scikit-learn, by plain search."""
-    known = {**view.validation.confidences_of_queries(), **view.validation.retrieval_confidences("cosine")}
-    x = np.stack([known[name].numpy() for name in names], 1).astype(float)
-    y = view.validation.query_values("cosine", (1,))["recall_at_1"].numpy()
-    mean, scale = x.mean(0), x.std(0)
-    z = (x - mean) / scale
-
-    def loss(w):
-        score = z @ w[:-1] + w[-1]
-        return (np.logaddexp(0, -score) * y + np.logaddexp(0, score) * (1 - y)).sum() + 0.5 * (w[:-1] ** 2).sum()
-
-    weights = minimize(loss, np.zeros(len(names) + 1), tol=1e-12).x[:-1]
-    now = {**view.confidences_of_queries(), **view.retrieval_confidences("cosine")}
-    of_test = np.stack([now[name].numpy() for name in names], 1)
-    return confidence_auroc(torch.from_numpy((of_test - mean) / scale @ weights), right)
+def _known(view):
+    return {**view.confidences_of_queries(), **view.retrieval_confidences("cosine")}
 
 
 @pytest.mark.parametrize("some", [False, True])
@@ -409,7 +342,7 @@ def test_validation_classes_are_judged_by_a_fit_to_the_others(some):
     for judged in (validation, blurred):
         rows = run_battery(judged, load_tests(["risk"]))
         right = judged.query_values("cosine", (1,))["recall_at_1"]
-        known = {**judged.confidences_of_queries(), **judged.retrieval_confidences("cosine")}
+        known = _known(judged)
         classes = view.labels if queries is None else view.labels[queries]
         for names in (("margin", "agreement"), ("norm", "margin", "agreement")):
             of = [known[name].double() for name in names]
@@ -417,30 +350,20 @@ def test_validation_classes_are_judged_by_a_fit_to_the_others(some):
             for part in range(5):
                 own = torch.tensor([int(c) % 5 == part for c in classes])
                 found[own] = LogisticFit.of([v[~own] for v in of], right[~own])([v[own] for v in of])
-            (value,) = (
-                row["value"]
-                for row in rows
-                if (row["confidence"], row["metric"]) == ("+".join(names), "confidence_auroc")
-            )
+            key = ("+".join(names), "confidence_auroc")
+            (value,) = (row["value"] for row in rows if (row["confidence"], row["metric"]) == key)
             assert value == pytest.approx(confidence_auroc(found, right), abs=1e-9)
             assert value < confidence_auroc(LogisticFit.of(of, right)(of), right)
 
 
-def test_a_fit_without_wrong_answers_is_a_gap():
-    _, rows = _risk_rows(validation_right=True)
+def test_a_fit_without_wrong_answers_is_a_gap_in_the_place_of_its_rows():
+    """The rows of several models are averaged one by one, and another model may have a fit."""
+    (_, rows), (_, others) = (_risk_rows(right, ("norm", "max_cosine")) for right in (True, False))
+    keys = ([(row["confidence"], row["metric"], row["variant"]) for row in each] for each in (rows, others))
+    assert next(keys) == next(keys)
     fitted = [row for row in rows if row["confidence"] in ("norm+margin+agreement", "margin+agreement")]
     assert {row["metric"] for row in fitted} > {"aurc", "e_aurc", "augrc", "confidence_auroc"}
     assert all(row["value"] != row["value"] for row in fitted)
-
-
-def test_a_gap_keeps_the_place_of_its_rows():
-    """The rows of several models are averaged one by one, and another model may have a fit."""
-    names = ("norm", "max_cosine")
-    keys = [
-        [(row["confidence"], row["metric"], row["variant"]) for row in _risk_rows(right, names)[1]]
-        for right in (True, False)
-    ]
-    assert keys[0] == keys[1]
 
 
 def test_filter_out_curves_of_the_margin_remove_queries_alone():

@@ -6,20 +6,12 @@ import pytest
 import torch
 from bench.methods.distributions import IsotropicNormal, PointMass
 from bench.methods.scorers import DistributionScorer
-from bench.protocols.declare import run_battery
-from bench.protocols.embeddings import Embeddings
-from bench.protocols.known_tests import load_tests
-from bench.protocols.query_metrics import per_query
 from bench.protocols.ranking import ScoreMatrix, rank
-from bench.protocols.retrieval_sets import (
-    conformal_k,
-    first_positive_ranks,
-    ranks_in,
-    retrieval_sets,
-    sets_of_classes,
-)
+from bench.protocols.retrieval_sets import conformal_k, first_positive_ranks, ranks_in, retrieval_sets, sets_of_classes
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from .views import rows_of, view_of
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -66,18 +58,6 @@ def test_images_that_are_equal_are_tied_wherever_they_are_stored(kind):
         order = sorted(others, key=lambda i: (-of_point[int(point[i])], bool(labels[i] == labels[q])))
         hits = [place for place, i in enumerate(order, 1) if labels[i] == labels[q]]
         assert ranks[q].item() == hits[0] if hits else math.isnan(ranks[q])
-
-
-def test_sets_of_this_rank_contain_a_positive_and_smaller_ones_need_not():
-    g = torch.Generator().manual_seed(0)
-    labels = torch.arange(30) // 3
-    x = torch.nn.functional.normalize(torch.randn(30, 3, generator=g, dtype=torch.float64), dim=1)
-    scorer = ScoreMatrix(x @ x.T)
-    ranks = first_positive_ranks(scorer, labels).long()
-    recalls = per_query(rank(scorer, labels, depth=29), tuple(range(1, 30)))
-    for q, r in enumerate(ranks.tolist()):
-        assert recalls[f"recall_at_{r}"][q] == 1.0
-        assert r == 1 or recalls[f"recall_at_{r - 1}"][q] == 0.0
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=60), st.integers(1, 99))
@@ -208,19 +188,11 @@ def _embeddings(seed, labels, **changes):
     """Images of which some have their first positive far beyond the depth of a ranking."""
     g = torch.Generator().manual_seed(seed)
     x = torch.randn(len(labels), 3, generator=g, dtype=torch.float64)
-    given = {
-        "labels": labels,
-        "ids": tuple(f"{seed} {i:03d}" for i in range(len(labels))),
-        "scorers": {"cosine": lambda: ScoreMatrix(x @ x.T, "cosine")},
-        "own_scorers": ("cosine",),
-        "seed": lambda purpose: len(purpose),
-    }
-    return Embeddings(**(given | changes)), ScoreMatrix(x @ x.T)
+    return view_of(labels, x @ x.T, **changes), ScoreMatrix(x @ x.T)
 
 
 def _values(view):
-    rows = run_battery(view, load_tests(["retrieval_sets"]))
-    return {(row["metric"], row["variant"]): row for row in rows}
+    return rows_of(view, "retrieval_sets", "metric", "variant")
 
 
 @pytest.mark.parametrize("apart", [False, True], ids=["all", "queries and gallery"])

@@ -410,26 +410,6 @@ def test_few_queries_do_not_make_a_second_copy_of_the_gallery():
     assert not search.rounding_pays(1023)
 
 
-def test_a_random_confidence_stays_in_its_own_band():
-    x, labels = _vectors("random", seed=11)
-    scorer = DistributionScorer("cosine", PointMass(x))
-    ids = [str(i) for i in range(N)]
-    deep = rank(scorer, labels, depth=filter_depth(labels))
-    g = torch.Generator().manual_seed(0)
-    noise = {str(i): torch.rand(N, generator=g) for i in range(60)}
-    rows = list(filter_out_rows(scorer, labels, ids, noise, fractions=(0.0, 0.5, 0.8), ranking=deep))
-    for variant in ("query_only", "query_and_gallery"):
-        for fraction in (0.0, 0.5, 0.8):
-            which = ("filter_out_recall_at_1", variant, fraction)
-            values = torch.tensor([r["value"] for r in rows if (r["metric"], r["variant"], r["fraction"]) == which])
-            values = values.double()
-            band, fresh = values[:40], values[40:]
-            assert ((fresh - band.mean()).abs() <= 4.5 * band.std() + 1e-7).all()
-            if variant == "query_only":
-                whole = next(r["value"] for r in rows if r["fraction"] == 0.0 and r["metric"].endswith("recall_at_1"))
-                assert abs(values.mean().item() - whole) <= 4.5 * values.std().item() / 60**0.5 + 1e-7
-
-
 def _tied_scorer(name, device="cpu"):
     g = torch.Generator().manual_seed(0)
     x = torch.randint(-2, 3, (90, 4), generator=g).double()  # ties

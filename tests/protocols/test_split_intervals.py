@@ -1,7 +1,5 @@
 """Intervals over class splits: by hand and by simulation."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from bench.protocols.statistics.paired import holm, p_different, p_equivalent, p_greater, power_of_seeds, seeds_needed
+from bench.protocols.statistics.paired import holm, p_equivalent, p_greater, power_of_seeds, seeds_needed
 from bench.protocols.statistics.ranks import (
     critical_difference,
     friedman,
@@ -89,11 +89,6 @@ def test_mean_ranks_are_those_of_the_friedman_test(rng):
     statistic = 12 * 9 / (4 * 5) * (np.square(ranks).sum() - 4 * 5**2 / 4)
     assert statistic == pytest.approx(stats.friedmanchisquare(*values.T).statistic)
     assert list(pd.DataFrame(values).rank(axis=1, ascending=False).mean()) == pytest.approx(list(ranks))
-
-
-def test_p_values_of_many_columns_are_those_of_each(rng):
-    values = rng.normal(size=(5, 3, 4))
-    assert p_different(values)[1, 2] == pytest.approx(float(p_different(values[:, 1, 2])))
 
 
 def test_the_friedman_test_and_the_critical_difference_are_those_of_scikit_posthocs(rng):

@@ -5,14 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from bench.protocols.declare import run_battery
-from bench.protocols.embeddings import Embeddings
-from bench.protocols.known_tests import load_tests
 from bench.protocols.ranking import ScoreMatrix
 from bench.protocols.threshold_consistency import calibration_range, class_rates, opis, sampled_images
 from bench.protocols.verification import sample_pairs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from .views import rows_of, view_of
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -106,21 +105,14 @@ def test_without_two_classes_of_pairs_there_is_no_score():
         class_rates(ScoreMatrix(torch.full((2, 2), math.inf)), torch.arange(2), thresholds)
 
 
-def _view(labels, seed=0, levels=None):
-    g = torch.Generator().manual_seed(seed)
+def _view(labels):
+    g = torch.Generator().manual_seed(0)
     x = torch.eye(8, dtype=torch.float64)[labels % 8] + torch.randn(len(labels), 8, generator=g, dtype=torch.float64)
-    scores = torch.ones(len(labels), len(labels)).double() if levels == 1 else x @ x.T
-    return scores, Embeddings(
-        labels=labels,
-        ids=tuple(f"{i:03d}" for i in range(len(labels))),
-        scorers={"cosine": lambda: ScoreMatrix(scores, "cosine")},
-        own_scorers=("cosine",),
-        seed=lambda purpose: len(purpose),
-    )
+    return x @ x.T, view_of(labels, x @ x.T)
 
 
 def _row(view):
-    (row,) = run_battery(view, load_tests(["threshold_consistency"]))
+    (row,) = rows_of(view, "threshold_consistency").values()
     return row
 
 
@@ -138,10 +130,6 @@ def test_the_row_is_the_score_over_the_range_of_the_negative_pairs():
 @pytest.mark.parametrize("labels", [[0, 0, 0], [0, 1, 2], [0, 0, 1]], ids=["one class", "lone", "one pair"])
 def test_the_row_has_no_value_without_two_classes_of_two(labels):
     assert math.isnan(_row(_view(torch.tensor(labels))[1])["value"])
-
-
-def test_a_constant_score_is_consistent():
-    assert _row(_view(torch.arange(12) // 3, levels=1)[1])["value"] == 0.0
 
 
 def test_of_many_images_random_classes_and_images_are_taken():
