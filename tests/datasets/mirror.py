@@ -1,7 +1,5 @@
 """A web server for tests of downloads, with the faults that servers have."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

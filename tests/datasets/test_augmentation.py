@@ -42,12 +42,6 @@ def test_centre_crop_against_manual_interpolation(size, fraction):
     torch.testing.assert_close(cropped, expected, atol=1e-5, rtol=0)
 
 
-def test_centre_crop_of_a_gradient_shows_the_central_part():
-    images = coordinates(3)
-    fraction = torch.tensor([0.5, 0.8, 1.0], dtype=torch.float64)
-    torch.testing.assert_close(centre_crop(images, fraction), images * fraction[:, None, None, None])
-
-
 def test_whole_crop_is_the_image_bit_for_bit():
     images = torch.rand(4, 3, 18, 50, generator=generator())
     cropped = centre_crop(images, torch.tensor([1.0, 0.5, 1.0, 0.9]))
@@ -136,17 +130,11 @@ def test_shift_is_a_share_of_each_side_and_brings_in_background():
     assert filled.max() <= 1 + 1e-6
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"crop_probability": 1.1},
-        {"crop_low": 0.0},
-        {"crop_low": 0.8, "crop_high": 0.7},
-        {"crop_high": 1.2},
-        {"shift": -0.1},
-        {"rotation": float("nan")},
-    ],
-)
+BAD = [{"crop_probability": 1.1}, {"crop_low": 0.0}, {"crop_low": 0.8, "crop_high": 0.7}, {"crop_high": 1.2}]
+BAD += [{"shift": -0.1}, {"rotation": math.nan}]
+
+
+@pytest.mark.parametrize("bad", BAD)
 def test_bad_settings(bad):
     with pytest.raises(ValueError, match="must"):
         Augmentation(**bad)

@@ -1,7 +1,5 @@
 """Class splits that are drawn anew: disjoint, as large as the own one, and without the classes that tune."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from bench.datasets.dataset import Dataset
@@ -16,8 +14,7 @@ def _classes(name, number, tmp_path, fold=0):
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["ndigit_smoke", *(pytest.param(name, marks=pytest.mark.slow) for name in ("glyphs", "ambiguous_digits"))],
+    "name", ["ndigit_smoke", *(pytest.param(name, marks=pytest.mark.slow) for name in ("glyphs", "ambiguous_digits"))]
 )
 def test_splits_share_the_validation_classes_and_no_others(name, tmp_path):
     own = _classes(name, 0, tmp_path)

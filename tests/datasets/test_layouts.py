@@ -289,11 +289,7 @@ def test_a_mirror_that_differs_is_said_with_what_differs(releases, tmp_path, mon
     _official(monkeypatch, tmp_path, CUB200, NAMES[:8])
     into = ("--data-root", tmp_path / "d d")
     for rows, names, said in (
-        (
-            [row for row in SAME if row[0]],
-            NAMES,
-            "21 of 24 images, 7 of 8 classes, 1 of its classes have no image",
-        ),
+        ([row for row in SAME if row[0]], NAMES, "21 of 24 images, 7 of 8 classes, 1 of its classes have no image"),
         (SAME, ["Emu", *NAMES[1:]], "1 of 8 classes are none of CUB-200-2011, such as 'Emu'"),
         ([*SAME, (0, 3, "test")], NAMES, "has 24 images of 8 classes, "),
     ):

@@ -1,7 +1,5 @@
 """Crops, jitter, views and the pixel cache against torchvision and PIL."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 

@@ -17,16 +17,10 @@ def test_folds_are_those_of_sklearn(data):
         assert train_and_validation_classes(num_classes, fold, folds) == (list(train), list(val))
 
 
-@pytest.mark.parametrize(
-    ("classes", "development", "train", "val", "test"),
-    [
-        (500, 250, 187, 63, 250),
-        (200, 100, 75, 25, 100),
-        (196, 98, 73, 25, 98),
-        (300, 150, 112, 38, 150),
-        (7, 3, 2, 1, 4),
-    ],
-)
+SIZES = [(500, 250, 187, 63, 250), (200, 100, 75, 25, 100), (196, 98, 73, 25, 98), (300, 150, 112, 38, 150)]
+
+
+@pytest.mark.parametrize(("classes", "development", "train", "val", "test"), [*SIZES, (7, 3, 2, 1, 4)])
 def test_sizes(classes, development, train, val, test):
     dev_classes, test_classes = development_and_test_classes(classes)
     assert (len(dev_classes), len(test_classes)) == (development, test)
@@ -35,19 +29,14 @@ def test_sizes(classes, development, train, val, test):
     assert sizes == (train, val)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: development_and_test_classes(1),
-        lambda: class_folds(10, 1),
-        lambda: class_folds(3, 4),
-        lambda: train_and_validation_classes(10, 4, 4),
-        lambda: train_and_validation_classes(10, -1, 4),
-    ],
-)
+OUT_OF_RANGE = [(development_and_test_classes, 1), (class_folds, 10, 1), (class_folds, 3, 4)]
+OUT_OF_RANGE += [(train_and_validation_classes, 10, fold, 4) for fold in (4, -1)]
+
+
+@pytest.mark.parametrize("call", OUT_OF_RANGE)
 def test_out_of_range(call):
     with pytest.raises(ValueError, match=r"must be in|at least 2"):
-        call()
+        call[0](*call[1:])
 
 
 def test_one_fold_holds_nothing_out():

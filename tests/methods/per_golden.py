@@ -1,7 +1,5 @@
 """Golden numbers of the public code of "Probabilistic Embeddings Revisited", and the seams that inject its draws."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +9,9 @@ F64 = torch.float64
 FOLDER = Path(__file__).parents[1] / "golden" / "per"
 
 
-def load(name, dtype=F64):
+def load(name, dtype=F64, folder=FOLDER):
     """Arrays of a file as tensors; floats in one precision."""
-    with np.load(FOLDER / f"{name}.npz") as held:
+    with np.load(folder / f"{name}.npz") as held:
         found = {key: torch.from_numpy(np.asarray(held[key])) for key in held.files}
     return {key: value.to(dtype) if value.is_floating_point() else value for key, value in found.items()}
 

@@ -8,20 +8,10 @@ from bench.methods.backbones.registry import NoWeights, build_backbone
 from safetensors.torch import save_file
 
 CLIP = "vit_xsmall_patch16_clip_224.tinyclip_yfcc15m"
-TOP = {
-    "patch_embed.proj": "conv1",
-    "cls_token": "class_embedding",
-    "pos_embed": "positional_embedding",
-    "norm_pre": "ln_pre",
-    "norm": "ln_post",
-}
-LAYERS = {
-    "norm1": "ln_1",
-    "attn.proj": "attn.out_proj",
-    "norm2": "ln_2",
-    "mlp.fc1": "mlp.c_fc",
-    "mlp.fc2": "mlp.c_proj",
-}
+TOP = {"patch_embed.proj": "conv1", "cls_token": "class_embedding", "pos_embed": "positional_embedding"}
+TOP |= {"norm_pre": "ln_pre", "norm": "ln_post"}
+LAYERS = {"attn.proj": "attn.out_proj", "mlp.fc1": "mlp.c_fc", "mlp.fc2": "mlp.c_proj"}
+LAYERS |= {"norm1": "ln_1", "norm2": "ln_2"}
 
 
 def _random(name, **options):
@@ -41,17 +31,14 @@ def _check(name, model, path, side, pooling="own"):
         features = model.forward_features(images)
         expected = model.forward_head(features, pre_logits=pooling == "own")
         torch.testing.assert_close(ours.body(images), expected, rtol=1e-4, atol=1e-5)
+    assert expected.shape[1] == ours.out_features
     assert float(expected.std()) > 0.05
 
 
 def _of_openai(state):
     """Names of openai/CLIP, next to entries of the text tower."""
-    named = {
-        "positional_embedding": torch.rand(77, 8),
-        "text_projection": torch.rand(8, 8),
-        "logit_scale": torch.rand(()),
-    }
-    named["transformer.resblocks.0.ln_1.weight"] = torch.rand(8)
+    named = {"positional_embedding": torch.rand(77, 8), "text_projection": torch.rand(8, 8)}
+    named |= {"logit_scale": torch.rand(()), "transformer.resblocks.0.ln_1.weight": torch.rand(8)}
     named["token_embedding.weight"] = torch.rand(9, 8)
     for name, value in state.items():
         layer, _, kind = name.rpartition(".")
@@ -114,10 +101,8 @@ def test_dinov2_at_other_sizes_than_its_position_embeddings(registers, side, tmp
 def test_openclip_with_a_trunk(name, side, tmp_path):
     model = _random(name, num_classes=0)
     state = {f"visual.trunk.{key}": value for key, value in model.state_dict().items()}
-    save_file(
-        {**state, "text.token_embedding.weight": torch.rand(9, 8), "logit_scale": torch.rand(1)},
-        tmp_path / "w.safetensors",
-    )
+    others = {"text.token_embedding.weight": torch.rand(9, 8), "logit_scale": torch.rand(1)}
+    save_file(state | others, tmp_path / "w.safetensors")
     _check(name, model, tmp_path / "w.safetensors", side)
 
 

@@ -1,7 +1,5 @@
 """Bayesian triplet loss against exact quadrature, draws and a plain loop."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

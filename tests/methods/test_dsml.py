@@ -1,7 +1,5 @@
 """DSML's class distributions: their start, their densities, and the confidences that follow from them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """Distances in the Poincare ball against Moebius addition in high precision, their loss against a plain loop."""
 
-from __future__ import annotations
-
 import math
 
 import mpmath

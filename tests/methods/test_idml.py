@@ -1,7 +1,5 @@
 """IDML against a plain loop, its limits and the sign of its gradients."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

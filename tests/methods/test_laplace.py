@@ -1,20 +1,12 @@
 """The Laplace approximation: its Hessian, the variances that follow from it, and the loss that compares settings."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F
 from bench.methods import laplace
 from bench.methods.distributions import DiagonalNormal
 from bench.methods.heads import MeanHead
-from bench.methods.laplace import (
-    Laplace,
-    RelativeLikelihood,
-    WeightPosterior,
-    fixed_hessian,
-    variance_on_sphere,
-)
+from bench.methods.laplace import Laplace, RelativeLikelihood, WeightPosterior, fixed_hessian, variance_on_sphere
 from bench.methods.pfe import MutualLikelihood
 
 

@@ -1,7 +1,5 @@
 """Loss prediction against a plain loop, its optimum and the paths of its gradients."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -56,25 +54,6 @@ def test_predictions_are_pulled_to_the_losses_and_do_not_change_what_the_embeddi
     torch.testing.assert_close(found[0], for_points, rtol=1e-12, atol=1e-14)
     torch.testing.assert_close(found[1], 2 * WEIGHT * (predicted - losses).detach() / 6, rtol=1e-12, atol=1e-14)
     torch.testing.assert_close(found[2], for_weight, rtol=1e-12, atol=1e-14)
-
-
-def test_the_best_prediction_of_equal_images_is_their_mean_loss(objective):
-    """Images that look the same but have other classes: u = E[l | x] minimises the loss."""
-    gen = torch.Generator().manual_seed(2)
-    looks = torch.tensor([0, 0, 0, 1, 1])
-    points = torch.randn(2, 4, dtype=F64, generator=gen)[looks]
-    labels = torch.tensor([0, 1, 1, 2, 3])
-    losses = torch.tensor(_cross_entropies(objective, points, labels), dtype=F64)
-    best = torch.stack([losses[looks == look].mean() for look in (0, 1)]).requires_grad_()
-
-    def total(u):
-        return objective(RatedPoint(points, u[looks]), labels)
-
-    (slope,) = torch.autograd.grad(total(best), best)
-    torch.testing.assert_close(slope, torch.zeros(2, dtype=F64), rtol=0, atol=1e-14)
-    moved = best.detach() + torch.tensor([0.01, -0.02], dtype=F64)
-    gain = WEIGHT * (3 * 0.01**2 + 2 * 0.02**2) / 5
-    assert (total(moved) - total(best)).item() == pytest.approx(gain, rel=1e-9)
 
 
 def test_the_loss_of_the_order_is_that_of_a_plain_loop(batch):

@@ -1,7 +1,5 @@
 """MC dropout: masks, moments over passes, and what training and evaluation return."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

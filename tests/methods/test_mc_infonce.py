@@ -1,7 +1,5 @@
 """MCInfoNCE against a plain loop, integrals over circles and the limit of points."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The non-isotropic von Mises-Fisher against integrals over the sphere and its isotropic limit."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

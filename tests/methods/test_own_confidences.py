@@ -72,15 +72,6 @@ def test_the_probabilities_of_a_distance_are_those_its_cross_entropy_trains(dist
     assert loss == pytest.approx(-np.log(p[np.arange(12), np.arange(12) % CLASSES]).mean(), rel=1e-5)
 
 
-def test_the_probabilities_differ_from_those_of_the_cosines():
-    objective, images = _objective(ProxyDistance, distance="cosine", temperature=0.5), _images()
-    cosines, _ = objective.class_cosines(images)
-    scale = objective.concentration().mean() / objective.temperature()
-    of_cosines = torch.log_softmax(scale * cosines, -1).amax(-1)
-    own = classifier_confidences(objective, images)["max_probability"]
-    assert own.exp().mean() < 0.9 * of_cosines.exp().mean()
-
-
 @pytest.mark.parametrize("cls", [ElNivmf, ProxyAnchorElNivmf])
 @pytest.mark.parametrize("fidelity", ["corrected", "released"])
 def test_expected_likelihood_confidences_repeat_and_leave_the_random_state_alone(cls, fidelity):

@@ -1,7 +1,5 @@
 """Positive maps, normaliser, distributions and scores of PER's public code against ours, values and gradients."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -3,10 +3,7 @@
 The golden values are float64 with the public code's own draws; gradients at D = 128 are stored in float32.
 """
 
-from __future__ import annotations
-
 import json
-import math
 
 import pytest
 import torch
@@ -18,40 +15,9 @@ from .per_golden import F64, FOLDER, error, load, normal_draws, vmf_draws
 
 METHODS = Registry("methods")
 C = 7
-SETTINGS = json.loads((FOLDER / "settings.json").read_text())
-LOG_SCALE = {"vmf_loss_cub200": 0.7486819661434874, "vmf_loss_sop": 1.7322385630806745}
+CASES = json.loads((FOLDER / "losses.json").read_text())
+"""Method and parameters of each golden name."""
 
-
-def _cases():
-    """Golden name, method, parameters."""
-    for data in ("cub200", "cars196", "inshop", "sop"):
-        for method in ("arcface", "cosface", "multi_similarity"):
-            yield f"{method}_{data}", method, SETTINGS[f"{method}_{data}"]
-    for data in ("cub200", "inshop"):
-        yield f"proxy_anchor_{data}", "proxy_anchor", SETTINGS[f"proxy_anchor_{data}"]
-    yield "proxy_nca", "proxy_nca", {"loss": "original", "scale": 2.0}
-    for method, other in (
-        ("pfe", "vmf"),
-        ("dul_reg", "vmf"),
-        ("scf", "normal"),
-        ("vmf_fl", "normal"),
-        ("dsml", "normal"),
-    ):
-        yield method, method, {}
-        yield f"{method}_{other}", method, {"distribution": other}
-    for name in ("hib", "hib_saturated"):
-        yield name, "hib", {"kl_weight": SETTINGS["hib"]["kl_weight"], "pairs": "balanced"}
-    for name in ("dul_cls_arcface_cub200", "dul_cls_cosface_inshop", "dul_cls_vmf"):
-        yield name, "dul_cls", SETTINGS[name]
-    for name in ("vmf_loss_cub200", "vmf_loss_sop", "vmf_loss_det"):
-        temperature = math.exp(LOG_SCALE.get(name, LOG_SCALE["vmf_loss_cub200"]))
-        yield name, "vmf_loss", {"temperature": temperature, "classes": "point" if name.endswith("det") else "vmf"}
-    yield "spe", "spe", {}
-    yield "spe_no_epsilon", "spe", {"noise": False}
-    yield "spe_no_samples", "spe", {"samples": 0}
-
-
-CASES = {name: (method, params) for name, method, params in _cases()}
 GOLDEN = {dim: load(f"losses_D{dim}") for dim in (8, 128)}
 HELD = [(name, dim) for name in CASES for dim in (8, 128) if f"{name}/loss" in GOLDEN[dim]]
 
@@ -123,12 +89,8 @@ class Replay:
             weight_grad = None if weight is None else weight.grad
         leaves = {"grad_log_scale": "log_temperature", "grad_scorer_scale": "raw_scale", "grad_scorer_bias": "bias",
                   "grad_hidden_epsilon": "log_noise"}  # fmt: skip
-        found = {
-            "loss": self.loss,
-            "grad_raw": self.raw.grad,
-            "grad_spread": self.spread.grad,
-            "grad_weight": weight_grad,
-        }
+        found = {"loss": self.loss, "grad_raw": self.raw.grad, "grad_spread": self.spread.grad}
+        found["grad_weight"] = weight_grad
         held = {key: getattr(objective, leaf, None) for key, leaf in leaves.items()}
         return found | {key: leaf.grad for key, leaf in held.items() if leaf is not None}
 
@@ -179,9 +141,8 @@ def test_pfe_without_pairs_of_an_image_with_itself(dim, labels):
     inputs, golden = load(f"inputs_D{dim}"), GOLDEN[dim]
     cls = METHODS.get("pfe").load()
     raw, spread = inputs["raw"].requires_grad_(), inputs["spread"].requires_grad_()
-    loss = MutualLikelihood(with_self=False)(
-        cls(cls.Params(**cls.defaults("released"))).distribution(raw, spread), inputs[labels]
-    )
+    images = cls(cls.Params(**cls.defaults("released"))).distribution(raw, spread)
+    loss = MutualLikelihood(with_self=False)(images, inputs[labels])
     loss.backward()
     prefix = "pfe_no_self" if labels == "labels" else "pfe_no_self/unbalanced"
     for key, value in (("loss", loss), ("grad_raw", raw.grad), ("grad_spread", spread.grad)):

@@ -3,9 +3,7 @@
 SGD with momentum .9, weight decay on everything, gradients clipped to a norm of 10, rates that fall before step 11.
 """
 
-from __future__ import annotations
-
-import math
+import json
 
 import pytest
 import torch
@@ -15,25 +13,10 @@ from bench.protocols.recipes import Optim
 from bench.registry import Registry
 from torch import nn
 
-from .per_golden import F64, error, load, normal_draws, vmf_draws
+from .per_golden import F64, FOLDER, error, load, normal_draws, vmf_draws
 
 STEPS, PER_EPOCH, DIM, C = 20, 2, 16, 6
-TRACES = {
-    "arcface": ("arcface", {"scale": 46.37034876450897, "margin": 0.7568723696580338},
-                (0.0003480607808088709, 0.010007823145278621, 0.9301765856404914)),
-    "cosface": ("cosface", {"scale": 17.53446382852871, "margin": 0.7070189991138907},
-                (0.0008776821610000822, 0.009519224368601597, 0.25755777777458716)),
-    "dul_cls": ("dul_cls", {"scale": 17.671875058588185, "margin": 0.3141122546851891,
-                            "kl_weight": 0.0006208573101632819, "classifier": "arcface"},
-                (0.0008480737711624511, 0.0066715792819906925, 0.6681519249717698)),
-    "hib": ("hib", {"kl_weight": 1.267235028379805e-06, "pairs": "balanced"},
-            (3.58667276171928e-05, 0.006055355720481287, 0.9967224627262752)),
-    "hib_cars196": ("hib", {"kl_weight": 1.513730826983608e-06, "pairs": "balanced"},
-                    (0.00017865016232026084, 0.009256496019721705, 0.990811719805331)),
-    "vmf_loss": ("vmf_loss", {"temperature": math.exp(0.7486819661434874), "image_length": 0.8058965265799917,
-                              "class_length": 0.8058965265799917},
-                 (0.0008366593146048209, 0.009338694608969505, 0.9480602798094272)),
-}  # fmt: skip
+TRACES = json.loads((FOLDER / "traces.json").read_text())
 """Method, parameters and rates (network, objective, factor of the schedule)."""
 
 NAMES = {

@@ -1,7 +1,5 @@
 """PFE's loss of a whole validation set: the genuine pairs alone, in blocks of bounded memory."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

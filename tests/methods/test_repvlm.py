@@ -1,7 +1,5 @@
 """Flow on the sphere: its divergence by autograd, densities in closed form and by integration, and what it learns."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,11 +1,9 @@
 """SPE against its definition: products of densities on a grid, the expected softmax by plain sampling."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from bench.methods.distributions import IsotropicNormal
-from bench.methods.spe import SPE, PrototypeLoss, halves, log_expected_softmax, prototypes
+from bench.methods.spe import PrototypeLoss, halves, log_expected_softmax, prototypes
 
 F64 = torch.float64
 
@@ -74,14 +72,3 @@ def test_both_halves_are_queries_and_a_lone_image_is_none():
     assert torch.isfinite(objective(x, labels))
     with pytest.raises(ValueError, match="two classes with two images"):
         objective(IsotropicNormal(x.loc[:3], x.variance[:3]), torch.tensor([0, 1, 2]))
-
-
-def test_an_image_far_from_its_class_gains_from_a_larger_variance():
-    """What makes the variance a confidence: it rises for images whose mean lies nearer to another class."""
-    prototype = IsotropicNormal(torch.tensor([[0.0, 0.0], [4.0, 0.0]], dtype=F64), torch.ones(2, dtype=F64))
-    variance = torch.full((2,), 0.5, dtype=F64, requires_grad=True)
-    query = IsotropicNormal(torch.tensor([[0.0, 0.0], [3.5, 0.0]], dtype=F64), variance)
-    torch.manual_seed(0)
-    log_expected_softmax(query, prototype, torch.tensor([0, 0]), 20_000).sum().backward()
-    assert variance.grad[0] < 0 < variance.grad[1]
-    assert SPE.scorer == "mls"

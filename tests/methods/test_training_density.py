@@ -1,7 +1,5 @@
 """Free confidences of the training data against loops, scikit-learn and SciPy, and in worlds of known answers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -9,7 +7,6 @@ import torch.nn.functional as F
 from bench.methods import training_density
 from bench.methods.distributions.von_mises_fisher import shared_concentration
 from bench.methods.training_density import TrainingDensity
-from bench.protocols.confidence import confidence_auroc
 from scipy.special import logsumexp
 from sklearn.covariance import LedoitWolf
 from sklearn.neighbors import NearestNeighbors
@@ -108,14 +105,3 @@ def test_degenerate_training_data_give_finite_values(what: str) -> None:
         assert not found(train, labels, test)["relative_mahalanobis"].any()
     if what in ("one image", "single images"):
         assert np.ptp(found(train, labels, test)["vmf_mixture"]) == 0
-
-
-def test_density_is_right_where_errors_are_far_from_the_training_data_and_useless_where_they_are_not() -> None:
-    train, labels = world(2000, 30, 16, 0.25)
-    near, far = world(500, 30, 16, 0.25)[0], world(500, 400, 16, 0.25, seed=9)[0]
-    right = torch.cat([torch.ones(500), torch.zeros(500)]).double()
-    for name, values in found(train, labels, torch.cat([near, far])).items():
-        assert confidence_auroc(torch.from_numpy(values), right) > 0.9, name
-        # Right and wrong answers by chance, for the same images.
-        coin = torch.rand(1000, generator=torch.Generator().manual_seed(1)).round().double()
-        assert abs(confidence_auroc(torch.from_numpy(values), coin) - 0.5) < 0.06, name

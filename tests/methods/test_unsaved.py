@@ -1,7 +1,5 @@
 """What a checkpoint would lack: attributes that are tensors of any kind."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from bench.methods.unsaved import changed_since, unsaved

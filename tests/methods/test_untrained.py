@@ -1,7 +1,5 @@
 """The network before metric learning: its projection, and the registration of a method that has no base."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

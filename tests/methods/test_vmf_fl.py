@@ -1,7 +1,5 @@
 """vMF-FL is a cross-entropy over class likelihoods, whichever way the likelihoods are computed."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -26,11 +24,3 @@ def test_the_loss_is_the_cross_entropy_over_log_densities(kind):
     probability = torch.softmax(likelihood, 1)
     torch.testing.assert_close(found["max_probability"], probability.amax(1).log())
     torch.testing.assert_close(found["neg_entropy"], (probability * probability.log()).sum(1))
-
-
-def test_the_concentration_rises_for_right_images_and_falls_for_wrong_ones():
-    objective = LikelihoodClassifier(3, 4).double()
-    w = F.normalize(objective.weight.detach(), dim=-1)
-    k = torch.full((2,), 5.0, dtype=F64, requires_grad=True)
-    objective(VonMisesFisher(w[:2], k), torch.tensor([0, 2])).backward()
-    assert k.grad[0] < 0 < k.grad[1]

@@ -1,7 +1,5 @@
 """vMF-loss against a plain autograd form, Monte Carlo and the authors' closed form; the faulty sampler's faults."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The von Mises-Fisher distribution against golden values, mpmath, SciPy, quadrature and its own moments."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 import math
