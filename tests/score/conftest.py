@@ -29,3 +29,15 @@ def bench(tmp_path, monkeypatch, capsys):
         return code, captured.out, captured.err
 
     return call
+
+
+@pytest.fixture
+def refused(bench):
+    """The one line with which a command is refused."""
+
+    def call(*arguments):
+        code, out, err = bench(*arguments)
+        assert (code, out, err.count("\n")) == (2, "", 1), err
+        return err
+
+    return call

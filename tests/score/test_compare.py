@@ -9,8 +9,6 @@ import pytest
 from bench.protocols.statistics.bootstrap import paired_bootstrap
 from bench.scoring.files import write_embeddings
 from bench.store.folder import Store
-from bench.store.records import KEYS, ROW_KEYS, Columns, Role
-from bench.store.specs import Pinned
 from scipy import stats
 
 from tests import records
@@ -47,9 +45,8 @@ def test_differences_are_those_of_a_direct_bootstrap(two, bench, by):
     code, out, _ = bench("score", "a.npz", "b.safetensors", "--metrics", "map_at_r", "--bootstrap", by, "--json")
     assert code == 0
     found = json.loads(out)["comparison"]
-    assert [(line["first"], line["other"], line["metric"], line["resampled"]) for line in found] == [
-        ("a", "b", "map_at_r", by)
-    ]
+    (said,) = ((line["first"], line["other"], line["metric"], line["resampled"]) for line in found)
+    assert said == ("a", "b", "map_at_r", by)
     # In no particular order of rows: the direct computation has its own draws, so the ends agree up to their noise.
     first, second = _precisions(arrays), _precisions(other)
     counted = ~np.isnan(first)
@@ -90,23 +87,19 @@ def test_the_same_file_differs_by_nothing(two, bench, tmp_path):
         ({"ids": lambda a: np.arange(1, 42)}, "such as '0'; 40 are in both: keep the rows np.isin(ids, other['ids'])"),
     ],
 )
-def test_files_of_other_images_are_refused(arrays, bench, tmp_path, change, message):
+def test_files_of_other_images_are_refused(arrays, refused, tmp_path, change, message):
     arrays["ids"] = np.arange(41)
     write_embeddings(tmp_path / "a.npz", arrays)
     write_embeddings(tmp_path / "b.npz", arrays | {key: make(arrays) for key, make in change.items()})
-    code, out, err = bench("score", "a.npz", "b.npz")
-    assert (code, out) == (2, "")
-    assert err.startswith("bench: b.npz: ")
-    assert message in err
-    assert err.count("\n") == 1
+    line = refused("score", "a.npz", "b.npz")
+    assert line.startswith("bench: b.npz: ")
+    assert message in line
 
 
-def test_files_of_other_sizes_are_refused(arrays, bench, tmp_path):
+def test_files_of_other_sizes_are_refused(arrays, refused, tmp_path):
     write_embeddings(tmp_path / "a.npz", arrays)
     write_embeddings(tmp_path / "b.npz", {key: value[1:] for key, value in arrays.items()})
-    code, _, err = bench("score", "a.npz", "b.npz")
-    assert code == 2
-    assert "40 images against 41" in err
+    assert "40 images against 41" in refused("score", "a.npz", "b.npz")
 
 
 @pytest.mark.slow
@@ -141,50 +134,25 @@ def test_an_interval_of_few_units_is_not_called_one_of_95_percent(bench, tmp_pat
         (("compare", "cosface"), "contains no results"),
     ],
 )
-def test_a_wrong_command_gives_one_line(two, bench, arguments, message):
-    code, _, err = bench(*arguments)
-    assert code == 2
-    assert message in err
-    assert err.count("\n") == 1
+def test_a_wrong_command_gives_one_line(two, refused, arguments, message):
+    assert message in refused(*arguments)
 
 
 def _results(values):
     """A tidy table of MAP@R: {method: {seed: value}}."""
-    settings = {
-        "protocol": "p",
-        "preset": "s",
-        "dataset": "d",
-        "fidelity": "corrected",
-        "hparams": "default",
-        "trials": 0,
-    }
-    settings |= {
-        "base": "",
-        "replicate": "seed",
-        "pinned": Pinned(),
-        "backbone": "convnet",
-        "dim": 8,
-        "ensemble": "",
-        "split": "test",
-        "scorer": "cosine",
-    }
-    settings |= {"confidence": "", "variant": "", "metric": "map_at_r", "fraction": np.nan}
+    made = [(method, seed, value) for method, of in values.items() for seed, value in of.items()]
     rows = [
-        settings | {"method": method, "seed": seed, "value": value, "unit": f"{method}{seed}"}
-        for method, by_seed in values.items()
-        for seed, value in by_seed.items()
+        {**dict(records.columns(method=method, seed=seed)), **records.map_at_r(value, scorer="cosine")}
+        for method, seed, value in made
     ]
-    roles = {"primary_scorer": "cosine", "default_confidence": "norm", "probabilistic": False, "trainings": 0}
-    roles |= {"train": "", "base_train": ""}
-    return pd.DataFrame(rows), pd.DataFrame([{"unit": row["unit"]} | roles for row in rows])
+    units = [{"unit": f"{method}{seed}"} for method, seed, _ in made]
+    roles = [{**unit, **dict(records.role())} for unit in units]
+    return pd.DataFrame([row | unit for row, unit in zip(rows, units)]), pd.DataFrame(roles)
 
 
 def test_methods_are_compared_by_the_seeds_they_share():
-    values = {
-        "one": {0: 0.50, 1: 0.55, 2: 0.60, 7: 0.0},
-        "two": {0: 0.52, 1: 0.58, 2: 0.59},
-        "three": {0: 0.4, 1: 0.4, 2: 0.4},
-    }
+    values = {"one": {0: 0.50, 1: 0.55, 2: 0.60, 7: 0.0}, "two": {0: 0.52, 1: 0.58, 2: 0.59}}
+    values["three"] = dict.fromkeys(range(3), 0.4)
     lines = paired_methods(*_results(values))
     assert list(zip(lines["first"], lines["other"])) == [("one", "three"), ("one", "two"), ("three", "two")]
     line = lines[lines["other"].eq("two") & lines["first"].eq("one")].iloc[0]
@@ -197,33 +165,25 @@ def test_methods_are_compared_by_the_seeds_they_share():
     assert named["difference_mean"].iloc[0] == pytest.approx(-line["difference_mean"])
 
 
-def test_the_command_compares_the_methods_of_a_results_folder(bench, tmp_path):
+def test_the_command_compares_the_methods_of_a_results_folder(bench, refused, tmp_path):
     store = Store(tmp_path / "runs")
     store.mark("reality_check", 1)
-    frame, roles = _results({"one": {0: 0.5, 1: 0.6}, "two": {0: 0.6, 1: 0.8}})
-    for row, role in zip(frame.to_dict("records"), roles.to_dict("records")):
-        columns = Columns(**{key: row[key] for key in KEYS} | {"protocol": "reality_check"})
-        item = {key: row[key] for key in (*ROW_KEYS, "value")} | {"fraction": None, "n_queries": 9, "n_lone": 0}
-        role = Role(**{key: role[key] for key in Role.model_fields if key in role})
-        store.write(records.of_test(columns, [item], role=role))
+    for method, seed, value in (("one", 0, 0.5), ("one", 1, 0.6), ("two", 0, 0.6), ("two", 1, 0.8)):
+        columns = records.columns(method=method, seed=seed)
+        store.write(records.of_test(columns, [records.map_at_r(value, scorer="cosine")]))
     code, out, err = bench("compare", "one,two", "--results", "runs")
     assert (code, err) == (0, "")
     assert "+15.0" in out
     found = json.loads(bench("compare", "--results", "runs", "--json")[1])
     assert [(line["first"], line["other"], line["metric"]) for line in found] == [("one", "two", "map_at_r")]
     assert found[0]["difference_mean"] == pytest.approx(0.15)
-    code, _, err = bench("compare", "one", "tow", "--results", "runs")
-    assert code == 2
-    assert "did you mean 'two'" in err
+    assert "did you mean 'two'" in refused("compare", "one", "tow", "--results", "runs")
     failed = next((tmp_path / "runs" / "reality_check").iterdir()) / "three" / "train-0123456789abcdef"
     failed.mkdir(parents=True)
     (failed / "error.txt").write_text("Traceback ..\nValueError: no luck\n")
-    assert (
-        "three has no finished test here: failed: ValueError: no luck"
-        in bench("compare", "one", "three", "--results", "runs")[2]
-    )
+    err = bench("compare", "one", "three", "--results", "runs")[2]
+    assert "three has no finished test here: failed: ValueError: no luck" in err
     for unit in (tmp_path / "runs" / "reality_check").glob("*/two/*"):
         shutil.rmtree(unit)
-    code, _, err = bench("compare", "--results", "runs")
-    assert code == 2
-    assert "has no two methods with a common seed on one data set (of one); `bench status` counts" in err
+    said = "has no two methods with a common seed on one data set (of one); `bench status` counts"
+    assert said in refused("compare", "--results", "runs")

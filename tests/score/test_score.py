@@ -60,22 +60,15 @@ def test_retrieval_is_what_a_loop_finds(arrays):
     assert [_value(frame, name) for name in names] == pytest.approx(expected)
     assert set(frame["n_lone"]) == {1}
     assert set(frame["n_queries"]) == {len(arrays["labels"]) - 1}
-    assert set(frame[frame["confidence"] == ""]["metric"]) == {
-        "recall_at_1",
-        "recall_at_2",
-        "recall_at_4",
-        "recall_at_8",
-        "map_at_r",
-        "r_precision",
-    }
+    recalls = {f"recall_at_{k}" for k in (1, 2, 4, 8)}
+    assert set(frame[frame["confidence"] == ""]["metric"]) == recalls | {"map_at_r", "r_precision"}
 
 
 def test_queries_and_gallery_are_kept_apart(arrays):
     is_query = np.arange(len(arrays["labels"])) % 3 == 0
     frame = bench.score(arrays["embeddings"], arrays["labels"], is_query=is_query, is_gallery=~is_query).table
-    found = _loop(
-        _similarities(arrays["embeddings"]), arrays["labels"], np.flatnonzero(is_query), np.flatnonzero(~is_query)
-    )
+    roles = np.flatnonzero(is_query), np.flatnonzero(~is_query)
+    found = _loop(_similarities(arrays["embeddings"]), arrays["labels"], *roles)
     assert _value(frame, "map_at_r") == pytest.approx(np.mean([values[2] for values in found.values()]))
     assert frame["n_queries"].iloc[0] == len(found)
 
@@ -195,9 +188,8 @@ def test_numbers_of_classes_and_kinds_of_arrays_do_not_matter(arrays):
 
 
 def test_the_table_is_tidy(arrays):
-    frame = bench.score(
-        **arrays, variance=np.full(len(arrays["labels"]), 0.1), scorers=["cosine", "mls"], metrics=["all"]
-    ).table
+    arrays["variance"] = np.full(len(arrays["labels"]), 0.1)
+    frame = bench.score(**arrays, scorers=["cosine", "mls"], metrics=["all"]).table
     assert list(frame.columns) == list(COLUMNS)
     assert not frame.duplicated(KEYS).any()
     assert set(frame["scorer"]) == {"", "cosine", "mls"}
@@ -210,19 +202,15 @@ def test_the_table_is_tidy(arrays):
     of_two = missing["metric"] == "spearman_confidences"
     assert all("method" in pair for pair in missing[of_two][["confidence", "variant"]].values)
     missing = missing[~of_two]
-    assert sorted(zip(missing["metric"], missing["confidence"])) == [
-        ("kendall_crop", "method"),
-        ("spearman_crop", "method"),
-    ]
+    assert sorted(missing["metric"]) == ["kendall_crop", "spearman_crop"]
+    assert set(missing["confidence"]) == {"method"}
 
 
 def test_the_verification_threshold_never_saw_the_classes_it_is_tested_on(arrays):
     """Scores in two halves on scales of their own: no threshold of the one half is of use to the other."""
     frame = bench.score(arrays["embeddings"], arrays["labels"], metrics=["verification"]).table
-    assert set(frame["variant"]) == {
-        *("threshold_test", "threshold_held_out_classes", "fpr=0.001", ""),
-        *(f"all_pairs,fpr=0.001{end}" for end in ("", ",ci95_low", ",ci95_high")),
-    }
+    all_pairs = {f"all_pairs,fpr=0.001{end}" for end in ("", ",ci95_low", ",ci95_high")}
+    assert set(frame["variant"]) == all_pairs | {"threshold_test", "threshold_held_out_classes", "fpr=0.001", ""}
     rows = frame.set_index("variant")
     assert rows.loc["threshold_held_out_classes", "n_queries"] < rows.loc["threshold_test", "n_queries"]
     rng = np.random.default_rng(0)
@@ -266,15 +254,6 @@ def test_unnormalised_embeddings_are_scored_as_they_are(arrays):
     assert _value(raw, "map_at_r", scorer="l2") == pytest.approx(expected)
     unit = bench.score(arrays["embeddings"], arrays["labels"], scorers=["cosine", "l2"]).table
     assert _value(unit, "map_at_r", scorer="l2") == pytest.approx(_value(unit, "map_at_r"))
-
-
-def test_directions_do_not_depend_on_the_lengths_of_vectors(arrays):
-    x, labels = arrays["embeddings"], arrays["labels"]
-    lengths = np.where(np.arange(len(x)) % 2, 1e-20, 1e20)[:, None]
-    names = ("map_at_r", "uniformity", "spectral_decay", "density")
-    unit = bench.score(x, labels, metrics=names).table
-    raw = bench.score(x * lengths, labels, metrics=names, normalize=False).table
-    assert [_value(raw, name) for name in names] == pytest.approx([_value(unit, name) for name in names])
 
 
 @pytest.mark.parametrize(
@@ -333,18 +312,6 @@ def test_the_example_of_the_docstring_runs():
     assert not found.failed
 
 
-@pytest.mark.filterwarnings("error")
-def test_a_constant_confidence_has_every_value_of_risk():
-    """Six equal images: by chance, two of five neighbours are right."""
-    frame = bench.score(np.ones((6, 3)), [0, 0, 0, 1, 1, 1], confidence=np.ones(6)).table
-    assert _value(frame, "aurc", confidence="given", variant="recall_at_1") == pytest.approx(0.6)
-    # No confidence tells right from wrong: half of .4 * .6, and .6 ** 2 / 2.
-    assert _value(frame, "augrc", confidence="given", variant="recall_at_1") == pytest.approx(0.3)
-    at_coverage = _value(frame, "risk_at_coverage", confidence="given", variant="recall_at_1,coverage=0.8")
-    assert at_coverage == pytest.approx(0.6)
-    assert _value(frame, "coverage_at_risk", confidence="given", variant="recall_at_1,risk=0.05") == 0.0
-
-
 def _world(size=1.0, one=1.0, offset=0.0):
     """Twenty classes of ten points, one in the middle of the rows scaled and all moved, and their labels."""
     rng = np.random.default_rng(0)
@@ -381,16 +348,20 @@ def test_extreme_embeddings_are_scored_as_by_exact_arithmetic(scorer, world):
     assert [_value(table, name, scorer) for name in RETRIEVAL] == pytest.approx(expected[[0, 2]])
 
 
-@pytest.mark.parametrize("scorer", ["raw_l2", "l2", "match"])
-def test_scores_out_of_range_name_the_row(scorer):
-    x, labels = _world(one=1e200)
-    with pytest.raises(ValueError, match=rf"'{scorer}' gave \d+ scores .* most of them with row 77 \(from 0\)"):
-        bench.score(x, labels, scorers=[scorer], metrics=RETRIEVAL, normalize=False)
+BLAMED = r"'{}' gave \d+ scores .* most of them with row 77 \(from 0\)"
 
 
-def test_embeddings_too_small_to_square_are_refused():
-    with pytest.raises(ValueError, match="too small to compare"):
-        bench.score(*_world(size=1e-200), scorers=["raw_l2"], metrics=RETRIEVAL, normalize=False)
+@pytest.mark.parametrize(
+    ("scorer", "world", "said"),
+    [
+        *((scorer, {"one": 1e200}, BLAMED.format(scorer)) for scorer in ("raw_l2", "l2", "match")),
+        ("raw_l2", {"size": 1e200}, "finite; scale the embeddings,"),
+        ("raw_l2", {"size": 1e-200}, "too small to compare"),
+    ],
+)
+def test_a_row_is_blamed_for_scores_out_of_range_only_if_it_stands_out(scorer, world, said):
+    with pytest.raises(ValueError, match=said):
+        bench.score(*_world(**world), scorers=[scorer], metrics=RETRIEVAL, normalize=False)
 
 
 def test_a_scorer_that_was_not_asked_for_is_not_tried(monkeypatch):
@@ -399,13 +370,3 @@ def test_a_scorer_that_was_not_asked_for_is_not_tried(monkeypatch):
     monkeypatch.setattr(scoring, "pairwise_score", lambda name, *two: tried.append(name) or pairwise(name, *two))
     bench.score(*_world(), scorers=["cosine"], metrics=RETRIEVAL)
     assert tried == ["cosine"]
-
-
-@pytest.mark.parametrize(
-    ("far", "said"), [(slice(5, 6), "most of them with row 5 "), (slice(None), "finite; scale the embeddings,")]
-)
-def test_a_row_is_blamed_for_scores_that_are_not_finite_only_if_it_stands_out(far, said):
-    embeddings = np.random.default_rng(0).normal(size=(60, 8))
-    embeddings[far] *= 1e200
-    with pytest.raises(ValueError, match=said):
-        bench.score(embeddings, np.arange(60) // 6, scorers=["raw_l2"], normalize=False)

@@ -115,36 +115,32 @@ def test_the_results_of_a_tested_network_and_the_paper_of_its_method_are_in_the_
         (WEIGHTS, None, f"{URL} has no {WEIGHTS}: it is no training"),
     ],
 )
-def test_what_was_changed_is_refused_in_one_line(shared, bench, remote, tmp_path, name, change, said):
+def test_what_was_changed_is_refused_in_one_line(shared, refused, remote, tmp_path, name, change, said):
     path = remote / "me" / "birds" / name
     path.unlink() if change is None else path.write_bytes(change(path.read_bytes()))
     (tmp_path / "photos").mkdir()
     Image.new("RGB", (20, 20)).save(tmp_path / "photos" / "0.png")
-    code, out, err = bench("embed", "--run", URL, "--images", "photos", "--out", "x.npz")
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert said in err
+    assert said in refused("embed", "--run", URL, "--images", "photos", "--out", "x.npz")
 
 
-def test_damaged_weights_are_not_shared(bench, remote, tmp_path):
+def test_damaged_weights_are_not_shared(refused, remote, tmp_path):
     _, folder = untrained_unit(tmp_path, "cosface")
     (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes() + b"x")
-    code, out, err = bench("share", folder.name.removeprefix("train-"), URL, "--results", "runs")
-    assert (code, out, "another SHA-256" in err) == (2, "", True)
+    assert "another SHA-256" in refused("share", folder.name.removeprefix("train-"), URL, "--results", "runs")
     assert not remote.exists()
 
 
-def test_what_the_hub_refuses_is_one_line(shared, bench, remote):
-    code, out, err = bench("share", shared[0], "hf://others/birds", "--results", "runs")
-    assert (code, out, err) == (2, "", "bench: hf://others/birds: 403 Forbidden\n")
+def test_what_the_hub_refuses_is_one_line(shared, refused, remote):
+    line = refused("share", shared[0], "hf://others/birds", "--results", "runs")
+    assert line == "bench: hf://others/birds: 403 Forbidden\n"
     with pytest.raises(UserError, match=r"^hf://me/none: 404 Client Error"):
         fetch("hf://me/none")
 
 
 @pytest.mark.parametrize("url", ["hf://me", "hf://me/a/b", "me/birds", "hf://me/../x", "hf://me/a b"])
-def test_other_addresses_are_refused(bench, remote, tmp_path, url):
+def test_other_addresses_are_refused(refused, remote, tmp_path, url):
     _, folder = untrained_unit(tmp_path, "cosface")
-    code, out, err = bench("share", folder.name.removeprefix("train-"), url, "--results", "runs")
-    assert (code, out, "write hf://ORG/NAME" in err) == (2, "", True)
+    assert "write hf://ORG/NAME" in refused("share", folder.name.removeprefix("train-"), url, "--results", "runs")
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch):

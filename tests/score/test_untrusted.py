@@ -8,11 +8,14 @@ import tracemalloc
 import zipfile
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet as pq
 import pytest
 from bench.errors import BadInput
 from bench.scoring.embedding_set import EmbeddingSet
 from bench.scoring.files import read_embeddings
 from bench.scoring.untrusted import MAX_UNPACKED
+from safetensors.numpy import save_file
 
 
 def _zip(path, members, packing=zipfile.ZIP_STORED):
@@ -55,20 +58,6 @@ def test_headers_of_npy_that_are_damaged(tmp_path, header, message):
     assert "\n" not in str(caught.value)
 
 
-def test_more_than_64_dimensions(tmp_path):
-    buffer = io.BytesIO()
-    np.lib.format.write_array_header_1_0(buffer, {"descr": "<f4", "fortran_order": False, "shape": (1,) * 65})
-    _zip(tmp_path / "x.npz", [("embeddings.npy", buffer.getvalue() + bytes(4))])
-    with pytest.raises(BadInput, match="has 65 dimensions"):
-        read_embeddings(tmp_path / "x.npz")
-
-
-def test_an_array_that_is_there_twice(tmp_path):
-    _zip(tmp_path / "x.npz", [("labels.npy", _npy(np.arange(3))), ("labels", _npy(np.arange(3)))])
-    with pytest.raises(BadInput, match="labels is in the file 2 times"):
-        read_embeddings(tmp_path / "x.npz")
-
-
 def test_packed_zeros_are_refused_until_they_are_allowed(tmp_path, monkeypatch):
     path = tmp_path / "x.npz"
     zeros = np.zeros((30_000_000, 2), "i1")  # half a gigabyte of floats
@@ -85,24 +74,34 @@ def test_packed_zeros_are_refused_until_they_are_allowed(tmp_path, monkeypatch):
         read_embeddings(path)
 
 
-def _refused_ids(tmp_path, codes):
-    count = len(codes)
-    ids = np.array(codes, dtype="<u4").view("<U1")
-    arrays = {"embeddings": np.eye(count), "labels": np.arange(count) % 2, "ids": ids}
-    np.savez(tmp_path / "x.npz", **arrays)
-    with pytest.raises(BadInput, match="characters that Unicode does not have"):
-        EmbeddingSet.of(read_embeddings(tmp_path / "x.npz")[0])
+def _wide(path):
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": "<f4", "fortran_order": False, "shape": (1,) * 65})
+    _zip(path, [("embeddings.npy", buffer.getvalue() + bytes(4))])
 
 
-def test_ids_with_half_a_surrogate_pair_or_no_code_point(tmp_path):
-    _refused_ids(tmp_path, [97, 98, 99, 0xD800])
-    _refused_ids(tmp_path, [97, 98, 99, 0x110000])
+def _four(**more):
+    return lambda path: np.savez(path, embeddings=np.eye(4), labels=np.arange(4) % 2, **more)
 
 
-def test_booleans_that_are_neither_true_nor_false(tmp_path):
-    mask = np.array([1, 1, 1, 2], dtype=np.uint8).view(bool)
-    np.savez(tmp_path / "x.npz", embeddings=np.eye(4), labels=np.arange(4) % 2, is_query=mask)
-    with pytest.raises(BadInput, match="bytes other than 0 and 1"):
+def _ids(*codes):
+    return _four(ids=np.array([97, 98, 99, *codes], dtype="<u4").view("<U1"))
+
+
+TWICE = [("labels.npy", _npy(np.arange(3))), ("labels", _npy(np.arange(3)))]
+ODD = [
+    (_wide, "has 65 dimensions"),
+    (lambda path: _zip(path, TWICE), "labels is in the file 2 times"),
+    (_ids(0xD800), "characters that Unicode does not have"),  # half a surrogate pair
+    (_ids(0x110000), "characters that Unicode does not have"),  # no code point
+    (_four(is_query=np.array([1, 1, 1, 2], dtype=np.uint8).view(bool)), "bytes other than 0 and 1"),
+]
+
+
+@pytest.mark.parametrize(("make", "said"), ODD)
+def test_arrays_that_none_should_write(tmp_path, make, said):
+    make(tmp_path / "x.npz")
+    with pytest.raises(BadInput, match=said):
         EmbeddingSet.of(read_embeddings(tmp_path / "x.npz")[0])
 
 
@@ -110,8 +109,6 @@ def test_booleans_that_are_neither_true_nor_false(tmp_path):
     "text", ["[" * 100_000, '["\\ud800", "b", "c", "d"]', "[[1], 2, 3, 4]", "{}", "[" + "9" * 5000 + "]", "[true]"]
 )
 def test_ids_of_safetensors_that_are_no_list_of_texts(tmp_path, text):
-    from safetensors.numpy import save_file
-
     arrays = {"embeddings": np.eye(4), "labels": np.arange(4) % 2}
     save_file(arrays, tmp_path / "x.safetensors", {"ids": text})
     with pytest.raises(BadInput, match=r"not a JSON list of texts|characters that Unicode does not have"):
@@ -119,8 +116,6 @@ def test_ids_of_safetensors_that_are_no_list_of_texts(tmp_path, text):
 
 
 def test_one_long_id_does_not_widen_the_others(tmp_path):
-    from safetensors.numpy import save_file
-
     count = 5000
     ids = ["x" * 10_000, *map(str, range(count - 1))]
     save_file({"embeddings": np.ones((count, 1), "i1")}, tmp_path / "x.safetensors", {"ids": json.dumps(ids)})
@@ -131,17 +126,12 @@ def test_one_long_id_does_not_widen_the_others(tmp_path):
 
 
 def _parquet(path, columns, **options):
-    pq = pytest.importorskip("pyarrow.parquet")
-    import pyarrow
-
     pq.write_table(pyarrow.table(columns), path, **options)
     return path
 
 
 @pytest.mark.slow
 def test_a_parquet_bomb_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
-    import pyarrow
-
     count = 2_000_000
     flat = pyarrow.array(np.ones(count * 20, "f4"))
     columns = {
@@ -160,8 +150,6 @@ def test_a_parquet_bomb_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
 
 
 def test_equal_texts_of_parquet_are_kept_once(tmp_path):
-    import pyarrow
-
     ids = pyarrow.DictionaryArray.from_arrays(pyarrow.array(np.zeros(20_000, "i4")), ["x" * 50_000])  # a gigabyte
     columns = {"embeddings": [[1.0, 2.0]] * 20_000, "labels": np.arange(20_000) % 2, "ids": ids}
     path = _parquet(tmp_path / "x.parquet", columns)
@@ -174,7 +162,7 @@ def test_equal_texts_of_parquet_are_kept_once(tmp_path):
 
 def test_a_page_that_claims_more_values_than_the_footer(tmp_path):
     path = _parquet(tmp_path / "x.parquet", {"labels": np.arange(100)}, use_dictionary=False, compression="none")
-    start = pytest.importorskip("pyarrow.parquet").read_metadata(path).row_group(0).column(0).data_page_offset
+    start = pq.read_metadata(path).row_group(0).column(0).data_page_offset
     raw = bytearray(path.read_bytes())
     values = raw[start : start + 40].index(b"\xc8\x01")  # 100 as a zigzag integer
     raw[start + values : start + values + 2] = b"\xca\x01"
@@ -185,7 +173,7 @@ def test_a_page_that_claims_more_values_than_the_footer(tmp_path):
 
 def test_a_page_that_claims_two_gigabytes(tmp_path):
     path = _parquet(tmp_path / "x.parquet", {"labels": np.arange(100)}, use_dictionary=False, compression="gzip")
-    start = pytest.importorskip("pyarrow.parquet").read_metadata(path).row_group(0).column(0).data_page_offset
+    start = pq.read_metadata(path).row_group(0).column(0).data_page_offset
     raw = path.read_bytes()
     assert raw[start : start + 3] == b"\x15\x00\x15"  # a data page; its size and packed size follow
     packed = (raw[start + 6] & 127) + 128 * raw[start + 7]
@@ -243,8 +231,6 @@ def test_parquet_of_many_row_groups_packings_and_pages_is_read(tmp_path):
 
 
 def test_whole_numbers_as_categories_are_numbers(tmp_path):
-    import pyarrow
-
     labels = pyarrow.array([3, 5, 3, 5]).dictionary_encode()
     path = _parquet(tmp_path / "x.parquet", {"embeddings": [[1.0]] * 4, "labels": labels})
     assert read_embeddings(path)[0]["labels"].tolist() == [3, 5, 3, 5]
