@@ -1,12 +1,14 @@
 """One network of each family, from random weights in a file to a frozen training and to embedded images."""
 
-from functools import partial
+import json
 
+import numpy as np
 import pytest
-from bench.methods.backbones.registry import full_name
+import torch
+from bench.methods.backbones.registry import build_backbone, full_name
 
-from ..in_process import run_here
-from .conftest import loaded_tool
+from tests.in_process import run_here
+from tests.photographs import write_photographs
 
 FAMILIES = (
     ("resnet18", 64, "avg_max"),
@@ -25,17 +27,23 @@ FAMILIES = (
 )
 
 
-@pytest.fixture
-def networks():
-    with loaded_tool("networks") as module:
-        yield module
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "side", "pooling"), FAMILIES)
-def test_a_head_is_trained_on_a_network_of_each_family(name, side, pooling, networks, tmp_path, monkeypatch):
+def test_a_head_is_trained_on_a_network_of_each_family(name, side, pooling, tmp_path, monkeypatch):
     monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
-    if name != FAMILIES[0][0]:  # commands of their own take most of the time
-        monkeypatch.setattr(networks, "_bench", partial(run_here, figures=False))
-    found = networks.tried(full_name(name), tmp_path)
-    assert (found.frozen, found.poolings[0]) == (side, pooling)
+    network = build_backbone(full_name(name), 3)
+    torch.save(getattr(network.body, "model", network.body).state_dict(), tmp_path / "w.pth")
+    write_photographs(tmp_path / "photos", classes=12, each=3)
+    given = ("--backbone", name, "--weights", "w.pth")
+    pins = ("optim.epochs=1", "data.feature_views=1", f"data.image_size={side}", f"data.resize={side}")
+    asked = ("--method", "cosface", "--dataset", "folder", "--data-root", "photos", "--dim", "16", "--seeds", "1")
+    short = ("--hparams", "default", *(word for pin in pins for word in ("--set", pin)))
+    runs = run_here(tmp_path, "run", "--frozen", *asked, *given, *short, figures=False)
+    (record,) = runs.glob("*/folder/cosface/train-*/record.json")
+    spec = json.loads(record.read_text())["spec"]
+    assert (spec["backbone"], spec["batches"]["pooling"]) == (full_name(name), pooling)
+    assert f"{pooling} pooling; starting weights sha256:{spec['weights'][:8]}" in (runs / "metrics.csv").read_text()
+    run_here(tmp_path, "embed", *given, "--image-size", side, "--images", "photos/c00", "--out", "three.npz")
+    three = np.load(tmp_path / "three.npz")["embeddings"]
+    assert three.shape == (3, network.out_features)
+    assert np.isfinite(three).all()
