@@ -4,13 +4,13 @@ import csv
 from collections import defaultdict
 from importlib.resources import files
 
-import numpy as np
 import pytest
 from bench.planning.experiment import Experiment
 from bench.planning.plan import build_plans
 from bench.planning.published import published_settings
 from bench.site import Site
-from PIL import Image
+
+from tests.photographs import write_photographs
 
 DATASETS = {"cub200": "CUB200", "cars196": "Cars196", "inshop_merged": "InShopMerged", "sop": "SOP"}
 MODULES = {"inshop_merged": "inshop"}
@@ -22,11 +22,7 @@ def site(tmp_path_factory):
     from bench.datasets.folder import Folder
 
     root = tmp_path_factory.mktemp("photos")
-    for c in range(8):
-        for i in range(2):
-            path = root / f"c{c}" / f"{i}.png"
-            path.parent.mkdir(exist_ok=True)
-            Image.fromarray(np.full((9, 9, 3), 20 * c + i, np.uint8)).save(path)
+    write_photographs(root, 8, 2, (9, 9))
 
     def init(self, data_root=None, **options):
         self.__dict__.update(Folder(root, **options).__dict__)
