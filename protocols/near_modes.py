@@ -14,11 +14,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from .query_metrics import Places, expected_metrics, mean_of_counted, per_query
+from .query_metrics import Places, expected_metrics, mean_of_counted
 from .ranking import (
     BLOCK_PLACES,
     Ranking,
-    Reranked,
     Scorer,
     bound_of,
     filter_depth,
@@ -94,7 +93,7 @@ class NearModes:
         wanted = candidate_count(self.labels[left], self.ks) - 1
         result, missing = self._from_stored(rows, keep, positives, wanted)
         if len(missing):
-            fresh = self._anew(queries[missing], left, positives[missing], wanted)
+            fresh = self._anew(queries[missing], left, positives[missing], wanted, wanted)
             for name in self._names():
                 result[name][missing] = fresh[name]
         return result
@@ -110,20 +109,17 @@ class NearModes:
             missing.append(block[~good])
         return {name: torch.cat([values[name] for values in parts]) for name in self._names()}, torch.cat(missing)
 
-    def _anew(self, queries: Tensor, left: Tensor, positives: Tensor, wanted: int) -> dict[str, Tensor]:
+    def _anew(self, queries: Tensor, left: Tensor, positives: Tensor, wanted: int, depth: int) -> dict[str, Tensor]:
         """Metrics of some queries from the modes nearest to them in what is left of the gallery."""
         gallery = left.nonzero().squeeze(1)
-        near = rank(self.modes, self.labels, depth=wanted, queries=queries, gallery=gallery)
+        near = rank(self.modes, self.labels, depth=depth, queries=queries, gallery=gallery)
         nearest = replace(self, near=near, scores=_scores(self.scorer, near))
         result, tied = nearest._from_stored(torch.arange(len(queries)), left, positives, wanted)
-        if len(tied):
-            # Modes tied with the last candidate lie beyond every stored place.
-            own = int(bool(left[queries].any()))  # a query that is not searched is not among its own candidates
-            scorer = Reranked(self.scorer, self.modes, wanted + own)
-            ranking = rank(scorer, self.labels, depth=wanted, queries=queries[tied], gallery=gallery)
-            for name, values in per_query(ranking, self.ks).items():
-                if name in result:
-                    result[name][tied] = values
+        # Modes tied with the last candidate lie beyond every stored place: then the whole gallery is ranked.
+        for some in tied.split(max(1, BLOCK_PLACES // len(gallery))) if len(tied) else ():
+            fresh = self._anew(queries[some], left, positives[some], wanted, len(gallery))
+            for name, values in fresh.items():
+                result[name][some] = values
         return result
 
     def _names(self) -> tuple[str, ...]:

@@ -100,39 +100,6 @@ class MeanScorer:
         return torch.stack([scorer.pairs(left, right).double() for scorer in self._scorers]).mean(0)
 
 
-def _order(scorer: Scorer, queries: Tensor, gallery: Tensor) -> Tensor:
-    """Minus the number of the tie group of each gallery item, float64 ``[Q, G]``."""
-    scores = scorer.matrix(queries, gallery).double().cpu()
-    require_finite(scorer, scores, queries, gallery)
-    descending, order = scores.sort(dim=1, descending=True)
-    typical = scores.abs().median(1).values
-    group = tie_groups(descending, tolerance_of(bound_of(scorer), queries, descending, gallery[order], typical))
-    return -torch.zeros_like(scores).scatter(1, order, group.double())
-
-
-class Reranked:
-    """Scorer made of two: ``first`` chooses candidates, its nearest images, the other orders them.
-
-    The candidates, the query itself included and all images tied with the last one, come first; the remaining images
-    follow in the order of the scorer that chose. Both scorers are computed for the whole gallery;
-    :class:`~bench.protocols.near_modes.NearModes` gives the metrics of such a ranking faster.
-    """
-
-    def __init__(self, scorer: Scorer, first: Scorer, candidates: int) -> None:
-        self.name = scorer.name
-        self._scorer, self._first, self._candidates = scorer, first, candidates
-
-    def matrix(self, queries: Tensor, gallery: Tensor) -> Tensor:
-        """Scores ``[Q, G]`` of which only the order in a row counts: more than 0 for candidates, else not."""
-        first, score = (_order(scorer, queries, gallery) for scorer in (self._first, self._scorer))
-        last = first.topk(min(self._candidates, len(gallery)), dim=1).values[:, -1:]
-        return torch.where(first >= last, score + len(gallery), first)
-
-    def pairs(self, left: Tensor, right: Tensor) -> Tensor:
-        """Scores of pairs of images, ``[P]``, by the scorer that orders candidates; no pair is excluded."""
-        return self._scorer.pairs(left, right)
-
-
 NEAREST = 10
 """Largest number of nearest neighbours that are asked about an answer."""
 

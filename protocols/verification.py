@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .all_pairs import LIMIT, all_pairs_tpr, class_draws
+from .confidence import confidence_auroc
 from .declare import test
 from .embeddings import Embeddings
 from .retrieval_confidence import random_confidence
@@ -155,13 +156,7 @@ def auc(scores: Tensor, same: Tensor) -> float:
         0.75
     """
     _check(scores, same)
-    from scipy.stats import rankdata  # late: a second to import
-
-    ranks = rankdata(scores.double().numpy())
-    positives = int(same.sum())
-    negatives = len(same) - positives
-    above = ranks[same.numpy()].sum() - positives * (positives + 1) / 2
-    return float(above / (positives * negatives))
+    return confidence_auroc(scores, same.double())
 
 
 def _roc(scores: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:

@@ -331,7 +331,7 @@ def released_draws(k: Tensor, dim: int) -> tuple[Tensor, Tensor]:
 
 
 @lru_cache(maxsize=8)
-def _legendre(count: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def legendre(count: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
     """Gauss-Legendre nodes and weights on [0, 1], each ``[count]``."""
     import numpy as np
 
@@ -345,7 +345,7 @@ def _implicit_slope(gap: Tensor, k: Tensor, dim: int) -> Tensor:
     In the angle theta = acos(w), whose density sin^{D-2}(theta) exp(k cos(theta)) has no poles. The integral over all
     angles is zero, so it is taken over the side of the mean that w lies on, where the integrand keeps one sign.
     """
-    nodes, weights = _legendre(96, k.device)
+    nodes, weights = legendre(96, k.device)
     flat_gap, flat_k = gap.reshape(-1).clamp(1e-300, 2.0), k.reshape(-1)
     mean = vmf_mean_resultant_length(flat_k, dim)
     theta = 2.0 * torch.asin((flat_gap / 2.0).sqrt())

@@ -7,7 +7,6 @@ vector per image, an inner product that any exact search can rank.
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -16,21 +15,12 @@ from torch.distributions import Distribution
 
 from ..distributions.bessel import LARGE, vmf_shortfall
 from ..distributions.normal import DiagonalNormal, IsotropicNormal, PointMass
-from ..distributions.von_mises_fisher import VonMisesFisher
+from ..distributions.von_mises_fisher import VonMisesFisher, legendre
 from .inner_products import DistanceBound, InnerBound, inner_of_means, unit_mean
 from .spec import Bound, Layout, Rows, ScorerSpec
 
 SAMPLES = 10
 """Draws per image of the sampled score, as in PER."""
-
-
-@lru_cache(maxsize=8)
-def _legendre(count: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Gauss-Legendre nodes and weights on [0, 1]."""
-    import numpy as np
-
-    nodes, weights = np.polynomial.legendre.leggauss(count)
-    return tuple((nodes + 1) / 2), tuple(weights / 2)
 
 
 def expected_direction(d: Distribution) -> Tensor:
@@ -59,7 +49,7 @@ def expected_direction(d: Distribution) -> Tensor:
         signal = (length / d.variance).clamp_min(torch.finfo(d.loc.dtype).tiny).sqrt()
         end = (10.0 / (signal.square() + d.dim).sqrt()).clamp_max(math.pi / 2)
         total = torch.zeros_like(signal)
-        for node, weight in zip(*_legendre(64)):
+        for node, weight in zip(*torch.stack(legendre(64)).tolist()):
             angle = end * node
             total = total + weight * torch.exp(-0.5 * (signal * angle.sin()).square()) * angle.cos() ** d.dim
         shrink = signal * math.sqrt(2 / math.pi) * end * total
@@ -67,7 +57,7 @@ def expected_direction(d: Distribution) -> Tensor:
     if isinstance(d, DiagonalNormal):
         scale = (d.loc.square() + d.variance).sum(-1, keepdim=True).rsqrt()
         direction = torch.zeros_like(d.loc)
-        for node, weight in zip(*_legendre(128)):
+        for node, weight in zip(*torch.stack(legendre(128)).tolist()):
             t = scale * node / (1.0 - node)
             spread = 1.0 + 2.0 * t.square() * d.variance
             exponent = -(t.square() * d.loc.square() / spread + 0.5 * spread.log()).sum(-1, keepdim=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -87,48 +87,8 @@ Rows = Callable[[Tensor], Distribution]
 """Function from rows ``[B]`` to their prepared distributions, in float64."""
 
 
-class Terms(Protocol):
-    """Protocol of the sizes of the terms of a score, with which its rounding errors scale.
-
-    A scorer may have a method ``difference(rows, items, others)`` besides: the scores of P queries with items minus
-    those with other items, computed without a difference of large numbers, and the sizes of its terms, ``[P]`` each.
-    Rankings ask it about scores that rounding leaves equal, unless the items have the same number in ``keys [N]``.
-    """
-
-    def scale(self, rows: Tensor, scores: Tensor, items: Tensor | None = None) -> Tensor:
-        """Size ``[B, M]`` of the terms of the scores ``[B, M]`` of queries with items ``[B, M]``, by pair.
-
-        Rounding errors scale with it. Without items it is the largest for any image with such a score.
-        """
-
-
-class Bound(Terms, Protocol):
-    """Protocol of a score that never falls as an inner product rises, with upper bounds of it for an exact search.
-
-    The score of images i and j is f(<left_i, right_j>; i, j), with vectors left_i of the query and right_j of the
-    gallery item. Besides the inner product it may depend on one number per image, such as a variance. A
-    nearest-neighbour search skips groups of gallery items whose upper bound is below the best scores found. Images are
-    rows of a set of N.
-    """
-
-    @property
-    def per_image(self) -> Tensor | None:
-        """Number per image on which the score depends besides the inner product, ``[N]`` float64; None if none."""
-
-    def left(self, rows: Tensor) -> Tensor:
-        """Left factors ``[B, K]`` of the inner product, float64, for the queries in ``rows [B]`` of the set."""
-
-    def right(self, rows: Tensor) -> Tensor:
-        """Right factors ``[B, K]`` of the inner product, float64, for the gallery items in ``rows [B]`` of the set."""
-
-    def value(self, inner: Tensor, rows: Tensor, items: Tensor) -> Tensor:
-        """Scores of queries with gallery items from their inner products, both float64 ``[B, M]``."""
-
-    def upper(self, inner: Tensor, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """Upper bounds ``[B, n]`` of the scores of queries with n groups at the largest inner products ``[B, n]``.
-
-        ``low`` and ``high`` are the smallest and largest ``per_image`` of each group, ``[n]`` or ``[B, n]``.
-        """
+Bound = Any
+"""Bound of a score for an exact search, or the sizes of its terms alone: ``Bound`` and ``Terms`` of the rankings."""
 
 
 def as_is(distribution: Distribution, seed: int = 0) -> Distribution:
@@ -155,9 +115,9 @@ class ScorerSpec:
         prepare_once: Whether preparation is expensive or random, so that it must be done once for a whole set.
         options: Names of the keyword options of ``score`` (trained parameters of a scorer).
         bound: Function ``(rows_at, count) -> bound`` for exact search. ``rows_at`` maps rows of a set of ``count``
-            images to their prepared distributions. The bound, a :class:`.Bound`, writes the score as a function of one
+            images to their prepared distributions. The bound writes the score as a function of one
             inner product and one number per image and gives upper bounds of it, so that a search skips most of a
-            gallery. If the score is no such function, it is the sizes of its terms (:class:`.Terms`), or None.
+            gallery. If the score is no such function, it is the sizes of its terms, or None.
         invariant: Whether the score stays the same if all means are moved by one vector.
         version: Number to raise when the scorer gives other values than before; it is part of the ids of results.
     """
@@ -168,7 +128,7 @@ class ScorerSpec:
     prepare: Callable[..., Distribution] = as_is
     options: tuple[str, ...] = ()
     prepare_once: bool = False
-    bound: Callable[[Rows, int], Terms | None] = no_bound
+    bound: Callable[[Rows, int], Bound | None] = no_bound
     invariant: bool = False
     version: int = 1
 
@@ -236,7 +196,7 @@ class DistributionScorer:
             distribution = self._spec.prepare(in_float64(distribution))
         self._distribution = distribution
         self._gallery: tuple[Tensor, Distribution] | None = None
-        self._bound: Terms | None = None
+        self._bound: Bound | None = None
         self._centre: Tensor | None = None
         if self._spec.invariant:
             self._centre = centre_of(self._rows(spread_rows(distribution.batch_shape[0])))
@@ -259,8 +219,8 @@ class DistributionScorer:
         blocks = zip(left.split(PAIRS_AT_ONCE), right.split(PAIRS_AT_ONCE))
         return torch.cat([self._spec.pairs(self._rows(a), self._rows(b), **self._options) for a, b in blocks])
 
-    def bound(self) -> Terms | None:
-        """Bound of the score for an exact search (:class:`.Bound`), or the sizes of its terms; None without either."""
+    def bound(self) -> Bound | None:
+        """Bound of the score for an exact search (:data:`Bound`), or the sizes of its terms; None without either."""
         if self._bound is None:
             self._bound = self._spec.bound(self._rows, self._distribution.batch_shape[0])
         return self._bound

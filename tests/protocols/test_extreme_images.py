@@ -9,7 +9,7 @@ import torch
 from bench.methods.distributions import DiagonalNormal, IsotropicNormal, PointMass, VonMisesFisher
 from bench.methods.scorers import DistributionScorer
 from bench.protocols.all_pairs import all_pairs_tpr
-from bench.protocols.ranking import MeanScorer, Reranked, ScoreMatrix, rank
+from bench.protocols.ranking import MeanScorer, ScoreMatrix, rank
 from bench.protocols.retrieval import retrieval_rows
 from bench.protocols.retrieval_confidence import retrieval_confidences
 from bench.protocols.retrieval_sets import first_positive_ranks
@@ -157,7 +157,7 @@ def _scores(outlier):
 def test_given_scores_are_ranked_whatever_one_item_has(outlier):
     (plain, labels), (given, _) = _scores(-10.0), _scores(outlier)
     queries = torch.arange(12)
-    for form in (lambda s: s, lambda s: MeanScorer([s, s]), lambda s: Reranked(s, s, 13)):
+    for form in (lambda s: s, lambda s: MeanScorer([s, s])):
         a, b = (rank(form(s), labels, depth=11, queries=queries, answers=3) for s in (plain, given))
         for name in ("neighbours", "group", "relevant"):
             assert torch.equal(getattr(a, name), getattr(b, name)), name

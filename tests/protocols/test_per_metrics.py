@@ -19,12 +19,13 @@ from bench.protocols.embeddings import Options
 from bench.protocols.near_modes import NearModes, candidate_count, reranked_map_at_r, with_lone_queries
 from bench.protocols.quality import spearman
 from bench.protocols.query_metrics import map_at_r, per_query
-from bench.protocols.ranking import Reranked, ScoreMatrix, rank
+from bench.protocols.ranking import ScoreMatrix, rank
 from bench.protocols.reranked import kept_from_threshold
 from bench.protocols.verification import (
     verification_rows,
 )
 
+from .reranked_by_matrix import Reranked
 from .views import rows_of, view_of
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "per"

@@ -5,12 +5,13 @@ import math
 import pytest
 import torch
 from bench.protocols.query_metrics import per_query
-from bench.protocols.ranking import Reranked, ScoreMatrix, full_depth, rank
+from bench.protocols.ranking import ScoreMatrix, full_depth, rank
 from bench.protocols.retrieval import map_at_k_rows, retrieval_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 
+from .reranked_by_matrix import Reranked
 from .ties import orders_of, precision_sum
 
 KS = (1, 2, 4, 8)
@@ -148,18 +149,6 @@ def test_reranking_orders_the_nearest_by_the_score_and_the_rest_by_nearness():
         by_near = sorted(range(9), key=lambda g: -near[q, g])
         expected = sorted(by_near[:4], key=lambda g: -likely[q, g]) + by_near[4:]
         assert found[q].argsort(descending=True).tolist() == expected
-
-
-def test_reranking_everything_is_the_full_ranking_and_ties_at_the_border_come_in():
-    torch.manual_seed(0)
-    labels = torch.arange(12) % 4
-    near, likely = ScoreMatrix(torch.randn(12, 12)), ScoreMatrix(torch.randn(12, 12))
-    full, all_of_them = list(retrieval_rows(likely, labels)), list(retrieval_rows(Reranked(likely, near, 99), labels))
-    assert [r["value"] for r in full] == pytest.approx([r["value"] for r in all_of_them])
-    fewer = list(retrieval_rows(Reranked(likely, near, 4), labels))
-    assert [r["value"] for r in full] != pytest.approx([r["value"] for r in fewer])
-    flat = Reranked(likely, ScoreMatrix(torch.zeros(12, 12)), 2)
-    assert [r["value"] for r in retrieval_rows(flat, labels)] == pytest.approx([r["value"] for r in full])
 
 
 @settings(max_examples=25, deadline=None)
