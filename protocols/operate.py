@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from .confidence import augrc
 from .declare import test
 from .embeddings import Embeddings
 from .open_set import in_smaller_gallery
-from .operating_points import MISSING, WISHES, Cases, Share, choose, fit_map, measure, reliability
+from .operating_points import MEASURED, MISSING, WISHES, Cases, choose, fit_map, measure, reliability
 from .retrieval_confidence import LogisticFit, uniform_by_identity
 from .rows import AGREEMENT, MARGIN, UNDRAWN, Row, row
 from .verification import class_halves, classes_in_random_order, pair_scores, sample_pairs, verification_pairs
@@ -98,7 +98,7 @@ def document_of(
             used = ("kind", "x", "y") if fitted.kind == "isotonic" else ("kind", "slope", "intercept")
             maps[name] = {key: getattr(fitted, key) for key in used}
             maps[name] |= {"confidence": known[name].form, "share_right": float(known[name].before.right.mean())}
-            truth[name] = asdict(reliability(fitted(known[name].after.confidence), known[name].after.right))
+            truth[name] = reliability(fitted(known[name].after.confidence), known[name].after.right)
     made: Document = _plain(
         {
             "format": FORMAT,
@@ -247,11 +247,7 @@ def _cases(view: Embeddings, scorer: str, form: Mapping[str, float], right: Tens
 REJECTED = {"pair": "different pairs", "unknown": "unknown queries"}
 """Cases of each decision that should not be accepted."""
 
-SHARES = tuple(
-    f"{key}{end}"
-    for key in ("coverage", "risk", "far", "tar", "half_gallery_coverage", "half_gallery_risk")
-    for end in ("", "_low", "_high")
-)
+SHARES = (*MEASURED, *(f"half_gallery_{name}" for name in MEASURED[:6]))
 """What points say of shares, with the ends of their intervals; None if it is not of their decision."""
 
 MEASURES = {"pair": ("far", "tar"), "answer": ("coverage", "risk"), "unknown": ("far", "tar")}
@@ -277,10 +273,7 @@ def _points(name: str, decision: _Decision | str, wishes: Mapping[str, float], s
             if cases is not None and len(cases.right):
                 found = measure(cases, [point["threshold"] for point in chosen], seed=seed % 2**32)
                 for point, each in zip(chosen, found):
-                    for key in MEASURES[name]:
-                        share: Share = getattr(each, key)
-                        ends = {"": share.value, "_low": share.low, "_high": share.high}
-                        point |= {f"{prefix}{key}{end}": value for end, value in ends.items()}
+                    point |= {f"{prefix}{key}": share for key, share in each.items() if key.startswith(MEASURES[name])}
     return points
 
 
@@ -307,17 +300,13 @@ HALF = ",gallery=half"
 """End of the variant of values in a gallery that a random half of the classes has left."""
 
 
-@dataclass(frozen=True)
-class _SetUp:
-    """The weights that a decision goes by, and its thresholds by wish; nan if none grants it."""
+_SetUp = tuple[dict[str, float], dict[str, float]]
+"""The weights that a decision goes by, and its thresholds by wish; nan if none grants it."""
 
-    form: dict[str, float]
-    thresholds: dict[str, float]
 
-    @classmethod
-    def of(cls, name: str, form: dict[str, float], cases: Cases) -> Self:
-        chosen = {wish: choose(cases, wish, DEFAULTS[wish]).threshold for wish in WISHES[name]}
-        return cls(form, {wish: math.nan if value is None else value for wish, value in chosen.items()})
+def _thresholds(name: str, cases: Cases) -> dict[str, float]:
+    chosen = {wish: choose(cases, wish, DEFAULTS[wish]).threshold for wish in WISHES[name]}
+    return {wish: math.nan if value is None else value for wish, value in chosen.items()}
 
 
 @test(group="operating", per="own scorer", needs=("validation",))
@@ -345,27 +334,27 @@ def operating(view: Embeddings, scorer: str) -> Iterator[Row]:
     if smaller is not None and "unknown" in found:
         left = smaller.query_values(scorer, (1,))["recall_at_1"]
         right = _known(left, left.isnan() & ~known.isnan())
-        form = found["unknown"].form
-        yield from _accepts("unknown", found, _cases(smaller, scorer, form, right, ~right.isnan()), scorer)
+        cases = _cases(smaller, scorer, found["unknown"][0], right, ~right.isnan())
+        yield from _accepts("unknown", found, cases, scorer)
         smaller.release()
     yield from _accepts("pair", found, _sampled(view, scorer), scorer)
 
 
 def _answers(view: Embeddings, scorer: str, set_up: _SetUp, right: Tensor, gallery: str) -> Iterator[Row]:
-    cases = _cases(view, scorer, set_up.form, right, ~right.isnan())
-    for wish, threshold in set_up.thresholds.items():
+    form, thresholds = set_up
+    cases = _cases(view, scorer, form, right, ~right.isnan())
+    for wish, threshold in thresholds.items():
         accepted = cases.confidence >= threshold
-        made = partial(
-            row, scorer=scorer, confidence="+".join(set_up.form), variant=f"{wish}={DEFAULTS[wish]:g}{gallery}"
-        )
+        made = partial(row, scorer=scorer, confidence="+".join(form), variant=f"{wish}={DEFAULTS[wish]:g}{gallery}")
         count, lone = len(accepted), len(right) - len(accepted)
         yield made("operating_coverage", _share(accepted, np.ones(count)), n_queries=count, n_lone=lone)
         yield made("operating_risk", _share(1.0 - cases.right, accepted), n_queries=count, n_lone=lone)
 
 
 def _accepts(name: str, found: Mapping[str, _SetUp], cases: Cases, scorer: str) -> Iterator[Row]:
-    confidence = "+".join(found[name].form) if name == "unknown" else ""
-    for wish, threshold in found[name].thresholds.items():
+    form, thresholds = found[name]
+    confidence = "+".join(form) if name == "unknown" else ""
+    for wish, threshold in thresholds.items():
         accepted = cases.confidence >= threshold
         made = partial(row, scorer=scorer, confidence=confidence, variant=f"{name},{wish}={DEFAULTS[wish]:g}")
         for metric, which in (("operating_far", 1.0 - cases.right), ("operating_tar", cases.right)):
@@ -393,5 +382,5 @@ def _set_up(validation: Embeddings, scorer: str) -> dict[str, _SetUp]:
         left = smaller.query_values(scorer, (1,))["recall_at_1"]
         decisions["unknown"] = _decision(smaller, scorer, _known(left, left.isnan() & ~right.isnan()), every)
         smaller.release()
-    found = {name: _SetUp.of(name, each.form, each.before) for name, each in decisions.items()}
-    return found | {"pair": _SetUp.of("pair", {scorer: 1.0}, _sampled(validation, scorer))}
+    found = {name: (each.form, _thresholds(name, each.before)) for name, each in decisions.items()}
+    return found | {"pair": ({scorer: 1.0}, _thresholds("pair", _sampled(validation, scorer)))}

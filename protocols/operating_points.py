@@ -141,30 +141,18 @@ def _refuted(bad: np.ndarray, total: np.ndarray, limit: float, missing: float, n
     return met
 
 
-@dataclass(frozen=True)
-class Share:
-    """A share of cases, with the ends of its 95 % percentile interval over draws of classes; nan if there are none."""
+MEASURED = tuple(f"{name}{end}" for name in ("coverage", "risk", "far", "tar") for end in ("", "_low", "_high"))
+"""What a threshold gives, with the ends of 95 % percentile intervals over draws of classes.
 
-    value: float
-    low: float
-    high: float
+``tar`` is the share of right ones that are accepted."""
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What a threshold gives: ``coverage``, ``risk``, ``far``, and ``tar``, the share of right ones accepted."""
+def measure(cases: Cases, thresholds: list[float], *, resamples: int = 500, seed: int = 0) -> list[dict[str, float]]:
+    """Measure what each threshold gives on cases (:data:`MEASURED`), with intervals for other classes of the same kind.
 
-    coverage: Share
-    risk: Share
-    far: Share
-    tar: Share
-
-
-def measure(cases: Cases, thresholds: list[float], *, resamples: int = 500, seed: int = 0) -> list[Measured]:
-    """Measure what each threshold gives on cases, with intervals for other classes of the same kind.
-
-    Classes are drawn with replacement, with all their cases (:func:`~.statistics.bootstrap.ratio_intervals`). A share
-    of 0 or 1 has the exact bound of one independent case a class (Clopper and Pearson 1934).
+    A share is nan if there are no cases of which it could be one. Classes are drawn with replacement, with all their
+    cases (:func:`~.statistics.bootstrap.ratio_intervals`); a share of 0 or 1, which no draw changes, has the exact
+    bound of independent cases (Clopper and Pearson 1934).
 
     Raises:
         ValueError: If there is no case.
@@ -172,7 +160,7 @@ def measure(cases: Cases, thresholds: list[float], *, resamples: int = 500, seed
     Example:
         >>> cases = Cases(np.array([3.0, 2.0, 1.0]), np.array([1.0, 0.0, 1.0]), np.arange(3))
         >>> found = measure(cases, [2.0])[0]
-        >>> round(found.coverage.value, 3), found.risk.value, found.far.value, found.tar.value
+        >>> round(found["coverage"], 3), found["risk"], found["far"], found["tar"]
         (0.667, 0.5, 1.0, 0.5)
     """
     if not len(cases.confidence):
@@ -191,12 +179,10 @@ def measure(cases: Cases, thresholds: list[float], *, resamples: int = 500, seed
     low, high = ratio_intervals(top, bottom, *numbers, resamples=resamples, seed=seed)
     with np.errstate(invalid="ignore"):
         value = top.sum(0) / bottom.sum(0)
-    # Draws of what never happened never have it: there, the exact bound of as many independent classes.
-    counted = [max(len(np.unique(classes[0][below > 0])), 1) for below in bottom.T]
-    least = 0.025 ** (1.0 / np.array(counted))
+        least = 0.025 ** (1.0 / bottom.sum(0))
     low, high = np.where(value == 1.0, least, low), np.where(value == 0.0, 1.0 - least, high)
-    shares = [Share(*each) for each in zip(value.tolist(), low.tolist(), high.tolist())]
-    return [Measured(*shares[i : i + 4]) for i in range(0, len(shares), 4)]
+    values = np.stack([value, low, high], 1).reshape(len(thresholds), -1)
+    return [dict(zip(MEASURED, each)) for each in values.tolist()]
 
 
 @dataclass(frozen=True)
@@ -267,55 +253,38 @@ def _isotonic(confidence: np.ndarray, right: np.ndarray) -> ProbabilityMap:
 _FITS = {"logistic": _logistic, "isotonic": _isotonic}
 
 
-@dataclass(frozen=True)
-class Bin:
-    """Cases whose probability is in one of ten equal bins: their mean probability, and the share that is right."""
-
-    probability: float
-    right: float
-    cases: int
-
-
-@dataclass(frozen=True)
-class Reliability:
-    """How true probabilities are: ``bins`` that have cases, Brier score, and expected calibration error.
-
-    ``ece_if_true`` is the error that true probabilities would show on as many cases.
-    """
-
-    bins: tuple[Bin, ...]
-    brier: float
-    ece: float
-    ece_if_true: float
-
-
 BINS = 10
+
+Reliability = dict[str, float | list[dict[str, float]]]
+"""``bins`` that have cases, with their mean ``probability`` and the share that is ``right``, and errors by name."""
 
 
 def reliability(probability: np.ndarray, right: np.ndarray, *, draws: int = 200, seed: int = 0) -> Reliability:
-    """Compare probabilities ``[N]`` with what was right, ``[N]``.
+    """Compare probabilities ``[N]`` with what was right, ``[N]``: ten equal bins, Brier score, calibration error.
 
     The expected calibration error is above 0 for true probabilities, too, and more so for fewer cases (Roelofs et al.
-    2022, arXiv:2012.08668). What it would be is the mean over outcomes that are drawn by the probabilities themselves
-    (consistency resampling, Broecker and Smith 2007, doi:10.1175/WAF993.1), case by case: cases of a class that are
-    right or wrong together show more.
+    2022, arXiv:2012.08668). What it would be, ``ece_if_true``, is the mean over outcomes that are drawn by the
+    probabilities themselves (consistency resampling, Broecker and Smith 2007, doi:10.1175/WAF993.1), case by case:
+    cases of a class that are right or wrong together show more.
 
     Example:
         >>> found = reliability(np.array([0.75, 0.75]), np.array([1.0, 0.0]))
-        >>> found.bins, found.ece
-        ((Bin(probability=0.75, right=0.5, cases=2),), 0.25)
+        >>> found["bins"], found["ece"]
+        ([{'probability': 0.75, 'right': 0.5, 'cases': 2}], 0.25)
     """
     place = np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], probability, side="left")
     counts = np.bincount(place, minlength=BINS)
     means, shares = (np.bincount(place, values, minlength=BINS) for values in (probability, right))
-    bins = [Bin(float(p / n), float(y / n), int(n)) for p, y, n in zip(means, shares, counts) if n]
+    found = zip(means.tolist(), shares.tolist(), counts.tolist())
+    bins = [{"probability": p / n, "right": y / n, "cases": n} for p, y, n in found if n]
     generator, errors = np.random.default_rng(seed), []
     for _ in range(draws):
         drawn = np.bincount(place, generator.random(len(place)) < probability, minlength=BINS)
         errors.append(float(np.abs(drawn - means).sum() / max(len(place), 1)))
     both = torch.from_numpy(probability), torch.from_numpy(right)
     ece = expected_calibration_error(*both, bins=BINS)
-    return Reliability(tuple(bins), _brier(probability, right), ece, float(np.mean(errors)))
+    brier = _brier(probability, right)
+    return {"bins": bins, "brier": brier, "ece": ece, "ece_if_true": float(np.mean(errors))}
 
 
 def _brier(probability: np.ndarray, right: np.ndarray) -> float:
