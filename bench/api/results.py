@@ -12,7 +12,6 @@ from ..commands.options import DEFAULT_RESULTS
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..report.table import Table
     from ..report.write import Judged
     from ..store.folder import Store
 
@@ -24,7 +23,7 @@ def results(folder: str | PathLike[str] = DEFAULT_RESULTS) -> Results:
         folder: Results folder of ``bench run``.
 
     Returns:
-        The records. In a notebook they are shown as counts of tests and as verdicts on the confidences.
+        The records. In a notebook they are shown as verdicts on the confidences.
 
     Raises:
         UserError: If it is no results folder, or of another version.
@@ -145,19 +144,6 @@ class Results:
 
         return kept_queries(self._judged.results.tests, self._store)
 
-    @property
-    def _counts(self) -> Table:
-        """Number of tested replicates by method and data set."""
-        from collections import Counter
-
-        from ..report.table import Column, cells_table, label
-
-        counts = Counter((each.columns.method, each.columns.dataset) for each in self._judged.results.tests)
-        datasets = sorted({dataset for _, dataset in counts})
-        methods = sorted({method for method, _ in counts})
-        lines = [[method, *(str(counts[method, dataset] or "") for dataset in datasets)] for method in methods]
-        return cells_table("Tests", [label("method"), *map(Column, datasets)], lines, small="small")
-
     def __repr__(self) -> str:
         tests = self._judged.results.tests
         methods, datasets = ({getattr(each.columns, name) for each in tests} for name in ("method", "dataset"))
@@ -171,5 +157,4 @@ class Results:
         from ..report.views import verdict_document
 
         chosen = [row for row in self._judged.ask(CONFIDENCE) if row.about["chosen"]]
-        tables = [self._counts, *verdict_document(chosen).tables]
-        return "\n".join(to_html(replace(table, small="small")) for table in tables)
+        return "\n".join(to_html(replace(table, small="small")) for table in verdict_document(chosen).tables)

@@ -12,7 +12,6 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
@@ -297,12 +296,8 @@ def load_weights(network: Photographs, path: Path, convert: Conversion | None = 
     in for it. Nothing but tensors is read from the file.
     """
     body: Any = network.body
-    if path.suffix == ".npz":  # of JAX
-        if not hasattr(body.model, "load_pretrained"):
-            raise ValueError("timm reads no .npz file for this network: give one of .safetensors or .pth")
-        _load_npz(body.model, path)
-        network.copy = "raw"
-        return
+    if path.suffix == ".npz":
+        raise ValueError("arrays of JAX are not read: give the weights as a file of .safetensors or .pth")
     state, input_format = read_checkpoint(path)
     _check_patches(body.model, state)
     theirs, strict = _conversion(body.name)
@@ -312,24 +307,6 @@ def load_weights(network: Photographs, path: Path, convert: Conversion | None = 
     network.copy = fit_weights(body.model, state, converted, strict)
     if input_format is not None:
         network.set_format(input_format)
-
-
-def _load_npz(model: Any, path: Path) -> None:
-    """Load the arrays of a JAX checkpoint by timm, and refuse one with others than timm reads.
-
-    timm passes over those in silence: numbers beside the parameters of this network are of a deeper one.
-    """
-    with np.load(path) as held:
-        names = [name for name in held if not re.search(r"(^|/)(head|pre_logits|opt)(/|$)", name)]
-        for key in names:
-            if key.endswith("embedding/kernel"):
-                _check_patches(model, {PATCHES: torch.from_numpy(held[key]).permute(3, 2, 0, 1)})
-        # Those of positions are resampled to another image size.
-        there = sum(held[name].size for name in names if not re.search("pos_?embed", name))
-    model.load_pretrained(str(path))
-    own = sum(value.numel() for name, value in model.state_dict().items() if "pos_embed" not in name)
-    if there != own:
-        raise ValueError(f"it has {there:,} numbers besides those of positions, and this network {own:,}: of another")
 
 
 def _check_patches(model: nn.Module, state: Mapping[str, Any]) -> None:
