@@ -177,7 +177,7 @@ def measure(cases: Cases, thresholds: list[float], *, resamples: int = 500, seed
     classes = [cases.groups] if cases.others is None else [cases.groups, cases.others]
     numbers = np.split(np.unique(np.concatenate(classes), return_inverse=True)[1], len(classes))
     low, high = ratio_intervals(top, bottom, *numbers, resamples=resamples, seed=seed)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
         value = top.sum(0) / bottom.sum(0)
         least = 0.025 ** (1.0 / bottom.sum(0))
     low, high = np.where(value == 1.0, least, low), np.where(value == 0.0, 1.0 - least, high)
