@@ -25,9 +25,8 @@ from bench.methods.distributions import DiagonalNormal, IsotropicNormal, PointMa
 from bench.methods.scorers import DistributionScorer
 from bench.methods.training_density import TrainingDensity
 from bench.protocols.filter_out import filter_out_rows
-from bench.protocols.query_metrics import per_query
+from bench.protocols.query_metrics import mean_of_counted, per_query
 from bench.protocols.ranking import full_depth, rank
-from bench.protocols.retrieval import retrieval_rows
 from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 from threadpoolctl import threadpool_limits
 from torch import Tensor
@@ -141,7 +140,7 @@ def all_sides(count: int, dim: int) -> dict[str, Callable[[], object]]:
     return {
         f"faiss IndexFlatIP, k = {depth + 1}": lambda: faiss_search(x, depth),
         **{
-            name: lambda build=build: list(retrieval_rows(build(), labels, ks=KS))
+            name: lambda build=build: per_query(rank(build(), labels, depth=depth), KS)
             for name, build in make.items()
             if "diagonal" not in name
         },
@@ -189,9 +188,9 @@ def compare(count: int, dim: int, repeats: int) -> None:
     name = "MLS, diagonal normal (16 queries, scaled)"
     print(f"{name:<41}{seconds:>7.0f}{seconds / base:>9.0f}{seconds / cosine:>10.0f}")
     theirs = pml(x, labels)
-    ours = {r["metric"]: r["value"] for r in retrieval_rows(make["cosine"](), labels, ks=KS)}
+    ours = per_query(rank(make["cosine"](), labels, depth=depth), KS)
     for mine, other in (("map_at_r", "mean_average_precision_at_r"), ("precision_at_1", "precision_at_1")):
-        print(f"{mine}: {ours[mine]:.7f}, pytorch-metric-learning {theirs[other]:.7f}")
+        print(f"{mine}: {mean_of_counted(ours[mine]):.7f}, pytorch-metric-learning {theirs[other]:.7f}")
     for name, build in make.items():
         if "diagonal" not in name:
             print(f"{name}: largest difference from loops over {CHECKED} queries {check(build(), labels):.1e}")

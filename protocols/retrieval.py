@@ -6,50 +6,16 @@ A query's own row is removed by identity; queries without a positive are left ou
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from .declare import test
 from .embeddings import Embeddings
-from .query_metrics import Places, expected_precisions, mean_of_counted, per_query
-from .ranking import Ranking, Scorer, full_depth, rank
+from .query_metrics import Places, expected_precisions, mean_of_counted
+from .ranking import Scorer, rank
 from .rows import Row, row
-
-
-def retrieval_rows(
-    scorer: Scorer,
-    labels: Tensor,
-    *,
-    ks: Sequence[int] = (1, 2, 4, 8),
-    queries: Tensor | None = None,
-    gallery: Tensor | None = None,
-    ranking: Ranking | None = None,
-) -> Iterator[Row]:
-    """Recall@k, MAP@R, R-precision and Precision@1 averaged over queries; by default every image is query and gallery.
-
-    MAP@R of a query with R positives is ``1/R sum_{i<=R} rel_i * precision_i`` (Musgrave et al. 2020, Section 3).
-    Queries without a positive are left out. A ranking that is given must be deep enough for the largest R and the
-    largest k.
-
-    Example:
-        >>> from .ranking import ScoreMatrix
-        >>> scores = torch.tensor([[9.0, 2.0, 1.0], [2.0, 9.0, 0.0], [1.0, 0.0, 9.0]])
-        >>> [(r["metric"], r["value"]) for r in retrieval_rows(ScoreMatrix(scores), torch.tensor([0, 0, 1]), ks=(1,))]
-        [('map_at_r', 1.0), ('r_precision', 1.0), ('precision_at_1', 1.0), ('recall_at_1', 1.0)]
-    """
-    if ranking is None:
-        ranking = rank(scorer, labels, depth=full_depth(labels, ks), queries=queries, gallery=gallery)
-    yield from _mean_rows(per_query(ranking, ks), scorer.name)
-
-
-def _mean_rows(values: Mapping[str, Tensor], scorer: str) -> Iterator[Row]:
-    """Means over the queries that count."""
-    for metric, each in values.items():
-        lone = int(each.isnan().sum())
-        mean = mean_of_counted(each)
-        yield row(metric, mean, scorer=scorer, n_queries=len(each) - lone, n_lone=lone)
 
 
 def map_at_k_rows(
@@ -102,7 +68,9 @@ def map_at_k_rows(
 @test(group="retrieval", per="scorer")
 def retrieval(view: Embeddings, scorer: str) -> Iterator[Row]:
     """Recall@k, MAP@R, R-precision and Precision@1 over the full gallery: means of queries that have a positive."""
-    yield from _mean_rows(view.query_values(scorer), scorer)
+    for metric, each in view.query_values(scorer).items():
+        lone = int(each.isnan().sum())
+        yield row(metric, mean_of_counted(each), scorer=scorer, n_queries=len(each) - lone, n_lone=lone)
 
 
 @test(group="map_at_1000", per="scorer", clean_only=True)

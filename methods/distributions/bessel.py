@@ -105,27 +105,6 @@ def _horner(coefficients: tuple[float, ...], t: Tensor) -> Tensor:
     return value
 
 
-@lru_cache(maxsize=64)
-def _coefficients(dim: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Coefficients of both polynomials of an expansion, ``[K, 2, 1]``, highest power first."""
-    e = _expansion(dim, dtype)
-    return torch.tensor([e.quotient, e.slope], dtype=dtype).mT.unsqueeze(-1).to(device)
-
-
-def _polynomials(dim: int, t: Tensor) -> tuple[Tensor, Tensor]:
-    """Both polynomials of an expansion; a GPU gets the same kernel for both."""
-    if t.device.type == "cpu":
-        e = _expansion(dim, t.dtype)
-        return _horner(e.quotient, t), _horner(e.slope, t)
-    first, *others = _coefficients(dim, t.dtype, t.device)
-    flat = t.reshape(-1)
-    value = first.expand(2, len(flat)).contiguous()
-    for c in others:
-        torch.addcmul(c, value, flat, out=value)
-    quotient, slope = value.view(2, *t.shape)
-    return quotient, slope
-
-
 def _evaluate_squared(squared: Tensor, dim: int, want_log: bool) -> tuple[Tensor | None, Tensor]:
     """L(k) (if wanted) and A(k)/k of a float32 or float64 chunk of squared concentrations."""
     e = _expansion(dim, squared.dtype)
@@ -134,7 +113,7 @@ def _evaluate_squared(squared: Tensor, dim: int, want_log: bool) -> tuple[Tensor
     inverse = radius.reciprocal()
     t = inverse * n
     gap = squared / radius.add_(n)  # sqrt(k^2 + n^2) - n without its cancellation
-    quotient, derivative = _polynomials(dim, t)
+    quotient, derivative = _horner(e.quotient, t), _horner(e.slope, t)
     series = quotient.mul_(gap).mul_(inverse).div_(-e.at_one)  # S(t)/S(1) - 1
     slope = derivative.div_(series + 1.0).mul_(t).div_(e.at_one).add_(0.5)  # t S'(t)/S(t) + 1/2
     ratio = radius.reciprocal_() - inverse.square_().mul_(slope)
@@ -282,7 +261,7 @@ def _evaluate_large(k: Tensor, dim: int) -> tuple[Tensor, Tensor]:
         squared = chunk.square()
         radius = (squared + n * n).sqrt()
         gap = squared / (radius + n)
-        quotient, derivative = _polynomials(dim, n / radius)
+        quotient, derivative = _horner(e.quotient, n / radius), _horner(e.slope, n / radius)
         series = quotient * gap / radius / -e.at_one
         slope = derivative / (series + 1.0) * (n / radius) / e.at_one + 0.5
         # radius - k is n^2 / (radius + k)

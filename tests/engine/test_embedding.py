@@ -11,11 +11,11 @@ from bench.methods.cosface import CosFace
 from bench.methods.deep_ensemble import DeepEnsemble
 from bench.methods.distributions.arrays import rows_of, to_arrays
 from bench.methods.scorers import DistributionScorer
-from bench.protocols.retrieval import retrieval_rows
 from bench.protocols.verification import sample_pairs, verification_rows
 from bench.site import Site
 
 from tests.plans import planned
+from tests.retrieval_rows import retrieval_rows
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from bench.errors import UnitFailed
 from bench.methods._model import EmbeddingModel, NonFiniteEmbeddings
 from bench.methods.backbones.registry import build_backbone
 from bench.methods.cosface import CosFace
-from bench.methods.distributions import bessel, von_mises_fisher
+from bench.methods.distributions import von_mises_fisher
 from bench.methods.distributions.bessel import vmf_log_normalizer, vmf_mean_resultant_length
 from bench.methods.scorers import match
 from bench.methods.vmf_loss import _MeanLogSum
@@ -43,7 +43,7 @@ the mean loss of the epoch. Lower a number when a step has become better."""
 
 @pytest.fixture
 def gpu(monkeypatch):
-    for constants in (bessel._coefficients, von_mises_fisher._legendre, match._legendre, match._log_normalizer_table):
+    for constants in (von_mises_fisher.legendre, match._legendre, match._log_normalizer_table):
         constants.cache_clear()  # whatever ran before, each is copied to the GPU once
     return Gpu(monkeypatch.setattr)
 

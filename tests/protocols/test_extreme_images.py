@@ -10,9 +10,10 @@ from bench.methods.distributions import DiagonalNormal, IsotropicNormal, PointMa
 from bench.methods.scorers import DistributionScorer
 from bench.protocols.all_pairs import all_pairs_tpr
 from bench.protocols.ranking import MeanScorer, ScoreMatrix, rank
-from bench.protocols.retrieval import retrieval_rows
 from bench.protocols.retrieval_confidence import retrieval_confidences
 from bench.protocols.retrieval_sets import first_positive_ranks
+
+from tests.retrieval_rows import retrieval_rows
 
 mpf = mpmath.mpf
 DIM, COUNT = 4, 24

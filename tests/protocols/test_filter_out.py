@@ -5,10 +5,11 @@ import torch
 from bench.protocols.filter_out import filter_out_rows
 from bench.protocols.query_metrics import per_query
 from bench.protocols.ranking import ScoreMatrix, rank
-from bench.protocols.retrieval import retrieval_rows
 from bench.protocols.retrieval_confidence import random_confidence
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from tests.retrieval_rows import retrieval_rows
 
 from .ties import precision_sum
 

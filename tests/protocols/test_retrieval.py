@@ -6,10 +6,12 @@ import pytest
 import torch
 from bench.protocols.query_metrics import per_query
 from bench.protocols.ranking import ScoreMatrix, full_depth, rank
-from bench.protocols.retrieval import map_at_k_rows, retrieval_rows
+from bench.protocols.retrieval import map_at_k_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
+
+from tests.retrieval_rows import retrieval_rows
 
 from .reranked_by_matrix import Reranked
 from .ties import orders_of, precision_sum

@@ -14,13 +14,15 @@ from bench.cli import main
 from bench.methods.distributions import DiagonalNormal, IsotropicNormal, VonMisesFisher
 from bench.methods.scorers import DistributionScorer
 from bench.protocols.quality import spearman
-from bench.protocols.retrieval import map_at_k_rows, retrieval_rows
+from bench.protocols.retrieval import map_at_k_rows
 from bench.protocols.rows import RETRIEVAL_CONFIDENCES, kind_of
 from bench.protocols.structure import structure_rows
 from bench.scoring import score as scoring
 from bench.store.records import COLUMNS
 from scipy import stats
 from sklearn.metrics import roc_auc_score
+
+from tests.retrieval_rows import retrieval_rows
 
 KEYS = [name for name in COLUMNS if name != "value"]
 
