@@ -59,13 +59,9 @@ def test_manifest_depends_on_the_content_and_not_on_its_order():
     assert images.select(torch.tensor([2, 4, 1, 0, 3])).manifest_sha256() == manifest
     changed = images.pixels.clone()
     changed[3, 0, 0, 0] += 1
-    others = [
-        image_set(pixels=changed),
-        image_set(class_names=["a", "b", "d"]),
-        image_set(ids=["a/0", "a/1", "b/0", "c/0", "c/2"]),
-        image_set(labels=torch.tensor([0, 1, 1, 2, 2])),
-    ]
-    assert len({manifest, *(other.manifest_sha256() for other in others)}) == 5
+    others = [{"pixels": changed}, {"class_names": ["a", "b", "d"]}, {"labels": torch.tensor([0, 1, 1, 2, 2])}]
+    others.append({"ids": ["a/0", "a/1", "b/0", "c/0", "c/2"]})
+    assert len({manifest, *(image_set(**other).manifest_sha256() for other in others)}) == 5
 
 
 @pytest.mark.parametrize(

@@ -446,7 +446,7 @@ def test_a_dry_run_needs_no_weights_and_says_that_a_run_does(releases, no_weight
     monkeypatch.setenv("BENCH_DATA", str(releases.sop().parent))
     assert main([*SOP_RUN, "--dry-run"]) == 0
     out, err = capsys.readouterr()
-    assert "dul_cls on sop: 50 trials (tuned) + 5 seeds" in out
+    assert "dul_cls on sop: 5 replicates, each a study of 10 trials (tuned)" in out
     batches = "batches of 3 classes x 3 images instead of 32 classes x 4 images"
     assert err == f"sop has 3 training classes of at most 3 images: {batches}\n"
     missing = out.splitlines()[-1]
@@ -464,7 +464,7 @@ def test_a_dry_run_needs_no_images_and_says_that_a_run_does(dataset, tmp_path, m
     asked = ["run", "--method", "dul_cls", "--weights", "none", "--dataset", dataset]
     assert main([*asked, "--dry-run"]) == 0
     out, err = capsys.readouterr()
-    assert f"dul_cls on {dataset}: 50 trials (tuned) + 5 seeds" in out
+    assert f"dul_cls on {dataset}: 5 replicates, each a study of 10 trials (tuned)" in out
     assert f"{dataset} is not here: no estimate of its time and disk" in out
     assert "batches of" not in err  # the release has enough classes and images
     assert main(asked) == 2
@@ -501,7 +501,7 @@ def test_the_command_of_the_project_on_an_empty_machine(sop_zip, tmp_path):
         said = call("data", "download", "sop", "--mirror", f"{server.url}/Stanford_Online_Products.zip").stdout
     assert said.endswith("next: bench run --method dul_cls --dataset sop --allow-partial --seeds 5\n")
     small = ("--set", "optim.epochs=1", "--set", "data.image_size=64", "--set", "data.resize=72")
-    run = (*SOP_RUN, "--trials", "2", "--allow-partial", "--weights", "none", *small)
+    run = (*SOP_RUN, "--studies", "1", "--trials", "2", "--allow-partial", "--weights", "none", *small)
     done = call(*run)
     assert "batches of 3 classes x 3 images instead of 32 classes x 4 images" in done.stderr
     assert "7 trainings done" in done.stderr

@@ -183,14 +183,9 @@ def mirror(archives, monkeypatch):
     with serving(Mirror(files={f"/{path.name}": path.read_bytes() for path in archives.iterdir()})) as server:
 
         def served(archive):
-            content = server.files[f"/{archive.file}"]
-            return dataclasses.replace(
-                archive,
-                url=f"{server.url}/{archive.file}",
-                size=len(content),
-                checksum=f"md5:{hashlib.md5(content).hexdigest()}",
-                further=tuple(map(served, archive.further)),
-            )
+            content, url = server.files[f"/{archive.file}"], f"{server.url}/{archive.file}"
+            said = {"size": len(content), "checksum": f"md5:{hashlib.md5(content).hexdigest()}"}
+            return dataclasses.replace(archive, url=url, further=tuple(map(served, archive.further)), **said)
 
         monkeypatch.setattr(Omniglot, "archive", served(Omniglot.archive))
         yield server

@@ -118,10 +118,7 @@ def test_kl_is_zero_at_itself_positive_elsewhere_and_agrees_with_scipy_samples()
     assert kl_divergence(p, p).abs().max() < 1e-6
     q = VonMisesFisher(mu.roll(1, 0), torch.tensor([3.0, 1.0, 80.0, 2e4, 10.0]))
     assert (kl_divergence(p, q) > 0).all()
-    a, b = (
-        VonMisesFisher(mu[0].double(), torch.tensor(20.0, dtype=F64)),
-        VonMisesFisher(mu[1].double(), torch.tensor(9.0, dtype=F64)),
-    )
+    a, b = map(VonMisesFisher, mu[:2].double(), torch.tensor([20.0, 9.0], dtype=F64))
     z = torch.from_numpy(stats.vonmises_fisher(a.loc.numpy(), 20.0, seed=1).rvs(40_000))
     draws = a.log_prob(z) - b.log_prob(z)
     assert kl_divergence(a, b).item() == pytest.approx(draws.mean().item(), abs=4 * draws.std().item() / 200)

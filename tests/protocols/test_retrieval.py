@@ -26,10 +26,8 @@ def _values(scores, labels, **options):
 def _brute_force(scores, labels):
     """Means over queries and over all tie orders, straight from the definitions."""
     n = len(labels)
-    sums, counted = (
-        dict.fromkeys(["map_at_r", "r_precision", "precision_at_1", *(f"recall_at_{k}" for k in KS)], 0.0),
-        0,
-    )
+    names = ["map_at_r", "r_precision", "precision_at_1", *(f"recall_at_{k}" for k in KS)]
+    sums, counted = dict.fromkeys(names, 0.0), 0
     for q in range(n):
         others = [j for j in range(n) if j != q]
         positives = sum(labels[j] == labels[q] for j in others)
