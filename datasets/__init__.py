@@ -25,6 +25,22 @@ if TYPE_CHECKING:
     from .view import PhotoAugmentation as PhotoAugmentation
     from .view import View as View
 else:
-    from ._lazy import lazy
+    from importlib import import_module
 
-    __all__, __getattr__ = lazy(__name__, __file__)
+    _NAMES = {
+        ".array_images": ("ArrayImages",),
+        ".augmentation": ("Augmentation", "TrainingAugmentation"),
+        ".files": ("DataError",),
+        ".dataset": ("Dataset", "ImageSet", "TrainVal", "register", "register_dataset"),
+        ".releases": ("Listing", "PhotoDataset", "read_lines"),
+        ".view": ("PhotoAugmentation", "View"),
+        ".splits": ("development_and_test_classes", "train_and_validation_classes"),
+    }
+    _EXPORTS = {name: module for module, names in _NAMES.items() for name in names}
+
+    __all__ = sorted(_EXPORTS)
+
+    def __getattr__(name):
+        if name in _EXPORTS:
+            return getattr(import_module(_EXPORTS[name], __name__), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

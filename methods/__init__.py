@@ -4,6 +4,7 @@ A new method is one file in this folder (or a file given to ``--plugin``) that d
 :class:`Method`. Names are resolved on first use, so that listing methods does not import torch.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,6 +23,17 @@ if TYPE_CHECKING:
     from .published import PER as PER
     from .published import NivmfScripts as NivmfScripts
 else:
-    from ._lazy import lazy
+    _NAMES = {
+        "._base": ("Method", "MethodParams", "Paper", "register", "register_method", "tuned"),
+        "._model": ("Embedding", "EmbeddingModel"),
+        ".heads": ("SpreadHead",),
+        ".losses": ("ArcFaceLoss", "CosFaceLoss", "CosineClassifier"),
+        ".published": ("PER", "NivmfScripts"),
+    }
+    _MODULES = {name: module for module, names in _NAMES.items() for name in names}
+    __all__ = sorted(_MODULES)
 
-    __all__, __getattr__ = lazy(__name__, __file__)
+    def __getattr__(name: str) -> object:
+        if name in _MODULES:
+            return getattr(import_module(_MODULES[name], __name__), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

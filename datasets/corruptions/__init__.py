@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     from ._base import Draw as Draw
     from .registry import register_corruption as register_corruption
 else:
-    from .._lazy import lazy
+    from importlib import import_module
 
-    __all__, __getattr__ = lazy(__name__, __file__)
+    _EXPORTS = {"Corruption": "._base", "Draw": "._base", "register_corruption": ".registry"}
+
+    __all__ = sorted(_EXPORTS)
+
+    def __getattr__(name):
+        if name in _EXPORTS:
+            return getattr(import_module(_EXPORTS[name], __name__), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,6 +3,7 @@
 Names are resolved on first use; code in this project imports them from the modules that define them.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,6 +25,17 @@ if TYPE_CHECKING:
     from .normal import RatedPoint as RatedPoint
     from .von_mises_fisher import VonMisesFisher as VonMisesFisher
 else:
-    from .._lazy import lazy
+    _NAMES = {
+        ".arrays": ("array_form", "from_arrays", "in_float64", "on_device", "rows_of", "to_arrays"),
+        ".bessel": ("vmf_log_normalizer", "vmf_log_normalizer_ratio", "vmf_log_uniform", "vmf_mean_resultant_length"),
+        ".non_isotropic": ("NonIsotropicVonMisesFisher", "nivmf_log_prob"),
+        ".normal": ("DiagonalNormal", "IsotropicNormal", "PointMass", "RatedPoint"),
+        ".von_mises_fisher": ("VonMisesFisher",),
+    }
+    _MODULES = {name: module for module, names in _NAMES.items() for name in names}
+    __all__ = sorted(_MODULES)
 
-    __all__, __getattr__ = lazy(__name__, __file__)
+    def __getattr__(name: str) -> object:
+        if name in _MODULES:
+            return getattr(import_module(_MODULES[name], __name__), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

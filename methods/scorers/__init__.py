@@ -4,18 +4,28 @@ Every scorer is symmetric and works in the dtype of its inputs. Rankings use flo
 nothing heavy; a scorer's module is imported when it is used.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .registry import SCORERS as SCORERS
-    from .registry import get_scorer as get_scorer
-    from .registry import paired_score as paired_score
-    from .registry import pairwise_score as pairwise_score
-    from .registry import register_scorer as register_scorer
-    from .registry import scorer_module as scorer_module
-    from .spec import DistributionScorer as DistributionScorer
-    from .spec import ScorerSpec as ScorerSpec
-else:
-    from .._lazy import lazy
+from .registry import SCORERS, get_scorer, paired_score, pairwise_score, register_scorer, scorer_module
 
-    __all__, __getattr__ = lazy(__name__, __file__)
+__all__ = [
+    "SCORERS",
+    "DistributionScorer",
+    "ScorerSpec",
+    "get_scorer",
+    "paired_score",
+    "pairwise_score",
+    "register_scorer",
+    "scorer_module",
+]
+
+if TYPE_CHECKING:
+    from .spec import DistributionScorer, ScorerSpec
+else:
+    _LAZY = {"DistributionScorer": ".spec", "ScorerSpec": ".spec"}
+
+    def __getattr__(name: str) -> object:
+        if name in _LAZY:
+            return getattr(import_module(_LAZY[name], __name__), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
