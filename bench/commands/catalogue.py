@@ -15,7 +15,6 @@ import typer
 from ..closure import file_of
 from ..errors import UnknownName, UserError, printable
 from ..registry import Registry, load_plugins
-from . import completion
 from .options import Json, Plugins, Row, print_json
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ OURS = "bench"
 def list_entries(
     kind: Annotated[
         str,
-        typer.Argument(help=f"What to list: {', '.join(LISTED)}.", autocompletion=completion.LISTED),
+        typer.Argument(help=f"What to list: {', '.join(LISTED)}."),
     ] = "",
     part: Annotated[str, typer.Argument(help="List only names that contain this, such as `dinov2`.")] = "",
     as_json: Json = False,
@@ -99,7 +98,7 @@ def _listed(kind: str) -> str:
 
 
 def show(
-    name: Annotated[str, typer.Argument(help="A method, data set or protocol.", autocompletion=completion.ENTRY)],
+    name: Annotated[str, typer.Argument(help="A method, data set or protocol.")],
     as_json: Json = False,
     plugin: Plugins = None,
 ) -> None:

@@ -14,7 +14,6 @@ import typer
 from ..errors import UserError, no_such, printable
 from ..registry import Registry
 from ..resources import cores, data_home, root_of
-from . import completion
 from .options import DataRoot, Json, Plugins, Row, option_of, print_json
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def list_data(as_json: Json = False, data_root: DataRoot = None, plugin: Plugins
 
 @app.command("verify")
 def verify(
-    name: Annotated[str, typer.Argument(help="Data set.", autocompletion=completion.DATASET)],
+    name: Annotated[str, typer.Argument(help="Data set.")],
     data_root: DataRoot = None,
     allow_partial: AllowPartial = False,
     as_json: Json = False,
@@ -136,7 +135,7 @@ def _verified(name: str, found: Row) -> Iterator[str]:
 
 @app.command("import")
 def import_data(
-    name: Annotated[str, typer.Argument(help="Data set.", autocompletion=completion.DATASET)],
+    name: Annotated[str, typer.Argument(help="Data set.")],
     source: Annotated[list[Path], typer.Argument(help="Archive (.zip, .tar, .tgz), folder or parquet, as downloaded.")],
     data_root: DataRoot = None,
     allow_partial: AllowPartial = False,
@@ -164,7 +163,7 @@ def import_data(
 
 @app.command("download")
 def download_data(
-    name: Annotated[str, typer.Argument(help="Data set.", autocompletion=completion.DATASET)],
+    name: Annotated[str, typer.Argument(help="Data set.")],
     mirror: Annotated[
         str | None,
         typer.Option(help="Address of another copy: of the archive, or of the folder that contains it.", metavar="URL"),

@@ -13,7 +13,6 @@ import typer
 
 from ..errors import UserError, printable
 from ..names import split_names
-from . import completion
 from .options import DEFAULT_RESULTS, DataRoot, Device, Plugins, Results, Strict, option_of, site_of
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ def embed(
     ] = None,
     dataset: Annotated[
         str | None,
-        typer.Option(help="Data set of photographs in place of --images.", autocompletion=completion.DATASET),
+        typer.Option(help="Data set of photographs in place of --images."),
     ] = None,
     split: Annotated[
         Literal["train", "test"], typer.Option(help="With --dataset: classes to train on, or to test.")
@@ -67,7 +66,6 @@ def embed(
             help="Features of the backbone: avg_max or avg of its maps, `own` for its own pooling, or `projection` of a"
             " network like CLIP; the first that it has if not given.",
             metavar="NAME",
-            autocompletion=completion.POOLING,
         ),
     ] = None,
     views: Annotated[

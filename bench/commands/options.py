@@ -29,7 +29,6 @@ from ..planning.experiment import (
     Option,
     Section,
 )
-from . import completion
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -68,19 +67,6 @@ def _fields(model: type[Section], above: str = "") -> Iterator[tuple[str, Field]
 FIELDS: dict[str, Field] = dict(_fields(Experiment))
 """Fields of an experiment by the names of their options."""
 
-COMPLETED = {
-    "method": completion.METHODS,
-    "dataset": completion.DATASETS,
-    "protocol": completion.PROTOCOL,
-    "preset": completion.PRESET,
-    "fidelity": completion.FIDELITY,
-    "hparams": completion.HPARAMS,
-    "base": completion.METHOD,
-    "backbone": completion.BACKBONE,
-    "scorers": completion.SCORERS_OR_ALL,
-    "corruptions": completion.CORRUPTIONS,
-}
-
 
 def option_of(name: str, **changes: Any) -> Any:
     """The option of a field of an experiment as Typer has it, with its help, range and names, and some changes."""
@@ -89,7 +75,6 @@ def option_of(name: str, **changes: Any) -> Any:
         "help": " ".join((info.description or "").split()),
         "metavar": how.metavar,
         "rich_help_panel": how.section,
-        "autocompletion": COMPLETED.get(name),
     }
     for limit in info.metadata:
         given |= {"min": limit.ge} if isinstance(limit, Ge) else {"max": limit.le} if isinstance(limit, Le) else {}

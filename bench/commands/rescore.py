@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import UnitFailed, UserError, printable, require_known
-from . import completion
 from .options import DEFAULT_RESULTS, DataRoot, Json, Plugins, Results, Row, names, print_json, site_of
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ def rescore(
         typer.Option(
             help="Groups of tests, comma separated; those of each record and of the plug-ins if not given.",
             metavar="T[,T..]",
-            autocompletion=completion.GROUPS,
         ),
     ] = None,
     arrays: Annotated[

@@ -14,7 +14,6 @@ import typer
 from ..errors import BadInput, UnknownName, UserError
 from ..protocols.metrics import default_requests, metric_help
 from ..registry import load_plugins
-from . import completion
 from .embed import Groups
 from .options import DEFAULT_RESULTS, Device, Json, Plugins, Results, Row, Strict, names, option_of, print_json
 
@@ -32,12 +31,11 @@ Scorers = Annotated[
         "--scorers",
         help="Scorers to rank with, comma separated; cosine if not given.",
         metavar="S[,S..]",
-        autocompletion=completion.SCORERS,
     ),
 ]
 Metrics = Annotated[
     list[str] | None,
-    typer.Option("--metrics", help=metric_help(), metavar="M[,M..]", autocompletion=completion.METRICS),
+    typer.Option("--metrics", help=metric_help(), metavar="M[,M..]"),
 ]
 Normalize = Annotated[
     bool | None,

@@ -12,7 +12,6 @@ import typer
 from ..errors import UnitFailed, UserError, first_line, from_plugin, place_of, printable, require_known
 from ..names import expand
 from ..registry import Registry, load_plugins
-from . import completion
 from .options import DataRoot, Json, Plugins, Row, option_of, print_json, site_of
 
 Checks = Mapping[str, Callable[[Any], None]]
@@ -23,15 +22,11 @@ def check_entries(
     dataset: Annotated[list[str] | None, option_of("dataset", help="Data sets, comma-separated.")] = None,
     test: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Groups of tests, comma-separated, or all.", metavar="T[,T..]", autocompletion=completion.TESTS
-        ),
+        typer.Option(help="Groups of tests, comma-separated, or all.", metavar="T[,T..]"),
     ] = None,
     corruption: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Corruptions, comma-separated, or all.", metavar="C[,C..]", autocompletion=completion.CORRUPTIONS
-        ),
+        typer.Option(help="Corruptions, comma-separated, or all.", metavar="C[,C..]"),
     ] = None,
     data_root: DataRoot = None,
     as_json: Json = False,
