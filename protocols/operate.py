@@ -105,6 +105,7 @@ def document_of(
             "scorer": scorer,
             "images": len(view),
             "gallery": len(view) if view.gallery is None else len(view.gallery),
+            "apart": view.gallery is not None and not bool(torch.isin(queries, view.gallery).any()),
             "nearest": view.asked,
             "set_on": _counts(view, queries, chosen),
             "measured_on": _counts(view, queries, ~chosen),
@@ -163,13 +164,14 @@ def _pairs(view: Embeddings, scorer: str, queries: Tensor, chosen: Tensor, most:
     """Sampled pairs of images within whole classes of each half, or why there are none."""
     cases, seed = [], view.seed("operate")
     sizes = torch.bincount(view.labels)
-    for inside in (chosen, ~chosen):
+    for inside in (chosen & ~view.unknown, ~chosen & ~view.unknown):
         named = queries[inside]
         classes = classes_in_random_order(view.labels[named], [view.ids[i] for i in named.tolist()], seed)
         classes = classes[: max(2, int((sizes[classes].cumsum(0) <= most).sum()))]
         rows = torch.isin(view.labels, classes).nonzero().squeeze(1)
         try:
-            pairs = sample_pairs(view.labels[rows], [view.ids[i] for i in rows.tolist()], seed)
+            kin = None if view.kin is None else view.kin[rows]
+            pairs = sample_pairs(view.labels[rows], [view.ids[i] for i in rows.tolist()], seed, kin)
         except ValueError as error:
             return str(error)
         left, right = rows[pairs.left], rows[pairs.right]
@@ -186,9 +188,9 @@ def _queries(view: Embeddings, scorer: str, queries: Tensor, chosen: Tensor) -> 
     decisions: dict[str, _Decision | str] = {"answer": answer}
     smaller = in_smaller_gallery(view, scorer)
     if bool(view.unknown.any()):
-        decisions["unknown"] = _decision(view, scorer, _known(right, view.unknown), chosen)
+        decisions["known"] = _decision(view, scorer, _known(right, view.unknown), chosen)
     elif smaller is None:
-        decisions["unknown"] = "half of the gallery has fewer than two classes"
+        decisions["known"] = "half of the gallery has fewer than two classes"
     if smaller is None:
         return decisions
     place = torch.arange(len(queries))
@@ -201,9 +203,9 @@ def _queries(view: Embeddings, scorer: str, queries: Tensor, chosen: Tensor) -> 
     left = smaller.query_values(scorer, (1,))["recall_at_1"]
     reported = ~left.isnan() & ~chosen[place]
     decisions["answer"] = replace(answer, half=_cases(smaller, scorer, answer.form, left, reported))
-    if "unknown" not in decisions:
+    if "known" not in decisions:
         gone = left.isnan() & ~right[place].isnan()
-        decisions["unknown"] = _decision(smaller, scorer, _known(left, gone), chosen[place])
+        decisions["known"] = _decision(smaller, scorer, _known(left, gone), chosen[place])
     smaller.release()
     return decisions
 
@@ -244,13 +246,13 @@ def _cases(view: Embeddings, scorer: str, form: Mapping[str, float], right: Tens
     return Cases(values[which].numpy(), right[which].double().numpy(), labels[which].numpy())
 
 
-REJECTED = {"pair": "different pairs", "unknown": "unknown queries"}
+REJECTED = {"pair": "different pairs that choose", "known": "unknown queries that choose"}
 """Cases of each decision that should not be accepted."""
 
 SHARES = (*MEASURED, *(f"half_gallery_{name}" for name in MEASURED[:6]))
 """What points say of shares, with the ends of their intervals; None if it is not of their decision."""
 
-MEASURES = {"pair": ("far", "tar"), "answer": ("coverage", "risk"), "unknown": ("far", "tar")}
+MEASURES = {"pair": ("far", "tar"), "answer": ("coverage", "risk"), "known": ("far", "tar")}
 """What is reported of each decision: the risk of a pair, or of an unknown query, depends on how many there are."""
 
 
@@ -317,7 +319,7 @@ def operating(view: Embeddings, scorer: str) -> Iterator[Row]:
     the share of queries that are answered, ``operating_risk`` the share of wrong ones among these; the variant is the
     wish, such as ``risk=0.05``, with ``,gallery=half`` if a random half of the classes has left the gallery.
     ``operating_far`` and ``operating_tar`` are the accepted shares of different and of same pairs (variant
-    ``pair,far=0.01``), and in half of the gallery those of unknown and of known queries (``unknown,far=0.01``). Values
+    ``pair,far=0.01``), and in half of the gallery those of unknown and of known queries (``known,far=0.01``). Values
     are nan if no threshold grants the wish, or nothing is accepted. There are no rows if the validation classes were
     trained on.
     """
@@ -331,11 +333,11 @@ def operating(view: Embeddings, scorer: str) -> Iterator[Row]:
         if of is not None:
             right = of.query_values(scorer, (1,))["recall_at_1"]
             yield from _answers(of, scorer, found["answer"], right, gallery)
-    if smaller is not None and "unknown" in found:
+    if smaller is not None and "known" in found:
         left = smaller.query_values(scorer, (1,))["recall_at_1"]
         right = _known(left, left.isnan() & ~known.isnan())
-        cases = _cases(smaller, scorer, found["unknown"][0], right, ~right.isnan())
-        yield from _accepts("unknown", found, cases, scorer)
+        cases = _cases(smaller, scorer, found["known"][0], right, ~right.isnan())
+        yield from _accepts("known", found, cases, scorer)
         smaller.release()
     yield from _accepts("pair", found, _sampled(view, scorer), scorer)
 
@@ -353,7 +355,7 @@ def _answers(view: Embeddings, scorer: str, set_up: _SetUp, right: Tensor, galle
 
 def _accepts(name: str, found: Mapping[str, _SetUp], cases: Cases, scorer: str) -> Iterator[Row]:
     form, thresholds = found[name]
-    confidence = "+".join(form) if name == "unknown" else ""
+    confidence = "+".join(form) if name == "known" else ""
     for wish, threshold in thresholds.items():
         accepted = cases.confidence >= threshold
         made = partial(row, scorer=scorer, confidence=confidence, variant=f"{name},{wish}={DEFAULTS[wish]:g}")
@@ -380,7 +382,7 @@ def _set_up(validation: Embeddings, scorer: str) -> dict[str, _SetUp]:
     smaller = in_smaller_gallery(validation, scorer)
     if smaller is not None:
         left = smaller.query_values(scorer, (1,))["recall_at_1"]
-        decisions["unknown"] = _decision(smaller, scorer, _known(left, left.isnan() & ~right.isnan()), every)
+        decisions["known"] = _decision(smaller, scorer, _known(left, left.isnan() & ~right.isnan()), every)
         smaller.release()
     found = {name: (each.form, _thresholds(name, each.before)) for name, each in decisions.items()}
     return found | {"pair": ({scorer: 1.0}, _thresholds("pair", _sampled(validation, scorer)))}

@@ -1,7 +1,7 @@
 """Operating points: from which confidence on is a decision accepted, and how sure is it?
 
 A decision is accepted if its confidence reaches a threshold. It is about a ``pair`` of images (accepted as one class),
-the first ``answer`` of a ranking (trusted), or the question whether a query is ``unknown`` (accepted as one of the
+the first ``answer`` of a ranking (trusted), or the question whether a query is ``known`` (accepted as one of the
 gallery's classes). Thresholds are chosen on some cases, and what they give is measured on others.
 """
 
@@ -16,7 +16,7 @@ import torch
 from .calibration import brier_score, expected_calibration_error, fit_isotonic, platt_line
 from .statistics.bootstrap import ratio_intervals
 
-WISHES = {"pair": ("far",), "answer": ("risk", "coverage"), "unknown": ("far",)}
+WISHES = {"pair": ("far",), "answer": ("risk", "coverage"), "known": ("far",)}
 """What may be wished for each decision.
 
 ``risk`` is the largest share of wrong ones among the accepted, ``coverage`` the least share of cases that are accepted,
@@ -100,7 +100,7 @@ def choose(cases: Cases, wish: str, value: float, missing: float | None = None) 
     if not len(cases.confidence):
         return Choice(None, "there are no cases")
     thresholds, bad, total, limit = _sequence(cases, wish, value, whole=missing is not None)
-    most, need = round(total.max()), math.ceil(math.log(missing or MISSING) / math.log1p(-limit))
+    most, need = round(total.max()), math.ceil(math.log(missing) / math.log1p(-limit) if missing else 1 / limit - 1e-9)
     if most < need if missing else wish != "coverage" and most * limit < 1:
         what = "cases to reject" if wish == "far" else "cases"
         return Choice(None, f"a {wish} of {value:g} needs {need:,} {what}, there are {most:,}")

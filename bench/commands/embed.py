@@ -205,10 +205,12 @@ def embed_untrained(
     out: Path | None = None,
     strict: bool = False,
     groups: str | None = None,
+    searched: bool = True,
 ) -> dict[str, np.ndarray]:
     """Embed photographs, a folder per class, with a network that was not trained on them, named by a note on stderr.
 
-    Without a name it is the default network for photographs; ``out`` is the folder for a list of damaged images.
+    Without a name it is the default network for photographs; ``out`` is the folder for a list of damaged images. Those
+    that are not to be ``searched`` need no classes.
     """
     from ..datasets.damage import FILE
     from ..datasets.files import DataError
@@ -221,9 +223,9 @@ def embed_untrained(
     usual = recipe_of(Folder).backbone
     try:
         listing, labelled = images_below(folder)
-        if not labelled:
+        if searched and not labelled:
             raise UserError(f"{folder} has no class folders; put the images of each class into {folder / 'CLASS'}")
-        if len(listing.names) < 2:
+        if searched and len(listing.names) < 2:
             raise UserError(f"{folder} has images of one class, {next(iter(listing.names))}; ranking needs two")
         if backbone is None:
             find_weights(usual, None)
@@ -249,7 +251,7 @@ def embed_untrained(
     by = network.about if backbone else f"{usual} (ImageNet)"
     others = "" if backbone else "; `bench score --backbone NAME` takes others"
     sys.stderr.write(f"bench: note: {printable(f'{folder}: embedded by {by}')}, not trained on these images{others}\n")
-    return arrays
+    return {key: array for key, array in arrays.items() if labelled or key not in ("labels", "class_names")}
 
 
 def _embedded(

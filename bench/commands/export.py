@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from .options import DEFAULT_RESULTS, Plugins, Results, site_of
+from .options import DEFAULT_RESULTS, Plugins, Results, last_data_root, site_of
 
 Unit = Annotated[str, typer.Argument(help="A trained or tested unit of the results folder, by the start of its id.")]
 
@@ -37,7 +37,8 @@ def export(
     from ..resources import keep_memory
 
     keep_memory()
-    typer.echo(export_unit(unit_folder(results, run), site_of(results, plugin=plugin), to == "onnx", out))
+    site = site_of(results, plugin=plugin, data_root=last_data_root(results), allow_partial=True)
+    typer.echo(export_unit(unit_folder(results, run), site, to == "onnx", out))
 
 
 def share(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -18,6 +18,10 @@ from .embed import Groups
 from .options import DEFAULT_RESULTS, Device, Json, Plugins, Results, Row, Strict, names, option_of, print_json
 
 if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+    from ..report.operating import OperatingPoints
     from ..scoring.embedding_set import EmbeddingSet
     from ..scoring.score import Scored
 
@@ -85,7 +89,10 @@ def score(
     groups: Groups = None,
     unknown: Annotated[
         Path | None,
-        typer.Option(help="Embeddings of images of classes that the gallery lacks, for open_set.", metavar="FILE"),
+        typer.Option(
+            help="Images of classes that the gallery lacks, as further queries: a file, or a folder if FILE is one.",
+            metavar="FILE",
+        ),
     ] = None,
     strict: Strict = False,
     device: Annotated[
@@ -119,25 +126,23 @@ def score(
     load_plugins(plugin or ())
     if out is not None and out.exists() and not out.is_dir():
         raise BadInput(f"--out {out} is a file; name a folder")
-    if unknown is not None and len(files) > 1:
-        raise BadInput("--unknown adds queries of one network to its file; give one FILE")
     wanted, labels = names(metrics, default_requests()), _labels(files)
     photographs = [path for path in files if path.is_dir() or holds_images(path)]
+    _check_unknown(unknown, files, photographs)
     if photographs:
         from ..scoring.score import wanted_metrics
 
         wanted_metrics(wanted)  # before a folder is embedded
     elif backbone is not None:
         raise BadInput("--backbone embeds a folder of photographs, and none is given")
-    sets = _read_all(files, photographs, device, backbone, out, strict, groups)
+    embedded = partial(_embedded, device=device, backbone=backbone, strict=strict)
+    sets = _read_all(files, photographs, partial(embedded, out=out, groups=groups), groups)
 
     # A bad file is refused at once: torch takes seconds to load.
     import pandas as pd
-    from rich.console import Console
 
-    from ..report.frame import plain_rows
-    from ..report.operating import OperatingPoints, print_operating
-    from ..report.scored import print_scored, worth, write_scored
+    from ..report.operating import OperatingPoints
+    from ..report.scored import write_scored
     from ..resources import pick_device
     from ..scoring.files import extended_by
     from ..scoring.operate import operating_points, wishes_of
@@ -148,7 +153,10 @@ def score(
     wishes = wishes_of(wish or "", len(files)) if operate or wish is not None else None
     by, where, curves = names(scorers, ("cosine",)), pick_device(device), out is not None
     scored: dict[str, Scored] = {}
-    extended = None if unknown is None else extended_by(sets[0][0], unknown)
+    extended = None
+    if unknown is not None:
+        given = embedded(unknown, searched=False) if unknown.is_dir() else unknown
+        extended = extended_by(sets[0][0], given)
     scored_by = partial(score_set, scorers=by, metrics=wanted, device=where, curves=curves, unknown=extended)
     for path, name, (images, normalized) in zip(files, labels, sets):
         how = normalized if normalize is None else normalize
@@ -162,22 +170,66 @@ def score(
     )
     with _named(files[0]):
         points = None if wishes is None else OperatingPoints(operating_points(scored[labels[0]], wishes))
+    written: list[Path] = []
     if out is not None:
         picture = photographs[0] if photographs and len(files) == 1 else None
         written, page = write_scored(scored, frame, comparison, out, picture, points)
     if as_json:
-        rows = {"rows": frame, "confidences": worth(frame), "comparison": comparison}
-        shown: Row = {"files": [_file_row(path, name, scored[name].given) for path, name in zip(files, labels)]}
-        shown |= {name: plain_rows(table) for name, table in rows.items()}
-        print_json(shown if points is None else {**shown, "operate": points.document})
+        print_json(_as_json(files, scored, frame, comparison, points))
         return
-    print_scored(scored, frame, comparison, Console())
-    if points is not None:
-        print_operating(points.document, Console())
+    _print(scored, frame, comparison, points)
     if out is not None:
         print(f"{len(written)} tables and figures in {out}; all on one page: {page}")
     elif points is not None:
         print("--out DIR writes them as operate.json")
+
+
+def _check_unknown(unknown: Path | None, files: Sequence[Path], photographs: Sequence[Path]) -> None:
+    """Check what can be known of unknown queries before anything is embedded."""
+    if unknown is not None and len(files) > 1:
+        raise BadInput("--unknown adds queries of one network to its file; give one FILE")
+    if unknown is not None and not unknown.exists():
+        raise BadInput(f"--unknown {unknown}: no such file")
+    if unknown is not None and unknown.is_dir() and not photographs:
+        raise BadInput(f"--unknown {unknown} is a folder: `bench embed --images` makes a file by the network of FILE")
+
+
+def _as_json(
+    files: Sequence[Path],
+    scored: Mapping[str, Scored],
+    frame: pd.DataFrame,
+    comparison: pd.DataFrame,
+    points: OperatingPoints | None,
+) -> Row:
+    from ..report.frame import plain_rows
+    from ..report.scored import worth
+
+    tables = {"rows": frame, "confidences": worth(frame), "comparison": comparison}
+    shown: Row = {"files": [_file_row(path, name, each.given) for path, (name, each) in zip(files, scored.items())]}
+    shown |= {name: plain_rows(table) for name, table in tables.items()}
+    return shown if points is None else {**shown, "operate": points.document}
+
+
+def _print(
+    scored: Mapping[str, Scored], frame: pd.DataFrame, comparison: pd.DataFrame, points: OperatingPoints | None
+) -> None:
+    from rich.console import Console
+
+    from ..report.operating import print_operating
+    from ..report.scored import print_scored
+
+    print_scored(scored, frame, comparison, Console())
+    if points is not None:
+        print_operating(points.document, Console())
+
+
+def _embedded(folder: Path, *, device: str, **how: Any) -> dict[str, np.ndarray]:
+    """Arrays of photographs, embedded by a network that was not trained on them."""
+    # Networks take seconds to load, and files of embeddings need none.
+    from ..resources import pick_device
+    from .embed import embed_untrained
+
+    return embed_untrained(folder, pick_device(device), **how)
 
 
 @contextlib.contextmanager
@@ -192,10 +244,7 @@ def _named(path: Path) -> Iterator[None]:
 def _read_all(
     files: Sequence[Path],
     pictures: Sequence[Path],
-    device: str,
-    backbone: str | None,
-    out: Path | None,
-    strict: bool,
+    embedded: Callable[[Path], dict[str, np.ndarray]],
     groups: str | None,
 ) -> list[tuple[EmbeddingSet, bool]]:
     """Sets of all files in the order of the first one, each with whether it wants to be normalised."""
@@ -206,12 +255,7 @@ def _read_all(
     sets: list[tuple[EmbeddingSet, bool]] = []
     for path in files:
         if path in pictures:
-            # Networks take seconds to load, and files of embeddings need none.
-            from ..resources import pick_device
-            from .embed import embed_untrained
-
-            arrays = embed_untrained(path, pick_device(device), backbone, out, strict, groups)
-            images, normalized, notes = set_of(path, arrays, [])
+            images, normalized, notes = set_of(path, embedded(path), [])
         else:
             images, normalized, notes = read_set(path)
         if sets and images.named != sets[0][0].named:

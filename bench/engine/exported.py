@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from ..datasets.files import DataError
+from ..datasets.view import View
 from ..errors import UserError, first_line
 from ..methods._model import (
     EmbeddingModel,
@@ -109,7 +110,7 @@ def export_unit(folder: Path, site: Site, onnx: bool, out: Path) -> str:
         named = default_confidence(model.method, model.confidences(model(images[:1])))
         exported = Exported(model, named).eval()
         about["confidence"] = named
-        about |= _operating_points(network, named)
+        about["operate"] = _operating_points(network, named)
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=".export-") as scratch:
             written = Path(scratch) / ("network.onnx" if onnx else "network.pt2")
             program = _program(exported, images[:3])
@@ -122,10 +123,11 @@ def export_unit(folder: Path, site: Site, onnx: bool, out: Path) -> str:
                     f" {TOLERANCE}); {out} was not written"
                 )
             written.replace(out)
+    none = f"; operating points: {about['operate']}" if about["operate"].startswith("none") else ""
     shapes = ", ".join(f"{name} {['B', *value.shape[1:]]}".replace("'", "") for name, value in wanted[1].items())
     return (
         f"{out}: images [B, {', '.join(map(str, images.shape[1:]))}] -> {shapes}; confidence: {named}; equal to"
-        f" {worst:.1g} at {', '.join(map(str, BATCHES))} images"
+        f" {worst:.1g} at {', '.join(map(str, BATCHES))} images{none}"
     )
 
 
@@ -166,7 +168,8 @@ def _about(record: TrainRecord, site: Site) -> tuple[dict[str, str], Sequence[in
     if spec.photographs:
         size = [int(spec.photographs["image_size"])] * 2
         # The backbones of photographs take pixels in [0, 1] and normalise them themselves.
-        view = {**spec.photographs, "mean": [0.0] * record.channels, "std": [1.0] * record.channels}
+        read = vars(View(**spec.photographs))
+        view = {**read, "mean": [0.0] * record.channels, "std": [1.0] * record.channels}
     else:
         dataset = site.dataset(spec.dataset)
         size, sample = list(dataset.image_size), dataset.test()
@@ -176,16 +179,16 @@ def _about(record: TrainRecord, site: Site) -> tuple[dict[str, str], Sequence[in
         "name": f"{spec.method} on {spec.dataset}",
         "unit": record.unit,
         "backbone": spec.backbone,
-        "view": json.dumps(view),
+        "view": json.dumps({**view, "range": [0, 1], "order": "RGB" if record.channels == 3 else "grey"}),
         "validation": json.dumps({"map_at_r": record.val_map_at_r, "confidence_auroc": record.val_confidence_auroc}),
     }
     return facts, size
 
 
-def _operating_points(network: Network, named: str) -> dict[str, str]:
-    """Operating points that half of the validation classes choose and the others measure, as JSON by name.
+def _operating_points(network: Network, named: str) -> str:
+    """Operating points that half of the validation classes choose and the others measure, as JSON.
 
-    There are none without the images, or with too few classes.
+    Without the images, or with too few classes, it is ``none:`` and the reason.
     """
     spec = network.record.spec
     try:
@@ -200,9 +203,9 @@ def _operating_points(network: Network, named: str) -> dict[str, str]:
             directions=lambda: unit,
             seed=partial(seed_for, "score"),  # as `bench score` draws
         )
-        return {"operate": json.dumps(document_of(view, "cosine"))}
-    except (UserError, DataError, ValueError):  # not at hand, or too few classes
-        return {}
+        return json.dumps(document_of(view, "cosine"))
+    except (UserError, DataError, ValueError) as error:  # not at hand, or too few classes
+        return f"none: {first_line(error)}"
 
 
 def _program(network: Exported, images: Tensor) -> torch.export.ExportedProgram:

@@ -130,6 +130,9 @@ def compare_within(groups: Sequence[SeedGroup]) -> list[ComparisonRow]:
     return sorted(rows, key=_order)
 
 
+FEW = 3
+"""Rows of which all are said what thresholds give."""
+
 ALONE = "budgets of one method each"
 """Words for the table of the rows that have nothing to compare with."""
 
@@ -162,10 +165,10 @@ class Part(NamedTuple):
         return lines((row.label, row.remarks) for row in self.rows)
 
     @property
-    def thresholds(self) -> str:
-        """Sentence on thresholds of the row of the highest MAP@R; empty if its records have none."""
-        first = self.rows[0]
-        return f"Thresholds: with {first.label}, {first.thresholds}." if first.thresholds else ""
+    def thresholds(self) -> list[str]:
+        """Sentences on thresholds of a few rows, or of that of the highest MAP@R."""
+        shown = self.rows if len(self.rows) <= FEW else self.rows[:1]
+        return [f"Thresholds: with {row.label}, {row.thresholds}." for row in shown if row.thresholds]
 
     @property
     def unequal(self) -> str:

@@ -94,7 +94,7 @@ def _share(point: Mapping[str, float | None], key: str) -> str:
     return "" if value is None else f"{percent(value, 1)}{around}"
 
 
-def sentences(document: Document) -> tuple[str, str]:
+def sentences(document: Document) -> list[str]:
     """What the first threshold for an answer means to an outsider, and where it holds."""
     set_on, measured = document["set_on"], document["measured_on"]
     point = next((each for each in document["points"] if each["decision"] == "answer"), None)
@@ -102,7 +102,7 @@ def sentences(document: Document) -> tuple[str, str]:
     if point is not None and point["coverage"] is None:
         first = f"No threshold for an answer: {point['reason'] or 'no query is left to measure it on'}."
     elif point is not None:
-        rule = f"{_sum(point['confidence'])} >= {point['threshold']:.4g}"
+        rule = f"{_sum(point['confidence'])} >= {point['threshold']:.6g}"
         sizes = f"set on {set_on['classes']} classes, measured on {measured['classes']} others"
         answered = f"{percent(point['coverage'], 0)} % of queries are answered, {_wrongly(point)}"
         first = f"Accept an answer if {rule}: {answered} ({sizes})."
@@ -114,7 +114,16 @@ def sentences(document: Document) -> tuple[str, str]:
         f"Set on {set_on['queries']:,} queries against a gallery of {document['gallery']:,} images; on other images,"
         f" classes or galleries it does not hold by itself{half}."
     )
-    return first, second
+    said = [first, second]
+    if not document["apart"]:
+        said.append(
+            "The queries are images of the gallery, each without itself: photographs of another day or place are often"
+            " answered worse. Give such ones as queries (is_query, is_gallery; folders query/CLASS, gallery/CLASS)."
+        )
+    if document.get("near_duplicates"):
+        share = percent(document["near_duplicates"], 0)
+        said.append(f"Too good to be true: {share} % of the queries have a near-duplicate in the gallery; give groups.")
+    return said
 
 
 def _wrongly(point: Mapping[str, float | None], key: str = "risk") -> str:
@@ -133,7 +142,7 @@ def print_operating(document: Document, console: Console) -> None:
         right, wrong = ("coverage", "risk") if point["decision"] == "answer" else ("tar", "far")
         wish = f"{point['wish']} {point['value']:g}"
         sure = f"{percent(point['guarantee'], 0)} %" if point["guarantee"] else ""
-        threshold = GAP if point["threshold"] is None else f"{point['threshold']:.4g}"
+        threshold = GAP if point["threshold"] is None else f"{point['threshold']:.6g}"
         texts = [point["decision"], wish, sure, threshold, percent(point[right], 1), _share(point, wrong)]
         answered, risk = (point[f"half_gallery_{key}"] for key in ("coverage", "risk"))
         texts.append("" if answered is None else f"{percent(answered, 0)}: {percent(risk, 1)}")

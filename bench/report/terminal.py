@@ -86,7 +86,7 @@ def _is_ranked(part: Part) -> bool:
 
 
 def _notes(part: Part, fit: bool) -> list[str]:
-    said = [*part.remarks, *filter(None, [part.thresholds])]
+    said = [*part.remarks, *part.thresholds]
     if len(part.rows) < 2:
         return said
     meaning = "by MAP@R, 95 % interval over paired seeds" if fit else "in comparison.md, this terminal is too narrow"

@@ -8,6 +8,7 @@ import torch
 
 from ..errors import BadInput, UnknownName
 from ..protocols.operate import DEFAULTS, Document, document_of
+from .bursts import MANY
 from .score import Scored
 
 
@@ -20,25 +21,25 @@ def wishes_of(text: str, files: int = 1) -> dict[str, float]:
     """
     if files > 1:
         raise BadInput("--operate is for one file: thresholds belong to one network and gallery")
-    wishes = dict(DEFAULTS)
+    wishes: dict[str, float] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, value = part.partition("=")
+        if name.strip() in wishes:
+            raise BadInput(f"--wish {text}: {name.strip()} is given twice; one share of each can be wished for")
         try:
             wishes[name.strip()] = float(value)
         except ValueError:
             raise BadInput(f"--wish {part}: write it as --wish risk=0.02,far=0.001,coverage=0.9") from None
     _check(wishes)
-    return wishes
+    return DEFAULTS | wishes
 
 
 def _check(wishes: Mapping[str, float]) -> None:
     for name, value in wishes.items():
         if name not in DEFAULTS:
             raise BadInput(str(UnknownName("wish", name, DEFAULTS)))
-        if not 0 < value < 1:
-            raise BadInput(
-                f"wish {name}={value:g} is no share: give a number between 0 and 1, such as {DEFAULTS[name]}"
-            )
+        if not isinstance(value, int | float) or not 0 < value < 1:
+            raise BadInput(f"wish {name}={value} is no share: give a number between 0 and 1, such as {DEFAULTS[name]}")
 
 
 def operating_points(scored: Scored, wishes: Mapping[str, float]) -> Document:
@@ -50,9 +51,10 @@ def operating_points(scored: Scored, wishes: Mapping[str, float]) -> Document:
     _check(wishes)
     set_up = scored.asked.set_up
     try:
-        return document_of(
+        made = document_of(
             scored.view, next(iter(scored.values)), wishes, None if set_up is None else torch.from_numpy(set_up)
         )
+        return made | {"near_duplicates": scored.copies if scored.copies > MANY else None}
     except ValueError as error:
         raise BadInput(str(error)) from None
     finally:

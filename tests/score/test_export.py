@@ -134,8 +134,8 @@ def test_photographs_have_the_view_of_the_record(bench, tmp_path):
     found, about = _ran("torch", tmp_path / NAMES["torch"], _images(2, 3, (64, 64)))
     assert found["embedding"].shape == (2, 8)
     held = json.loads(about["view"])
-    assert held == {**view, "mean": [0.0] * 3, "std": [1.0] * 3}
-    assert "operate" not in about  # the photographs are not here
+    assert held == {**view, "mean": [0.0] * 3, "std": [1.0] * 3, "range": [0, 1], "order": "RGB"}
+    assert about["operate"].startswith("none: ")  # the photographs are not here
 
 
 @pytest.mark.slow

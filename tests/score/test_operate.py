@@ -99,7 +99,7 @@ def test_the_command_says_it_in_a_sentence_and_writes_file_pictures_and_page(ben
     assert "measured on 20 others" in text
     assert "on other images, classes or galleries it does not hold by itself: without half of the gallery's" in text
     made = json.loads((tmp_path / "made" / "operate.json").read_text())
-    expected = [("pair", "far", 0.05), ("answer", "risk", 0.2), ("answer", "coverage", 0.8), ("unknown", "far", 0.05)]
+    expected = [("pair", "far", 0.05), ("answer", "risk", 0.2), ("answer", "coverage", 0.8), ("known", "far", 0.05)]
     assert [(p["decision"], p["wish"], p["value"]) for p in made["points"][::2]] == expected
     page = (tmp_path / "made" / "scores.html").read_text()
     assert page.count("<svg") == 4
@@ -126,7 +126,7 @@ def test_queries_that_are_really_unknown_decide_in_place_of_simulated_ones():
     labels = view.labels.new_tensor(images.labels)  # those of the view are numbered anew
     assert (view.unknown == (labels[view.queries] % 4 == 0)).all()
     made = document_of(view, "cosine", {"far": 0.2}, labels < 20)
-    point = next(p for p in made["points"] if p["decision"] == "unknown")
+    point = next(p for p in made["points"] if p["decision"] == "known")
     values = {**view.confidences_of_queries(), **view.retrieval_confidences("cosine")}
     accepted = sum(weight * values[name] for name, weight in point["confidence"].items()) >= point["threshold"]
     known, reported = ~view.unknown, labels[view.queries] >= 20
@@ -145,7 +145,7 @@ def test_queries_that_are_really_unknown_decide_in_place_of_simulated_ones():
         ({"set_up": np.arange(320) < 100}, "", "set_up: 1 classes are on both sides; a class chooses or is reported"),
         ({"set_up": np.ones(320, bool)}, "", "set_up: no query is left to report"),
         ({"set_up": np.arange(320)}, "", "set_up must be"),
-        ({}, "risk=0", "wish risk=0 is no share: give a number between 0 and 1, such as 0.05"),
+        ({}, "risk=0", "wish risk=0.0 is no share: give a number between 0 and 1, such as 0.05"),
         ({}, "far=nan", "wish far=nan is no share"),
         ({}, "risk", "--wish risk: write it as --wish risk=0.02,far=0.001,coverage=0.9"),
         ({}, "rsik=0.1", "unknown wish 'rsik'"),
@@ -160,7 +160,7 @@ def test_bad_input_is_one_line(change, wish, message, refused):
     ("arrays", "wishes", "decision", "reason"),
     [
         (_world(spread=0.01), {"risk": 0.05}, "answer", "no wrong case was seen, so all are accepted"),
-        (_world(), {"far": 1e-4}, "pair", "needs 23,025 different pairs, there are 160"),
+        (_world(), {"far": 1e-4}, "pair", "needs 10,000 different pairs that choose, there are 160"),
         (_world(spread=9), {"risk": 0.02}, "answer", "no threshold grants it"),
         ({"embeddings": np.ones((320, 4)), "labels": np.arange(320) // 8}, {"risk": 0.05}, "answer", "constant"),
         ({"embeddings": np.eye(9), "labels": np.arange(9) % 8}, {"far": 0.1}, "pair", "a class with at least two"),

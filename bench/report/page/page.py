@@ -95,7 +95,7 @@ def _warnings(parts: Sequence[Part]) -> Iterator[str]:
         if any(AGREEMENT in row.rival and not row.about["with_agreement"] for row in part.systems):
             yield f"{part.name}: old records; the plain method may use the neighbours' agreement, own confidences not."
         for found in comparison.parts({part.name: list(part.rows.values())}):
-            yield from (f"{part.name}: {text}" for text in filter(None, (*found.against, found.thresholds)))
+            yield from (f"{part.name}: {text}" for text in (*found.against, *found.thresholds))
 
 
 def _curves(part: Part, split: str, brief: bool) -> Markup | str:
