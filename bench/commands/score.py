@@ -153,10 +153,8 @@ def score(
     wishes = wishes_of(wish or "", len(files)) if operate or wish is not None else None
     by, where, curves = names(scorers, ("cosine",)), pick_device(device), out is not None
     scored: dict[str, Scored] = {}
-    extended = None
-    if unknown is not None:
-        given = embedded(unknown, searched=False) if unknown.is_dir() else unknown
-        extended = extended_by(sets[0][0], given)
+    asked = embedded(unknown, searched=False) if unknown and unknown.is_dir() else unknown
+    extended = None if asked is None else extended_by(sets[0][0], asked)
     scored_by = partial(score_set, scorers=by, metrics=wanted, device=where, curves=curves, unknown=extended)
     for path, name, (images, normalized) in zip(files, labels, sets):
         how = normalized if normalize is None else normalize
