@@ -203,9 +203,9 @@ def search_ranges(
     trained = {"lr", "weight_decay"}
     if values["optim.schedule"] in ("step", "multistep"):
         trained.add("gamma")
-    if (end_to_end or frozen) and uses_objective_rate(method, base):
+    if uses_objective_rate(method, base):
         trained.add("lr_objective")
-        ranges = {"lr_objective": FROZEN_OBJECTIVE_RATE, **ranges} if frozen else ranges
+        ranges = {"lr_objective": FROZEN_OBJECTIVE_RATE, **ranges} if frozen or not end_to_end else ranges
     return space | layer(optim={key: r for key, r in ranges.items() if key in trained})
 
 
