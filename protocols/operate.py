@@ -30,7 +30,10 @@ FORMAT = 1
 DEFAULTS = {"risk": 0.05, "far": 0.01, "coverage": 0.8}
 """Wishes, if none are given."""
 
-FREE = (MARGIN, "top1_score", AGREEMENT, "spread")
+TOP1 = "top1_score"
+"""Name of the score of an answer, and of a pair, as a confidence."""
+
+FREE = (MARGIN, TOP1, AGREEMENT, "spread")
 """Retrieval confidences that are tried: those that a few lines compute from the scores of a query."""
 
 QUERIES = 5_000
@@ -318,10 +321,10 @@ def operating(view: Embeddings, scorer: str) -> Iterator[Row]:
     Decisions and wishes are the defaults of ``bench score --operate`` (:func:`document_of`). ``operating_coverage`` is
     the share of queries that are answered, ``operating_risk`` the share of wrong ones among these; the variant is the
     wish, such as ``risk=0.05``, with ``,gallery=half`` if a random half of the classes has left the gallery.
-    ``operating_far`` and ``operating_tar`` are the accepted shares of different and of same pairs (variant
-    ``pair,far=0.01``), and in half of the gallery those of unknown and of known queries (``known,far=0.01``). Values
-    are nan if no threshold grants the wish, or nothing is accepted. There are no rows if the validation classes were
-    trained on.
+    ``operating_far`` and ``operating_tar`` are the accepted shares of different and of same pairs, by their score
+    (variant ``pair,far=0.01`` of ``top1_score``), and in half of the gallery those of unknown and of known queries
+    (``known,far=0.01``). Values are nan if no threshold grants the wish, or nothing is accepted. There are no rows if
+    the validation classes were trained on.
     """
     validation = view.validation
     if validation is None or view.validation_split != "val":
@@ -355,7 +358,7 @@ def _answers(view: Embeddings, scorer: str, set_up: _SetUp, right: Tensor, galle
 
 def _accepts(name: str, found: Mapping[str, _SetUp], cases: Cases, scorer: str) -> Iterator[Row]:
     form, thresholds = found[name]
-    confidence = "+".join(form) if name == "known" else ""
+    confidence = TOP1 if name == "pair" else "+".join(form)
     for wish, threshold in thresholds.items():
         accepted = cases.confidence >= threshold
         made = partial(row, scorer=scorer, confidence=confidence, variant=f"{name},{wish}={DEFAULTS[wish]:g}")
