@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+from rich.filesize import decimal as size
 
 from ..errors import BadInput, first_line, no_such
 from ..store.files import atomic_file
 from .embedding_set import EmbeddingSet, numpy_of
 from .parquet import check_pyarrow, read_parquet, write_parquet
-from .untrusted import TEXT_BYTES, Arrays, check_unpacked, keys_among, known_names, size
+from .untrusted import TEXT_BYTES, Arrays, check_unpacked, keys_among, known_names
 
 BLOCK = 1 << 24
 """Bytes that are read at a time."""

@@ -155,7 +155,7 @@ def groups_of_tests(wanted: dict[str, Metric]) -> set[str]:
 
     Example:
         >>> sorted(groups_of_tests(wanted_metrics(["nmi"])))
-        ['ambiguity', 'calibration', 'clustering', 'filter_out', 'quality', 'risk', 'soft_labels']
+        ['ambiguity', 'calibration', 'clustering', 'filter_out', 'operating', 'quality', 'risk', 'soft_labels']
     """
     of_confidences = {metric.group for metric in known_metrics().values() if not metric.has_request}
     return of_confidences | {metric.group for metric in wanted.values()}

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 import numpy as np
+from rich.filesize import decimal as size
 
 from ..errors import BadInput, shortened
 from .embedding_set import KEYS, MASKS
@@ -77,16 +78,3 @@ _LOGARITHMS = {f"{start}{end}": key for start in ("log_", "log", "ln_") for key,
 """Names of logarithms that many heads output, by the name of what is read."""
 
 _LONGEST = max(map(len, KEYS))
-
-
-def size(count: int) -> str:
-    """A number of bytes as text.
-
-    Example:
-        >>> size(10**10), size(400)
-        ('10.0 GB', '400 bytes')
-    """
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= scale:
-            return f"{count / scale:.1f} {unit}"
-    return f"{count} bytes"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from argparse import Namespace
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -70,42 +71,24 @@ class InputFormat:
         return cls(order, float(top), tuple(map(float, numbers[:3])), tuple(map(float, std)))
 
 
-class SqueezeNetMaps(nn.Module):
-    """SqueezeNet 1.0 up to its last fire module: random weights, torchvision's parameter names."""
-
-    num_features = 512
-
-    def __init__(self) -> None:
-        super().__init__()
-        from torchvision.models import squeezenet1_0
-
-        self.features = squeezenet1_0(weights=None).features
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Feature maps ``[B, 512, H/16, W/16]`` of images ``[B, 3, H, W]``, normalised as in the pretraining."""
-        maps: Tensor = self.features(images)
-        return maps
+def _maps(network: nn.Module, width: int, *without: str) -> nn.Module:
+    """A network up to its feature maps, whose channels are ``width``, with torchvision's parameter names."""
+    parts = [(name, part) for name, part in network.named_children() if name not in without]
+    body: Any = nn.Sequential(OrderedDict(parts))
+    body.num_features = width
+    return body  # type: ignore[no-any-return]
 
 
-class GoogLeNetMaps(nn.Module):
-    """GoogLeNet (with batch norm) up to its last inception module: random weights, torchvision's parameter names."""
+def _squeezenet() -> nn.Module:
+    from torchvision.models import squeezenet1_0
 
-    num_features = 1024
+    return _maps(squeezenet1_0(weights=None), 512, "classifier")
 
-    def __init__(self) -> None:
-        super().__init__()
-        from torchvision.models import googlenet
 
-        whole = googlenet(weights=None, aux_logits=False, init_weights=False)
-        for name, module in whole.named_children():
-            if name not in ("avgpool", "dropout", "fc"):
-                self.add_module(name, module)
+def _googlenet() -> nn.Module:
+    from torchvision.models import googlenet
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Feature maps ``[B, 1024, H/32, W/32]`` of images ``[B, 3, H, W]``, normalised as in the pretraining."""
-        for module in self.children():
-            images = module(images)
-        return images
+    return _maps(googlenet(weights=None, aux_logits=False, init_weights=False), 1024, "avgpool", "dropout", "fc")
 
 
 class Photographs(nn.Module):
@@ -198,8 +181,8 @@ class Photographs(nn.Module):
 
 
 OWN: dict[str, tuple[Callable[[], nn.Module], InputFormat, str]] = {
-    "googlenet": (GoogLeNetMaps, InputFormat(), CHECKPOINTS["googlenet"]),
-    "squeezenet1_0": (SqueezeNetMaps, InputFormat(), CHECKPOINTS["squeezenet1_0"]),
+    "googlenet": (_googlenet, InputFormat(), CHECKPOINTS["googlenet"]),
+    "squeezenet1_0": (_squeezenet, InputFormat(), CHECKPOINTS["squeezenet1_0"]),
 }
 """Bodies of torchvision: maker, input format of their public weights, file of the checkpoint."""
 
