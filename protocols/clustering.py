@@ -74,14 +74,10 @@ def pair_f1(labels: Tensor, clusters: Tensor) -> float:
         >>> pair_f1(torch.tensor([0, 0, 1, 1]), torch.tensor([0, 0, 0, 1]))
         0.4
     """
+    from sklearn.metrics.cluster import pair_confusion_matrix
 
-    def pairs(values: Tensor) -> float:
-        counts = torch.unique(values, return_counts=True)[1].double()
-        return float((counts * (counts - 1) / 2).sum())
-
-    joint = labels * (int(clusters.max()) + 1) + clusters
-    both, same_class, same_cluster = pairs(joint), pairs(labels), pairs(clusters)
-    return 2 * both / (same_class + same_cluster) if same_class + same_cluster else 0.0
+    (_, one), (other, both) = pair_confusion_matrix(labels.numpy(), clusters.numpy()).astype(float)
+    return float(2 * both / (2 * both + one + other)) if both + one + other else 0.0
 
 
 def clustering_rows(labels: Tensor, starts: Sequence[Tensor]) -> Iterator[Row]:

@@ -161,13 +161,10 @@ def auc(scores: Tensor, same: Tensor) -> float:
 
 def _roc(scores: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:
     """False and true positive rates at every distinct threshold, from (0, 0) to (1, 1)."""
-    values, inverse = torch.unique(-scores.double(), return_inverse=True)
-    zero = torch.zeros(1, dtype=torch.float64)
-    rates = []
-    for which in (~same, same):
-        counts = torch.zeros(len(values), dtype=torch.float64).index_add_(0, inverse, which.double())
-        rates.append(torch.cat([zero, counts.cumsum(0) / which.sum()]))
-    return rates[0], rates[1]
+    from sklearn.metrics import roc_curve  # late: a second to import
+
+    false, true, _ = roc_curve(same.numpy(), scores.double().numpy(), drop_intermediate=False)
+    return torch.from_numpy(false), torch.from_numpy(true)
 
 
 def equal_error_rate(scores: Tensor, same: Tensor) -> float:
