@@ -7,6 +7,7 @@ import ctypes
 import os
 import re
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -127,3 +128,9 @@ def root_of(cls: type[Dataset], root: Path | None, home: Path | None) -> Path | 
     if root is None and home is not None and issubclass(cls, PhotoDataset):
         return cls.default_root(home)
     return root
+
+
+def require_hub() -> None:
+    """Check that the package for the Hugging Face Hub is here."""
+    if find_spec("huggingface_hub") is None:
+        raise UserError("this needs huggingface_hub: `pip install 'probembed[hub]'`")

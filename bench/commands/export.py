@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -58,12 +59,13 @@ def share(
     bench embed --run hf://me/dul-cls-birds --images photos --out photos.npz
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     from ..engine.trained import unit_folder
-    from ..report.exchange import EVAL_RESULTS, eval_results, model_index, of_training, paper_tags
+    from ..report.exchange import EVAL_RESULTS, eval_results, header, model_index, of_training, paper_tags
+    from ..resources import require_hub
     from ..store import hub
 
     folder, site = unit_folder(results, run), site_of(results, plugin=plugin)
-    hub.require_hub()
+    require_hub()
     found = of_training(site, folder.name.removeprefix("train-"))
     index, entries = ([], "") if found is None else (model_index(found), eval_results(found))
-    texts = {EVAL_RESULTS: entries} if entries else {}
-    typer.echo(hub.share(folder, url, paper_tags(site, folder.parent.name), index, texts))
+    made = partial(header, tags=paper_tags(site, folder.parent.name), results=index)
+    typer.echo(hub.share(folder, url, made, {EVAL_RESULTS: entries} if entries else {}))

@@ -16,11 +16,11 @@ from ..report.frame import as_texts
 from ..report.render import write_documents
 from ..report.table import Document
 from ..report.write import Judged
+from ..resources import require_hub
 from ..scoring.parquet import check_pyarrow
 from ..site import Site
 from ..store.files import write_atomic
 from ..store.folder import Store
-from ..store.hub import require_hub
 
 PARQUET = "parquet"
 SIDE_BY_SIDE = "side_by_side"

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Self
 from ..protocols.metrics import title_of
 from ..protocols.statistics.paired import Summary, summarise
 from ..store.files import write_atomic
-from ..store.hub import TAGS, TASK
 from ..store.records import TestRecord
 from .contender import Contender
 from .frame import Results
@@ -26,6 +25,12 @@ if TYPE_CHECKING:
 
 NAME, ADDRESS = "probembed", "https://pypi.org/project/probembed/"
 """What made the results, as other places name it."""
+
+TASK = "image-feature-extraction"
+"""Task of the Hub that an image embedding is of."""
+
+TAGS = ("metric-learning", "image-retrieval", "uncertainty")
+"""Tags of every model."""
 
 OF_CONFIDENCE = (
     ComparedColumn("confidence_auroc"),
@@ -127,6 +132,20 @@ def model_index(each: Published) -> list[EvalResult]:
     ]
 
 
+def header(name: str, method: str, tags: Sequence[str], results: Sequence[EvalResult]) -> str:
+    """Header of a model card, in YAML, with the results of tests if there are any."""
+    from huggingface_hub import ModelCardData
+
+    data = ModelCardData(
+        library_name=NAME,
+        pipeline_tag=TASK,
+        tags=[*TAGS, method, *tags],
+        model_name=name,
+        eval_results=list(results) or None,
+    )
+    return f"---\n{data.to_yaml()}\n---\n"
+
+
 def eval_results(each: Published) -> str:
     """Content of a file in ``.eval_results``, YAML as JSON; empty if the data set has no repository on the Hub."""
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
@@ -221,14 +240,10 @@ def write_every_eval_ever(results: Sequence[Published], out: Path) -> list[Path]
 
 def write_hub(results: Sequence[Published], out: Path) -> list[Path]:
     """Write the header of a model card for each contender, and ``.eval_results`` where the Hub has the data set."""
-    from huggingface_hub import ModelCardData
-
     written = []
     for each, place in _places(results, out / "hub"):
-        card = ModelCardData(
-            model_name=each.title, tags=[*TAGS, each.group.contender.method, *each.tags], eval_results=model_index(each)
-        )
-        written.append(_write(place / "README.md", f"---\n{card.to_yaml()}\n---\n"))
+        card = header(each.title, each.group.contender.method, each.tags, model_index(each))
+        written.append(_write(place / "README.md", card))
         entries = eval_results(each)
         written += [_write(place / EVAL_RESULTS, entries)] if entries else []
     return written

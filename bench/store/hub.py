@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UserError, first_line
+from ..resources import require_hub
 from .folder import RECORD, WEIGHTS, checked_training
 from .records import TrainRecord
 
 if TYPE_CHECKING:
-    from huggingface_hub import EvalResult, HfApi
+    from huggingface_hub import HfApi
 
-    Results = Sequence[EvalResult]
-    Texts = Mapping[str, str]
+Header = Callable[[str, str], str]
+"""Function from the name of a repository and that of a method to the header of a model card."""
 
 SCHEME = "hf://"
-
-TASK = "image-feature-extraction"
-"""Task of the Hub that an image embedding is of."""
-
-TAGS = ("metric-learning", "image-retrieval", "uncertainty")
-"""Tags of every model."""
 
 _URL = re.compile(rf"{SCHEME}([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 
@@ -44,10 +38,10 @@ def fetch(url: str) -> Path:
     return folder
 
 
-def share(folder: Path, url: str, tags: Sequence[str] = (), results: Results = (), texts: Texts | None = None) -> str:
+def share(folder: Path, url: str, header: Header, texts: Mapping[str, str]) -> str:
     """Upload a training in one commit, and return the address of the commit; a missing repository is made, public.
 
-    The card has the ``results`` of tests, and ``tags`` beside its own; ``texts`` are more files by their path.
+    ``texts`` are more files by their path in the repository.
 
     Raises:
         UserError: If the training is damaged, or it cannot be uploaded.
@@ -58,7 +52,7 @@ def share(folder: Path, url: str, tags: Sequence[str] = (), results: Results = (
     from huggingface_hub import CommitOperationAdd
 
     files = [CommitOperationAdd(path_in_repo=path, path_or_fileobj=folder / path) for path in (RECORD, WEIGHTS)]
-    texts = {"README.md": card(record, name, tags, results), **(texts or {})}
+    texts = {"README.md": card(record, name, header(name, record.spec.method)), **texts}
     files += [CommitOperationAdd(path_in_repo=path, path_or_fileobj=text.encode()) for path, text in texts.items()]
     message = f"{record.spec.method} on {record.spec.dataset}, training {record.unit}"
     try:
@@ -69,18 +63,9 @@ def share(folder: Path, url: str, tags: Sequence[str] = (), results: Results = (
     return str(done.commit_url)
 
 
-def card(record: TrainRecord, name: str, tags: Sequence[str], results: Results) -> str:
+def card(record: TrainRecord, name: str, header: str) -> str:
     """Model card of a training in the repository of a name: Markdown after a header in YAML."""
-    from huggingface_hub import ModelCardData
-
     spec = record.spec
-    header = ModelCardData(
-        library_name="probembed",
-        pipeline_tag=TASK,
-        tags=[*TAGS, spec.method, *tags],
-        model_name=name,
-        eval_results=list(results) or None,
-    )
     facts = {
         "method": spec.method,
         "data set": f"{spec.dataset} (its licence may restrict the use of these weights)",
@@ -92,7 +77,7 @@ def card(record: TrainRecord, name: str, tags: Sequence[str], results: Results) 
     }
     lines = "\n".join(f"* **{key}**: {value}" for key, value in facts.items())
     return (
-        f"---\n{header.to_yaml()}\n---\n\n# {spec.method} on {spec.dataset}\n\n"
+        f"{header}\n# {spec.method} on {spec.dataset}\n\n"
         "An image embedding with a confidence, trained by [probembed](https://pypi.org/project/probembed/).\n\n"
         f"{lines}\n\n"
         "```sh\npip install 'probembed[hub]'\n"
@@ -106,12 +91,6 @@ def _repository(url: str) -> tuple[str, str | None]:
     if found is None:
         raise UserError(f"{url} is no address of a repository; write hf://ORG/NAME")
     return found[1], found[2]
-
-
-def require_hub() -> None:
-    """Check that the package for the Hub is here."""
-    if find_spec("huggingface_hub") is None:
-        raise UserError(f"{SCHEME} needs huggingface_hub: `pip install 'probembed[hub]'`")
 
 
 def _api() -> HfApi:

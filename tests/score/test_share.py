@@ -10,7 +10,6 @@ from bench.api.load import load
 from bench.errors import UserError
 from bench.report.exchange import EVAL_RESULTS
 from bench.scoring.files import read_embeddings
-from bench.store import hub
 from bench.store.folder import RECORD, WEIGHTS, Store
 from bench.store.hub import fetch
 from PIL import Image
@@ -144,6 +143,6 @@ def test_other_addresses_are_refused(refused, remote, tmp_path, url):
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch):
-    monkeypatch.setattr(hub, "find_spec", lambda name: None)
+    monkeypatch.setattr("bench.resources.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install 'probembed\[hub\]'"):
         fetch(URL)
