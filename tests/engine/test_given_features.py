@@ -93,6 +93,8 @@ def test_heads_on_features_are_those_on_the_images_with_a_frozen_network(embedde
     tables = [
         pd.read_csv(home / name / "metrics.csv").set_index(keys).value.sort_index() for name in ("images", "features")
     ]
+    views = tables[0].reset_index()[["confidence", "variant"]].fillna("").sum(axis=1).str.contains("mirror|crops|view_")
+    tables[0] = tables[0][~views.to_numpy()]  # features have no other views
     assert len(tables[0]) > 1000
     assert tables[0].index.equals(tables[1].index)
     differ = (tables[0] - tables[1]).abs() > 1e-3 * tables[0].abs().clip(lower=1)
