@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import io
+
 import numpy as np
 import pandas as pd
 from bench.report import comparison as compared
 from bench.report import questions, ranks, seeds, views
 from bench.report.compare import ask
+from bench.report.frame import Results
 from bench.report.render import files_of
 from bench.report.seeds import divided, seed_groups
+from bench.report.write import Judged
+from bench.store.folder import Store
 from bench.store.records import COLUMNS
 from bench.store.specs import Pinned
+from rich.console import Console
 
 
 def tidy(lines):
@@ -83,3 +89,19 @@ def to_latex(rows, untested=None):
 def comparison_frame(rows):
     """Numbers of the comparison of methods."""
     return compared.comparison_document(rows).numbers
+
+
+def judged(root, *made):
+    """Decisions about methods that are made by hand (``page_records``)."""
+    tests, splits = [], []
+    for record in (record for each in made for record in each.records()):
+        (splits if record.columns.pinned.class_seed else tests).append(record)
+    return Judged(Store(root), Results.of(tuple(tests), splits=tuple(splits)))
+
+
+def printed(show, *what, width=80, **options):
+    """What a function prints in a terminal of some width."""
+    out = io.StringIO()
+    show(*what, Console(file=out, width=width, **options))
+    assert max(map(len, out.getvalue().splitlines())) <= width
+    return out.getvalue()

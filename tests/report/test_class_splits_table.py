@@ -8,7 +8,7 @@ from dataclasses import replace
 from statistics import fmean
 
 import pytest
-from bench.protocols.statistics.paired import Summary, summarise_splits
+from bench.protocols.statistics.paired import summarise_splits
 from bench.report.frame import collect
 from bench.report.splits import split_comparisons
 from bench.report.views import split_document
@@ -20,7 +20,7 @@ from bench.store.records import RescoreRecord, TestRecord
 from bench.store.specs import Pinned, RescoreSpec
 
 from tests.engine.test_sharing import Fake, _drive
-from tests.report.shown import latex, markdown
+from tests.report.shown import markdown
 
 RATIO = 4 / 3
 
@@ -51,6 +51,8 @@ def test_the_unit_is_the_split_and_the_own_one_is_not_among_them(store):
     assert [*one.values.values()] == pytest.approx(means)
     expected = summarise_splits([*one.values.values()], RATIO)
     assert (one.mean, one.low, one.high) == (expected.mean, expected.ci_low, expected.ci_high)
+    numbers = split_document(found).numbers
+    assert [set(numbers[name]) for name in ("splits", "metric", "test_over_train")] == [{3}, {"map_at_r"}, {RATIO}]
 
 
 def test_differences_are_over_the_seeds_and_splits_of_both(store):
@@ -93,17 +95,6 @@ def test_no_table_of_methods_has_splits_and_the_comparison_counts_them(store, tm
     assert r"Class splits left out: 3, in table \`splits\`." in (tmp_path / "report" / "comparison.md").read_text()
 
 
-def test_files_name_the_unit_and_the_interval(store):
-    document = split_document(split_comparisons(store, collect(store)))
-    numbers = document.numbers
-    assert set(numbers["splits"]) == {3}
-    assert set(numbers["metric"]) == {"map_at_r"}  # no other was recorded
-    assert set(numbers["test_over_train"]) == {RATIO}
-    for text in (markdown(document), latex(document)):
-        assert "Nadeau" in text
-        assert "official" not in text
-
-
 @pytest.mark.slow
 def test_without_the_numbers_of_classes_there_is_no_interval(store):
     results = collect(store)
@@ -112,11 +103,6 @@ def test_without_the_numbers_of_classes_there_is_no_interval(store):
     assert math.isnan(found[0].low)
     assert found[0].mean == found[0].mean
     assert "Without the numbers of classes there is no interval" in markdown(split_document(found))
-
-
-def test_one_split_has_a_mean_alone():
-    assert summarise_splits([0.5], RATIO).mean == 0.5
-    assert isinstance(summarise_splits([0.5, 0.6], float("nan")), Summary)
 
 
 @pytest.mark.slow

@@ -127,14 +127,3 @@ def test_a_row_with_an_unequal_budget_is_marked_and_its_difference_named():
         assert "short (2 seeds, not 4 seeds)" in text
     assert "| short \\* |" in to_markdown(rows)
     assert "| a |" in to_markdown(rows)
-
-
-def test_equal_records_give_equal_tables_in_any_order():
-    values = {"c": C, "b": B, "a": A}
-    frame, roles = _results(values)
-    shuffled = frame.sample(frac=1, random_state=0), roles.sample(frac=1, random_state=1)
-    first, second = (
-        (latex(decision_document(decisions_of(f, r))), to_latex(comparison(f, r)))
-        for f, r in ((frame, roles), shuffled)
-    )
-    assert first == second

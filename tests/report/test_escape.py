@@ -16,9 +16,8 @@ from bench.store.specs import Pinned
 from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
-from rich.console import Console
 
-from tests.report.shown import comparison, joined, to_latex, to_markdown
+from tests.report.shown import comparison, joined, printed, to_latex, to_markdown
 
 HOSTILE = [
     *("a|b", "a\\|b", "a\\", "line\nbreak", "`code`", "<img src=x onerror=alert(1)>", "<!-- x", "&lt;", "&#60;", "a&b"),
@@ -120,16 +119,14 @@ def test_an_ordinary_table_is_the_csv_that_pandas_writes():
     pd.testing.assert_frame_equal(again, frame[["method", "value", "seed"]])
 
 
-def _printed(show, width=300):
-    file = io.StringIO()
-    show(Console(file=file, width=width, force_terminal=True, color_system=None))
-    return file.getvalue()
+def _printed(*shown):
+    return printed(*shown, width=300, force_terminal=True, color_system=None)
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_text_moves_no_cursor_and_is_no_markup(text):
     table = cells_table(printable(text), headings(printable(text)), [[text]])
-    shown = re.sub("\x1b\\[[0-9;]*m", "", _printed(lambda console: print_table(table, console)))  # Rich's own styles
+    shown = re.sub("\x1b\\[[0-9;]*m", "", _printed(print_table, table))  # Rich's own styles
     assert shown.replace("\n", "").isprintable()
     assert shown.count(printable(text).strip()) >= (3 if text.strip() else 0)
 
@@ -168,7 +165,7 @@ def test_the_comparison_has_every_row_in_every_format(hostile_rows):
     assert len(body) == len(HOSTILE)
     assert len({len(re.findall(r"(?<!\\)&", line)) for line in body}) == 1
     assert "\\input" not in latex
-    shown = _printed(lambda console: print_comparison(hostile_rows, console))
+    shown = _printed(print_comparison, hostile_rows)
     assert "[red]x[/red]" in shown
     assert "\x1b[31m" not in shown
     assert "\x1b]0;" not in shown

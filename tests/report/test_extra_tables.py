@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
-from bench.commands import extra_tables
 from bench.commands.extra_tables import check_extras, write_extras
 from bench.errors import UserError
 from bench.papers.items import every_item
@@ -61,12 +60,3 @@ def test_parquet_has_the_tables_and_equal_records_give_equal_bytes(results, tmp_
     assert "ArcFace" in (outs[0] / "side_by_side.tex").read_text()
     assert all((outs[1] / name).read_bytes() == (outs[0] / name).read_bytes() for name in names)
     assert pd.read_parquet(outs[0] / "metrics.parquet")["value"].tolist() == results.frame["value"].tolist()
-
-
-def test_parquet_without_pyarrow_is_said_before_anything_is_written(monkeypatch):
-    def absent():
-        raise UserError("Parquet needs pyarrow")
-
-    monkeypatch.setattr(extra_tables, "check_pyarrow", absent)
-    with pytest.raises(UserError, match="pyarrow"):
-        check_extras(["parquet"])

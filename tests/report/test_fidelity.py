@@ -70,10 +70,3 @@ def test_one_form_or_another_setting_is_no_pair():
     assert _both(_form({"a": CORRECTED}, "corrected"), _form({"b": RELEASED}, "released")) == []
     frame, roles = _form({"a": RELEASED}, "released")
     assert _both(_form({"a": CORRECTED}, "corrected"), (frame.assign(dim=3), roles)) == []
-
-
-def test_one_common_seed_has_no_interval():
-    table = _both(_form({"a": {0: 0.8}}, "corrected"), _form({"a": {0: 0.7}}, "released_per"))
-    assert form_document(table).numbers["verdict"].tolist() == ["one seed"]
-    assert "| a [released_per] " in markdown(form_document(table))
-    assert "| +10.00 | 1 | one seed |" in markdown(form_document(table))

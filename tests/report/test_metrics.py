@@ -8,26 +8,11 @@ from bench.report.comparison import NOTE
 from bench.report.figures.filter_out import CURVES
 from bench.report.seeds import COMPARED
 
-DIRECTIONS = {
-    "recall_at_1": 1,
-    "map_at_r": 1,
-    "r_precision": 1,
-    "verification_accuracy": 1,
-    "verification_auc": 1,
-    "spearman_crop": 1,
-    "paired_crop": 1,
-    "aurc": -1,
-    "filter_out_map_at_r": 1,
-    "filter_out_recall_at_1": 1,
-}
-
 
 @pytest.mark.parametrize("name", [*(column.metric for column in COMPARED), *CURVES])
 def test_every_metric_of_the_comparison_and_the_curves_is_declared_with_its_direction(name):
     metric = find_metric(name)
-    assert metric is not None
-    assert metric.better == {1: "higher", -1: "lower"}[DIRECTIONS[name]]
-    assert metric.sign == DIRECTIONS[name]
+    assert (metric.better, metric.sign) == (("lower", -1) if name == "aurc" else ("higher", 1))
 
 
 def test_the_note_names_every_column_that_is_not_in_percent_or_better_if_lower():

@@ -13,7 +13,6 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from importlib import resources
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ from bench.protocols.embeddings import row
 from bench.report.frame import Results, collect
 from bench.report.page import answers, sources
 from bench.report.page.answers import PLACES, parts_of
-from bench.report.page.page import PAGE, _warnings, page_html
+from bench.report.page.page import PAGE, page_html
 from bench.report.page.tables import confidence_table, results_table
 from bench.report.questions import SYSTEM
 from bench.report.write import Judged
@@ -33,6 +32,7 @@ from bench.store.specs import Pinned
 from PIL import Image
 
 from .page_records import ALONE, CLOSE, LEADING, POINT, UNSURE, Made
+from .shown import judged as _judged
 
 HEADS = tuple(replace(each, base="point") for each in (LEADING, CLOSE, UNSURE))
 MADE = (*HEADS, POINT, ALONE)
@@ -93,13 +93,6 @@ class Tree(HTMLParser):
             for _, text in self.all(tag):
                 whole = whole.replace(text, " ", 1)
         return whole.split()
-
-
-def _judged(tmp_path, *made):
-    tests, splits = [], []
-    for record in (record for each in made for record in each.records()):
-        (splits if record.columns.pinned.class_seed else tests).append(record)
-    return Judged(Store(tmp_path), Results.of(tuple(tests), splits=tuple(splits)))
 
 
 def _page(tmp_path, *made, damaged=(), pictures=()):
@@ -440,12 +433,3 @@ def test_texts_have_the_contrast_that_wcag_asks_for():
     ):
         bright, dark = sorted((_luminance(scheme[text]), _luminance(scheme[ground])), reverse=True)
         assert (bright + 0.05) / (dark + 0.05) >= 4.5, (text, ground, scheme)
-
-
-def test_old_records_without_the_agreement_of_own_confidences_say_so():
-    about = {"with_agreement": False}
-    row = SimpleNamespace(rival="margin+agreement", about=about)
-    part = SimpleNamespace(name="d", labels={}, means={}, systems=[row], rows={})
-    assert "own confidences not" in " ".join(_warnings([part]))
-    about["with_agreement"] = True
-    assert not list(_warnings([part]))

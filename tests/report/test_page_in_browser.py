@@ -11,7 +11,8 @@ import subprocess
 import pytest
 from bench.report.page.page import write_page
 
-from .test_page import MADE, _judged
+from .shown import judged
+from .test_page import MADE
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")]
@@ -84,7 +85,7 @@ class Browser:
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs")
-    return write_page(_judged(root, *MADE), [], root / "report")
+    return write_page(judged(root, *MADE), [], root / "report")
 
 
 @pytest.fixture

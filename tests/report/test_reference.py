@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 
 import pytest
@@ -13,10 +12,11 @@ from bench.report.terminal import print_comparison
 from bench.report.write import Judged
 from bench.store.folder import Store
 from bench.store.specs import Pinned
-from rich.console import Console
 from scipy.stats import ttest_rel
 
 from .page_records import Made
+from .shown import judged as judged_of
+from .shown import printed
 
 FROZEN = Pinned(frozen_backbone=True)
 
@@ -37,12 +37,8 @@ SENTENCE = (
 )
 
 
-def _judged(tmp_path, *made):
-    return Judged(Store(tmp_path), Results.of(tuple(record for each in made for record in each.records())))
-
-
 def _rows(tmp_path, *made):
-    return {row.label: row for row in _judged(tmp_path, *made).comparison["d"]}
+    return {row.label: row for row in judged_of(tmp_path, *made).comparison["d"]}
 
 
 def test_the_verdicts_are_paired_tests_adjusted_over_the_heads(tmp_path):
@@ -57,15 +53,14 @@ def test_the_verdicts_are_paired_tests_adjusted_over_the_heads(tmp_path):
 
 
 def test_heads_that_are_not_better_are_marked_and_named_first_wherever_they_are_shown(tmp_path):
-    judged = _judged(tmp_path, *EVERY)
+    judged = judged_of(tmp_path, *EVERY)
     marked = {name for name, row in _rows(tmp_path, *EVERY).items() if row.marked.endswith(f" {MARK}")}
     assert marked == {"loses", "unsure", "same"}
-    out = io.StringIO()
-    print_comparison(judged.comparison, Console(file=out, width=100))
-    first, *lines = out.getvalue().strip().splitlines()
+    shown = printed(print_comparison, judged.comparison, width=100)
+    first, *lines = shown.strip().splitlines()
     assert first.startswith("d: mean ± SD")
     assert " ".join(" ".join(lines).split()).startswith(f"frozen backbone {MARK} {SENTENCE}")
-    assert f"loses {MARK}" in out.getvalue()
+    assert f"loses {MARK}" in shown
     (table,) = comparison_document(judged.comparison).tables
     assert table.notes[0] == f"{MARK} {SENTENCE}"
 
@@ -75,7 +70,7 @@ def test_heads_that_are_not_better_are_marked_and_named_first_wherever_they_are_
     [(LOSES, WINS), (RAW, WINS), (replace(RAW, reference=False), LOSES), (replace(RAW, pinned=Pinned()), LOSES)],
 )
 def test_nothing_is_said_without_a_reference_or_if_all_heads_are_better(tmp_path, made):
-    judged = _judged(tmp_path, *made)
+    judged = judged_of(tmp_path, *made)
     assert not any(row.marked.endswith(MARK) for row in judged.comparison["d"])
     assert all(not part.against for part in parts(judged.comparison))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,9 +12,9 @@ from bench.report.questions import CONFIDENCE, PAIR, SYSTEM
 from bench.report.seeds import ComparedColumn
 from bench.report.terminal import print_answers
 from bench.store.specs import Pinned
-from rich.console import Console
 from scipy import stats
 
+from tests.report.shown import printed
 from tests.report.test_comparisons import _groups
 from tests.report.test_systems import BEFORE, PLAIN, _method
 
@@ -166,13 +164,11 @@ def test_a_tie_contradicts_no_replicate():
 
 
 def test_the_terminal_prints_few_replicates_one_by_one_and_says_what_one_setting_is():
-    out = io.StringIO()
     own = _method("spread", {OWN: 1.2, "norm": 0.1, "margin": 1.5}, risk=0.2, **STUDIES)
     plain = _method("cosface", {"norm": 0.5, "margin": 1.5}, **STUDIES)
-    print_answers(ask(SYSTEM, _groups(plain, own)), Console(file=out, width=300))
-    assert "better: spread* +" in out.getvalue()
-    assert len(out.getvalue().split("(replicates ")[1].split(")")[0].split()) == 5
-    assert ONE_SETTING not in out.getvalue()
+    shown = printed(print_answers, ask(SYSTEM, _groups(plain, own)), width=300)
+    assert "better: spread* +" in shown
+    assert len(shown.split("(replicates ")[1].split(")")[0].split()) == 5
+    assert ONE_SETTING not in shown
     once = _method("spread", {OWN: 1.2, "norm": 0.1, "margin": 1.5}, risk=0.2)
-    print_answers(ask(SYSTEM, _groups(PLAIN, once)), Console(file=out, width=300))
-    assert ONE_SETTING in out.getvalue()
+    assert ONE_SETTING in printed(print_answers, ask(SYSTEM, _groups(PLAIN, once)), width=300)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,10 +12,9 @@ from bench.report.render import files_of
 from bench.report.terminal import print_answers
 from bench.report.views import rival_document, split_document, systems_of
 from bench.store.specs import Pinned
-from rich.console import Console
 from scipy import stats
 
-from tests.report.shown import groups, joined, roles_of, tidy
+from tests.report.shown import groups, joined, printed, roles_of, tidy
 
 QUERIES = 400
 BEFORE = "before_gallery"
@@ -99,9 +96,7 @@ def test_the_terminal_has_a_line_for_each_question_and_names_every_method():
     own = _method("spread", {OWN: 1.2, "norm": 0.1, "margin": 1.5}, risk=0.2)
     bad = _method("[red]", {OWN: 0.8, "norm": 0.1}, risk=0.5)
     found = _found(PLAIN, own, bad)
-    out = io.StringIO()
-    print_answers(found, Console(file=out, width=300))
-    title, before, crops, query, *_, end, after = out.getvalue().split("\n")
+    title, before, crops, query, *_, end, after = printed(print_answers, found, width=300).split("\n")
     assert title.startswith("d: better with its own confidence than cosface with a free one?")
     gained = {each.contender.method: each.text
               for each in found if (each.use, each.column.split) == ("before_gallery", "test")}  # fmt: skip
@@ -112,9 +107,8 @@ def test_the_terminal_has_a_line_for_each_question_and_names_every_method():
     assert crops.startswith("before the gallery, centre crops: ")
     assert query.startswith("at query time, clean images: ")
     assert (end, after) == ("", "")
-    out = io.StringIO()
-    print_answers(_found(PLAIN, _method("spread", {OWN: 1.2, "norm": 0.1}, seeds=1)), Console(file=out, width=300))
-    assert "before the gallery, clean images: no verdict (one seed): spread\n" in out.getvalue()
+    one = printed(print_answers, _found(PLAIN, _method("spread", {OWN: 1.2, "norm": 0.1}, seeds=1)), width=300)
+    assert "before the gallery, clean images: no verdict (one seed): spread\n" in one
 
 
 @pytest.mark.parametrize("ending", ["+margin_fitted", "+margin+agreement"])

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
 from bench.report import comparison as compared
-from bench.report.frame import Results
 from bench.report.page.answers import parts_of
 from bench.report.page.tables import results_table
 from bench.report.render import files_of, print_table, to_html
 from bench.report.table import Cell, Column, Document, cells_table, frame_of, headings, held, label, table_of
-from bench.report.write import Judged
-from bench.store.folder import Store
-from rich.console import Console
 
 from tests.report.page_records import LEADING, POINT
-from tests.report.shown import latex, markdown
+from tests.report.shown import judged, latex, markdown, printed
 
 
 class _Row:
@@ -32,10 +26,8 @@ COLUMNS = (
 
 def _every_format(columns):
     table = table_of(columns, [_Row()], "title")
-    out = io.StringIO()
-    print_table(table, Console(file=out, width=80))
     files = files_of(Document("x", "heading", "introduction", (table,), frame_of(columns, [_Row()])))
-    return {**files, "terminal": out.getvalue(), "html": str(to_html(table))}
+    return {**files, "terminal": printed(print_table, table), "html": str(to_html(table))}
 
 
 def test_the_title_of_a_column_is_the_same_in_every_format():
@@ -56,13 +48,13 @@ def test_marks_and_notes_are_those_of_the_format():
 def test_a_column_that_is_added_to_the_comparison_is_in_its_files_and_on_the_page(monkeypatch):
     added = Column("spread over seeds", lambda row: f"{row.values[1].sd:.3f}", lambda row: {"spread": row.values[1].sd})
     monkeypatch.setattr(compared, "COLUMNS", (*compared.COLUMNS, added))
-    judged = Judged(Store("."), Results.of((*LEADING.records(), *POINT.records())))
-    document = compared.comparison_document(judged.comparison)
+    made = judged(".", LEADING, POINT)
+    document = compared.comparison_document(made.comparison)
     assert "spread" in document.numbers
     for text in (markdown(document), latex(document)):
         assert "spread over seeds" in text
         assert "0.010" in text
-    table = results_table(parts_of(judged)[0], [], [])
+    table = results_table(parts_of(made)[0], [], [])
     place = [column.title for column in table.columns].index("spread over seeds")
     assert table.rows[0].cells[place].text == "0.010"
 

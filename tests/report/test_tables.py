@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,15 +10,14 @@ from bench.report import comparison as compared
 from bench.report.comparison import Mark
 from bench.report.terminal import print_comparison
 from bench.store.specs import Pinned
-from rich.console import Console
 
 from tests.report.shown import (
     comparison,
     comparison_frame,
     paired_methods,
     paired_with_base,
+    printed,
     tidy,
-    to_latex,
     to_markdown,
 )
 
@@ -96,22 +93,9 @@ def test_where_lower_is_better_the_lowest_value_is_marked():
     assert by_label == {"normal (point)": Mark(best=True, beats_deterministic=True), "point": Mark()}
 
 
-def test_latex_escapes_labels_and_headings(data):
-    frame, roles = data
-    text = to_latex(
-        comparison(frame.assign(dataset="a_b", pinned=Pinned(settings={"method.x_y": 1}, partial="50%")), roles)
-    )
-    assert r"\caption{a\_b: mean" in text
-    assert r"method.x\_y=1; partial release: 50\%" in text
-    assert "P(clean $>$ crop)" in text
-
-
 def test_the_terminal_says_what_rows_share_once_and_fits_eighty_columns(data):
-    out = io.StringIO()
-    print_comparison(comparison(*data), Console(file=out, width=80))
-    lines = out.getvalue().splitlines()
+    lines = printed(print_comparison, comparison(*data)).splitlines()
     assert lines[0].startswith("d: mean ± SD over 3 seeds, default")
-    assert max(map(len, lines)) <= 80
     body = "\n".join(lines[1:])
     assert "default" not in body
     assert "51.0±1.0" in body
@@ -144,13 +128,6 @@ def _long_names(frame, roles):
     return frame.assign(method=method, base=frame["base"].replace("point", LONG[1])), roles
 
 
-def _printed(show, width=80):
-    out = io.StringIO()
-    show(Console(file=out, width=width))
-    assert max(map(len, out.getvalue().splitlines())) <= width
-    return out.getvalue()
-
-
 def test_long_names_are_folded_and_no_number_is_cut(data):
     frame, roles = _long_names(*data)
     frame["backbone"], frame["dim"] = "a_backbone_of_a_long_name", np.where(frame["method"] == "point", 64, 128)
@@ -158,7 +135,7 @@ def test_long_names_are_folded_and_no_number_is_cut(data):
         frame["method"] == "point", Pinned(), Pinned(settings={"optim.epochs": 3}, tune_for="confidence")
     )
     rows = comparison(frame, roles)
-    shown = _printed(lambda console: print_comparison(rows, console))
+    shown = printed(print_comparison, rows)
     for text in ("51.0±1.0", "25.0±0.0", "0.85±0.07 [2/3]", "0.60±0.10"):
         assert text in shown
     whole = "".join(line[1:].split(" ")[0] for line in shown.splitlines())
@@ -192,9 +169,9 @@ def test_metrics_of_plugins_are_columns_and_are_compared(data, monkeypatch):
     assert not any("neither" in name or "at_{k}" in name for name in table.columns)
     best = {row.label: row.marks[-1].best for row in rows["d"]}
     assert best == {row.label: not row.marks[1].best for row in rows["d"]}  # lower is better
-    wide = _printed(lambda console: print_comparison(rows, console), width=140)
+    wide = printed(print_comparison, rows, width=140)
     assert "spread out" in wide
-    assert "spread out" not in _printed(lambda console: print_comparison(rows, console))
+    assert "spread out" not in printed(print_comparison, rows)
     assert "spread_out" in set(paired_methods(frame, roles)["metric"])
 
 
@@ -242,10 +219,9 @@ def test_what_went_wrong_is_said_below_the_comparison_in_a_line_for_each_kind():
         "Own confidence constant for all 1,200 images, so there is no verdict on it: dead, flat.",
         "Own confidence reversed on clean images (AUROC below 50): turned (31.0 [28.5, 33.5]).",
     ]
-    console = Console(file=io.StringIO(), width=200)
-    print_comparison(rows, console)
+    shown = printed(print_comparison, rows, width=200)
     for line in part.remarks:
-        assert line in console.file.getvalue()
+        assert line in shown
         assert line in to_markdown(rows)
 
 
