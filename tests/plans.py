@@ -1,5 +1,7 @@
 """Plans as a run makes them: what a test does not name is the usual."""
 
+import pytest
+from bench.errors import UserError
 from bench.planning.experiment import Experiment
 from bench.planning.plan import build_plans
 from bench.site import Site
@@ -10,3 +12,10 @@ def planned(place, *methods, **asked):
     site = place if isinstance(place, Site) else Site(results=str(place))
     usual = {"methods": methods, "datasets": ("ndigit_smoke",), "hparams": "default"}
     return build_plans(Experiment.checked({**usual, **asked}), site).plans, site
+
+
+def refused(match, place, *methods, **asked):
+    """Require that such plans are refused in one line."""
+    with pytest.raises(UserError, match=match) as caught:
+        planned(place, *methods, **asked)
+    assert "\n" not in str(caught.value)

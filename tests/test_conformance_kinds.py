@@ -19,8 +19,7 @@ from tests.photographs import write_photographs
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["ndigit_smoke", *(pytest.param(name, marks=pytest.mark.slow) for name in ("glyphs", "ambiguous_digits"))],
+    "name", ["ndigit_smoke", *(pytest.param(name, marks=pytest.mark.slow) for name in ("glyphs", "ambiguous_digits"))]
 )
 @pytest.mark.parametrize("check", DATASET_CHECKS)
 def test_our_data_sets_conform(name, check):

@@ -10,19 +10,8 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 BENCH = Path(sys.executable).with_name("bench")
-COLUMNS = (
-    "dataset",
-    "method",
-    "base",
-    "seed",
-    "split",
-    "scorer",
-    "confidence",
-    "variant",
-    "metric",
-    "fraction",
-    "value",
-)
+COLUMNS = ("dataset", "method", "base", "seed", "split", "scorer", "confidence", "variant")
+COLUMNS += ("metric", "fraction", "value")
 
 
 def _run(*command, cwd):

@@ -9,6 +9,9 @@ from safetensors.torch import save
 
 from tests.records import of_training
 
+USUAL = {"versions": {"protocol": 1}, "protocol": "reality_check", "folds": 4, "fold": 0, "replicate": 0}
+USUAL |= {"weights": None, "dim": 8, "augmentation": {}, "partial": "", "files": ""}
+
 
 def untrained_unit(
     root, method, dataset="ndigit_smoke", params=None, base=None, view=None, backbone="convnet", plugins=()
@@ -16,24 +19,15 @@ def untrained_unit(
     """A training unit with untrained weights."""
     site = Site(results=str(root / "runs"), weights="none", plugins=plugins)
     spec = TrainSpec(
-        versions={"protocol": 1},
-        protocol="reality_check",
+        **USUAL,
         dataset=dataset,
-        folds=4,
-        fold=0,
-        replicate=0,
         method=method,
         params=params or {},
         backbone=backbone,
-        weights=None,
-        dim=8,
         optim=Optim(epochs=1, lr=1e-3, lr_objective=1e-3),
         batches=Batches(classes_per_batch=2, images_per_class=2, feature_views=1, freeze_norm="no", epoch_repeats=1.0),
         view=view or {},
-        augmentation={},
         selection=StageSelection(metric="map_at_r", scorer="cosine", candidates=0, patience=1, min_improvement=0.0),
-        partial="",
-        files="",
         base=base,
     )
     channels = 1 if dataset == "ndigit_smoke" else 3

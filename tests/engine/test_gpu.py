@@ -84,8 +84,7 @@ def test_devices_are_not_mixed(gpu):
 
 
 @pytest.mark.parametrize(
-    ("name", "form"),
-    [pytest.param(*each, marks=[pytest.mark.slow] * (each[1] != "corrected")) for each in FORMS],
+    ("name", "form"), [pytest.param(*each, marks=[pytest.mark.slow] * (each[1] != "corrected")) for each in FORMS]
 )
 def test_a_step_on_the_gpu_is_that_on_the_cpu(gpu, name, form):
     with DrawsOnCpu():

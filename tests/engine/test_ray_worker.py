@@ -11,30 +11,19 @@ from types import SimpleNamespace
 
 import pytest
 from bench.engine import jobs, pool, ray_nodes
-from bench.engine.jobs import (
-    Alive,
-    Done,
-    EpochDone,
-    Failed,
-    JobCrashed,
-    SettingFailed,
-    TrainJob,
-    WorkerDied,
-    WorkerSilent,
-)
 from bench.engine.ray_nodes import Host, Node, RayWorker
 from bench.site import Site
 
 from tests.plans import planned
 
 JSON = jobs.EVENTS
-EVENTS = (Alive(step="epoch 1"), EpochDone(epoch=1))
+EVENTS = (jobs.Alive(step="epoch 1"), jobs.EpochDone(epoch=1))
 
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     [plan], site = planned(Site(results=str(tmp_path_factory.mktemp("runs")), threads=7), "cosface", seeds=1)
-    return TrainJob(spec=plan.template, site=site)
+    return jobs.TrainJob(spec=plan.template, site=site)
 
 
 # The actor
@@ -75,17 +64,17 @@ def _said(job, silence=None, declared=64, sharing=1, on_cpu=True):
     return asyncio.run(run())
 
 
-@pytest.mark.parametrize("last", [Done(), Failed(error="ValueError", reason="bad", place="", log="")])
+@pytest.mark.parametrize("last", [jobs.Done(), jobs.Failed(error="ValueError", reason="bad", place="", log="")])
 def test_the_actor_passes_on_what_its_process_says(job, process, last, tmp_path, monkeypatch):
     monkeypatch.setenv("JOBS", str(tmp_path / "job"))
     monkeypatch.setattr(ray_nodes, "cores", lambda: 8)
     process([*EVENTS, last])
     assert _said(job, sharing=3) == [*EVENTS, last]
-    got = TrainJob.model_validate_json((tmp_path / "job").read_text())
+    got = jobs.TrainJob.model_validate_json((tmp_path / "job").read_text())
     assert got.spec == job.spec
     assert got.site.threads == 2  # of the cores of its node, and not of ours
     assert _said(job, declared=4, sharing=3)
-    assert TrainJob.model_validate_json((tmp_path / "job").read_text()).site.threads == 1
+    assert jobs.TrainJob.model_validate_json((tmp_path / "job").read_text()).site.threads == 1
 
 
 def test_the_actor_says_that_its_process_has_died_or_was_silent(job, process, tmp_path, monkeypatch):
@@ -180,19 +169,19 @@ def _raised(there, job):
 
 
 def _failed(error, reason="bad", ended=False):
-    return _event(Failed(error=error, reason=reason, place="", log="", ended=ended))
+    return _event(jobs.Failed(error=error, reason=reason, place="", log="", ended=ended))
 
 
 @pytest.mark.parametrize(
     ("said", "expected", "usable"),
     [
-        (_failed("WorkerDied", "exit code 3"), (WorkerDied, "on node far: exit code 3"), True),
-        (_failed("WorkerSilent", "no progress"), (WorkerSilent, "on node far: no progress"), True),
-        (_failed("WorkerDied", "GPU 0 is gone", ended=True), (WorkerDied, "on node far: GPU 0 is gone"), False),
-        (_failed("ValueError"), (JobCrashed, "on node far: bad"), True),
-        (_failed("FloatingPointError"), (SettingFailed, "bad"), True),
-        (RayError("The actor died\nlong story"), (WorkerDied, "worker on node far ended: The actor died"), False),
-        (None, (WorkerDied, "worker on node far ended in the middle of the job"), False),
+        (_failed("WorkerDied", "exit code 3"), (jobs.WorkerDied, "on node far: exit code 3"), True),
+        (_failed("WorkerSilent", "no progress"), (jobs.WorkerSilent, "on node far: no progress"), True),
+        (_failed("WorkerDied", "GPU 0 is gone", ended=True), (jobs.WorkerDied, "on node far: GPU 0 is gone"), False),
+        (_failed("ValueError"), (jobs.JobCrashed, "on node far: bad"), True),
+        (_failed("FloatingPointError"), (jobs.SettingFailed, "bad"), True),
+        (RayError("The actor died\nlong story"), (jobs.WorkerDied, "worker on node far ended: The actor died"), False),
+        (None, (jobs.WorkerDied, "worker on node far ended in the middle of the job"), False),
     ],
 )
 def test_failures_name_the_node_except_those_of_a_setting(on_node, job, said, expected, usable):
@@ -215,7 +204,7 @@ def test_a_start_that_fails_says_why_in_one_line(on_node, error, reason):
     there = on_node(start=error)
 
     async def run():
-        with pytest.raises(WorkerDied) as caught:
+        with pytest.raises(jobs.WorkerDied) as caught:
             await there.start()
         assert str(caught.value) == f"worker on node far ended: {reason}"
         assert not there.usable

@@ -9,14 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from bench.datasets.corruptions._base import draw_quality
-from bench.protocols.rows import (
-    COMBINED,
-    FITTED,
-    FREE_IMAGE_CONFIDENCES,
-    MARGIN_AND_AGREEMENT,
-    RETRIEVAL_CONFIDENCES,
-    kind_of,
-)
+from bench.protocols import rows
 from bench.store.folder import Store
 from bench.store.records import TestRecord
 from bench.store.specs import TUNING
@@ -59,14 +52,14 @@ def test_every_method_has_every_metric_for_every_seed(frame):
     for (method, seed), group in frame.groupby(["method", "seed"]):
         assert set(group["metric"]) == wanted, (method, seed)
     controls = {"random", "oracle"}
-    point = {*FREE_IMAGE_CONFIDENCES} - {"mirror"} | controls  # of a digit, the mirror image is no view
+    point = {*rows.FREE_IMAGE_CONFIDENCES} - {"mirror"} | controls  # of a digit, the mirror image is no view
     for method, group in frame.groupby("method"):
         expected = point | ({"method"} if method in ("pfe", "dul_cls") else set())
         names = set(group["confidence"]) - {""}
-        assert {name for name in names if kind_of(name) in ("image", "control")} == expected, method
-        assert {name for name in names if kind_of(name) == "retrieval"} == set(RETRIEVAL_CONFIDENCES)
-        combined = {f"{name}{end}" for name in expected - controls for end in (COMBINED, FITTED)}
-        assert {name for name in names if kind_of(name) == "combined"} == combined | {MARGIN_AND_AGREEMENT}
+        assert {name for name in names if rows.kind_of(name) in ("image", "control")} == expected, method
+        assert {name for name in names if rows.kind_of(name) == "retrieval"} == set(rows.RETRIEVAL_CONFIDENCES)
+        combined = {f"{name}{end}" for name in expected - controls for end in (rows.COMBINED, rows.FITTED)}
+        assert {name for name in names if rows.kind_of(name) == "combined"} == combined | {rows.MARGIN_AND_AGREEMENT}
     values = frame.loc[frame["metric"] != "set_size_at_90", "value"].dropna()
     assert values.between(-1, 1).all()
     not_correlation = ~frame["metric"].isin(["spearman_crop", "kendall_crop", "edc_pauc", "spearman_confidences"])

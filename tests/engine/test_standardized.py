@@ -55,12 +55,7 @@ def test_photographs_get_the_published_set_up(tmp_path):
     assert plan.template.batches.freeze_norm == "statistics"
     assert plan.template.batches.images_per_class == 2
     optim = plan.template.optim
-    assert (optim.optimizer, optim.lr, optim.weight_decay, optim.schedule) == (
-        "adam",
-        1e-5,
-        4e-4,
-        "constant",
-    )
+    assert (optim.optimizer, optim.lr, optim.weight_decay, optim.schedule) == ("adam", 1e-5, 4e-4, "constant")
     assert plan.template.augmentation["area_low"] == 0.08
     # Their network pools by average, and their code does not clip.
     assert plan.template.batches.pooling == "avg"

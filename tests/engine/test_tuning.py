@@ -13,11 +13,7 @@ from bench.registry import Registry
 
 from tests.plans import planned
 
-SPACE = {
-    "a": Range(1e-3, 1e-1, log=True),
-    "b": Range(0.0, 1.0),
-    "n": Range(1, 9, type="int"),
-}
+SPACE = {"a": Range(1e-3, 1e-1, log=True), "b": Range(0.0, 1.0), "n": Range(1, 9, type="int")}
 
 
 def _history(count, objectives=1):

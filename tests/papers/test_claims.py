@@ -14,11 +14,7 @@ from tests.papers.conftest import HEAD, claim
 PAPERS = {"per", "el", "nir", "hib", "pfe", "dul", "scf", "url"}
 PAPERS |= {"mahalanobis", "holue", "magface", "adaface", "cr_fiqa"}
 
-AGAINST = {
-    ("el-beats-sample-based", "sop"),
-    ("per-pfe-scorer", "inshop_merged"),
-    ("per-scf-scorer", "cub200"),
-}
+AGAINST = {("el-beats-sample-based", "sop"), ("per-pfe-scorer", "inshop_merged"), ("per-scf-scorer", "cub200")}
 """Claims that the paper's own numbers do not bear out on a data set; their notes say so."""
 
 

@@ -5,18 +5,7 @@ from collections import Counter
 
 import pytest
 from bench.cli import main
-from bench.papers.items import (
-    Column,
-    Item,
-    Named,
-    Row,
-    every_item,
-    find_item,
-    numbers,
-    papers,
-    published_value,
-    quoted_rows,
-)
+from bench.papers import items
 from bench.papers.run import PlannedItem
 from bench.papers.tables import build_table
 from bench.report.render import files_of
@@ -28,37 +17,33 @@ NAMES = {
 }  # fmt: skip
 
 
-def test_every_table_and_figure_that_is_an_experiment_has_a_name():
-    assert set(every_item()) == NAMES
-
-
 def _cells(named):
     """(published number, whether a row of ours stands for it) of every cell of an item."""
     for dataset in named.item.datasets:
         for row in named.rows:
             for column in named.columns(dataset):
-                value = published_value(named, row, column, dataset)
+                value = items.published_value(named, row, column, dataset)
                 if value is not None:
                     yield value, True
-        for by_column in quoted_rows(named, dataset).values():
+        for by_column in items.quoted_rows(named, dataset).values():
             for value in by_column.values():
                 yield value, False
 
 
 @pytest.mark.slow
 def test_all_730_published_numbers_are_reached_and_only_quoted_ones_have_no_run():
-    reached: dict[str, Counter[int]] = {paper.published: Counter() for paper in papers()}
-    for named in every_item().values():
+    reached: dict[str, Counter[int]] = {paper.published: Counter() for paper in items.papers()}
+    for named in items.every_item().values():
         for value, ours in _cells(named):
-            reached[named.paper.published][numbers(named.paper.published).index(value)] += 1
+            reached[named.paper.published][items.numbers(named.paper.published).index(value)] += 1
             assert ours or value.note.startswith("literature value quoted"), value
     assert {name: len(found) for name, found in reached.items()} == {
         "published_pe_revisited.csv": 217,
         "published_nivmf_nir.csv": 513,
     }
-    assert sum(len(numbers(name)) for name in reached) == 730
+    assert sum(len(items.numbers(name)) for name in reached) == 730
     # One number is of any data set; every other one stands in one cell.
-    twice = [numbers(name)[n] for name, found in reached.items() for n, count in found.items() if count > 1]
+    twice = [items.numbers(name)[n] for name, found in reached.items() for n, count in found.items() if count > 1]
     assert [number.line["dataset"] for number in twice] == ["any"]
 
 
@@ -67,7 +52,7 @@ def test_all_published_numbers_are_in_the_files_of_the_tables_before_anything_is
     """What a user reads, not only what could be found."""
     monkeypatch.setattr("bench.papers.tables.what_differs", lambda planned: "")
     written, quoted_in_text, cells = 0, 0, 0
-    for named in every_item().values():
+    for named in items.every_item().values():
         for dataset in named.item.datasets:
             planned = PlannedItem(named=named, dataset=dataset, options={}, rows=(), left_out={})
             frame = build_table(planned, {}).numbers
@@ -80,7 +65,7 @@ def test_all_published_numbers_are_in_the_files_of_the_tables_before_anything_is
 
 def test_a_value_of_ours_without_a_published_one_says_so(monkeypatch):
     monkeypatch.setattr("bench.papers.tables.what_differs", lambda planned: "")
-    named = find_item("per/table4")
+    named = items.find_item("per/table4")
     planned = PlannedItem(named=named, dataset="cars196", options={}, rows=(), left_out={})
     values = {0: 17.0, 1: 18.0}
     table = build_table(planned, {("HIB, L2", "MAP@R"): values, ("PFE, MLS", "MAP@R"): values})
@@ -94,7 +79,7 @@ def test_a_value_of_ours_without_a_published_one_says_so(monkeypatch):
 
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_rows_and_columns_refer_to_titles_that_exist(name):
-    named = find_item(name)
+    named = items.find_item(name)
     rows, columns = named.rows, named.columns("")
     titles = [row.title for row in rows]
     headings = [column.title for column in columns]
@@ -115,24 +100,24 @@ def test_rows_and_columns_refer_to_titles_that_exist(name):
         assert rows
         assert columns
         assert set(named.item.datasets) <= set(named.paper.datasets)
-    assert set(named.item.where) <= set(numbers(named.paper.published)[0].line)
+    assert set(named.item.where) <= set(items.numbers(named.paper.published)[0].line)
 
 
 def test_two_numbers_for_one_cell_are_an_error():
-    named = find_item("per/table3")
-    row = Row(title="x", method="x", where={"method": "pfe"})  # neither normal nor vMF
+    named = items.find_item("per/table3")
+    row = items.Row(title="x", method="x", where={"method": "pfe"})  # neither normal nor vMF
     with pytest.raises(ValueError, match="2 published numbers fit"):
-        published_value(named, row, Column(title="MAP@R"), "cub200")
+        items.published_value(named, row, items.Column(title="MAP@R"), "cub200")
 
 
 def test_network_of_a_row_of_its_item_and_of_its_paper():
-    paper = find_item("el/table1").paper
-    item = Item(key="x", title="x", asks="x", network="a/64")
-    named = Named(paper=paper, item=item)
-    assert named.network(Row(title="x", method="x")) == ("a", 64)
-    assert named.network(Row(title="x", method="x", network="b/8")) == ("b", 8)
-    usual = Named(paper=paper, item=Item(key="x", title="x", asks="x"))
-    assert usual.network(Row(title="x")) == ("resnet50.tv_in1k", 128)
+    paper = items.find_item("el/table1").paper
+    item = items.Item(key="x", title="x", asks="x", network="a/64")
+    named = items.Named(paper=paper, item=item)
+    assert named.network(items.Row(title="x", method="x")) == ("a", 64)
+    assert named.network(items.Row(title="x", method="x", network="b/8")) == ("b", 8)
+    usual = items.Named(paper=paper, item=items.Item(key="x", title="x", asks="x"))
+    assert usual.network(items.Row(title="x")) == ("resnet50.tv_in1k", 128)
 
 
 def test_the_list_has_every_name_and_its_question(capsys):
@@ -142,10 +127,8 @@ def test_the_list_has_every_name_and_its_question(capsys):
     assert all(entry["asks"].endswith("?") for entry in listed)
 
 
-def test_an_unknown_name_and_an_unknown_data_set_name_the_nearest(capsys):
-    assert main(["reproduce", "per/tabel5"]) == 2
-    assert "did you mean 'per/table5'?" in capsys.readouterr().err
-    assert main(["reproduce", "per/table5", "--dataset", "cub20"]) == 2
-    assert "did you mean 'cub200'?" in capsys.readouterr().err
-    assert main(["reproduce", "per/table5", "--dataset", "ndigit", "--set", "method.marign=1"]) == 2
-    assert "did you mean 'method.margin'?" in capsys.readouterr().err
+def test_an_unknown_name_and_an_unknown_data_set_name_the_nearest(refusal):
+    assert "did you mean 'per/table5'?" in refusal("reproduce", "per/tabel5")
+    assert "did you mean 'cub200'?" in refusal("reproduce", "per/table5", "--dataset", "cub20")
+    wrong = ("--dataset", "ndigit", "--set", "method.marign=1")
+    assert "did you mean 'method.margin'?" in refusal("reproduce", "per/table5", *wrong)

@@ -1,6 +1,5 @@
 """Batches fit small data sets: default sizes are lowered and a line says so, sizes set by hand are kept or refused."""
 
-import numpy as np
 import pytest
 from bench.datasets.sop import SOP
 from bench.errors import UserError
@@ -9,20 +8,15 @@ from bench.planning.experiment import Experiment
 from bench.planning.plan import build_plans
 from bench.protocols.recipes.folder import RECIPE
 from bench.site import Site
-from PIL import Image
+
+from tests.photographs import write_photographs
 
 USUAL = {"data.classes_per_batch": 16, "data.images_per_class": 4}
 BOTH = frozenset(USUAL)
 
 
-def _photos(root, classes, images, name="c{:02d}/{}.png"):
-    for c in range(classes):
-        for i in range(images):
-            path = root / name.format(c, i)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            pixels = np.full((4, 5, 3), (10 * c + i) % 256, dtype=np.uint8)
-            pixels[..., 2] ^= 1  # not grey: these are no scans
-            Image.fromarray(pixels).save(path)
+def _photos(root, classes, images):
+    write_photographs(root, classes, images, (5, 4))
     return root
 
 
@@ -88,7 +82,8 @@ def test_where_the_default_fits_nothing_changes(tmp_path):
 def test_a_part_of_a_release_is_trained_on_too(tmp_path, monkeypatch):
     monkeypatch.setattr(SOP, "counts", (100, 40))
     folder = tmp_path / "data" / "Stanford_Online_Products"
-    _photos(folder / "bicycle_final", 20, 2, "{}_{}.JPG")
+    for path in _photos(folder / "bicycle_final", 20, 2).glob("*/*"):
+        path.rename(path.parents[1] / f"{int(path.parent.name[1:])}_{path.stem}.JPG")
     for part, classes in (("train", range(12)), ("test", range(12, 20))):
         rows = [f"{2 * c + i + 1} {c + 1} 1 bicycle_final/{c}_{i}.JPG" for c in classes for i in range(2)]
         (folder / f"Ebay_{part}.txt").write_text("\n".join(["image_id class_id super_class_id path", *rows]))

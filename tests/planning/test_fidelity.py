@@ -4,13 +4,12 @@ from typing import Literal
 
 import pytest
 from bench.engine.training import Trainer
-from bench.errors import UserError
 from bench.methods import Method, MethodParams, register
 from bench.planning.setting import resolve_fidelity
 from bench.registry import Registry
 from bench.site import Site
 
-from tests.plans import planned
+from tests.plans import refused
 
 from .test_layers import _plan
 
@@ -55,8 +54,7 @@ def test_the_form_can_be_set_for_one_method(tmp_path):
     assert plan.template.params == asked.template.params  # defaults of that form included
     assert plan.pinned.text == "method.form=released"
     assert "method.form" not in plan.space
-    with pytest.raises(UserError, match="form"):
-        _plan(tmp_path, "nir", hparams="default", set=("method.form=published",))
+    refused("form", tmp_path, "nir", set=("method.form=published",))
 
 
 def test_a_parameter_of_that_name_is_for_forms():
@@ -77,8 +75,7 @@ def test_a_parameter_of_that_name_is_for_forms():
 
 @pytest.mark.parametrize(("method", "fidelity"), [("cosface", "released"), ("hib", "released_el")])
 def test_a_fidelity_that_no_method_has_is_refused(tmp_path, method, fidelity):
-    with pytest.raises(UserError, match="one form only"):
-        planned(tmp_path, method, fidelity=fidelity)
+    refused("one form only", tmp_path, method, fidelity=fidelity)
 
 
 @pytest.mark.parametrize("entry", list(METHODS), ids=lambda entry: entry.name)

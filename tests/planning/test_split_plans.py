@@ -7,12 +7,11 @@ from bench.commands import dry_run
 from bench.commands.run import _network
 from bench.engine.estimate import Estimate
 from bench.engine.launch import Launch
-from bench.errors import UserError
 from bench.progress import readable
 from bench.site import Site
 from bench.store.specs import TUNING
 
-from tests.plans import planned
+from tests.plans import planned, refused
 
 
 def _plans(tmp_path, *settings, **asked):
@@ -102,17 +101,15 @@ def test_a_dry_run_divides_no_training_among_workers(tmp_path, monkeypatch, caps
     ],
 )
 def test_what_makes_no_split_is_refused_in_one_line(settings, asked, reason, tmp_path):
-    with pytest.raises(UserError, match=reason) as caught:
-        _plans(tmp_path, *settings, **asked)
-    assert "\n" not in str(caught.value)
+    refused(reason, tmp_path, "cosface", set=settings, **asked)
 
 
 def test_a_data_set_of_one_fixed_split_is_refused(tmp_path, monkeypatch):
     from bench.datasets.ndigit import NDigitSmoke
 
     monkeypatch.setattr(NDigitSmoke, "splits_anew", False)
-    with pytest.raises(UserError, match=r"^data\.class_splits=5: the split of data set 'ndigit_smoke' is fixed$"):
-        _plans(tmp_path, "data.class_splits=5")
+    reason = r"^data\.class_splits=5: the split of data set 'ndigit_smoke' is fixed$"
+    refused(reason, tmp_path, "cosface", set=("data.class_splits=5",))
 
 
 def test_the_first_lines_of_a_run_on_class_splits_name_the_network_once(tmp_path):

@@ -1,12 +1,11 @@
 """A sweep is one run for each value, as if each had been set by hand."""
 
 import pytest
-from bench.errors import UserError
 from bench.planning.experiment import Experiment, read_experiment
 from bench.planning.plan import build_plans
 from bench.site import Site
 
-from tests.plans import planned
+from tests.plans import planned, refused
 
 SITE = Site(results="unused")
 
@@ -72,5 +71,4 @@ def test_a_base_is_swept_with_what_is_about_the_data():
     ],
 )
 def test_a_sweep_that_makes_no_sense_is_refused(sweep, fixed, message):
-    with pytest.raises(UserError, match=message):
-        _plans(sweep=sweep, set=fixed)
+    refused(message, SITE, "cosface", sweep=sweep, set=fixed)

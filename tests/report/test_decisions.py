@@ -9,17 +9,7 @@ from bench.protocols.statistics.ranks import critical_difference, mean_ranks
 from bench.report.ranks import rank_document
 from bench.report.views import decision_document
 
-from tests.report.shown import (
-    comparison,
-    comparison_frame,
-    decisions_of,
-    joined,
-    latex,
-    markdown,
-    over_datasets_of,
-    to_latex,
-    to_markdown,
-)
+from tests.report import shown
 from tests.report.test_ranks import A, B, C, _at_two_budgets, _results, _seeds
 
 
@@ -29,7 +19,7 @@ def _more_seeds(row):
 
 def _decided(values):
     frame, roles = _results(values)
-    return decisions_of(frame, roles)
+    return shown.decisions_of(frame, roles)
 
 
 def test_each_method_is_compared_with_the_best_and_p_values_count_all_pairs():
@@ -54,7 +44,7 @@ def test_each_method_is_compared_with_the_best_and_p_values_count_all_pairs():
 
 def test_the_best_is_that_of_the_same_budget():
     frame, roles = _at_two_budgets()
-    found = decisions_of(frame, roles)
+    found = shown.decisions_of(frame, roles)
     compared = [
         (each.contender.hparams, each.contender.method, each.against.hparams, each.against.method) for each in found
     ]
@@ -63,7 +53,7 @@ def test_the_best_is_that_of_the_same_budget():
         ("default", "c", "default", "a"),
         ("tuned", "b", "tuned", "a"),
     ]
-    text = markdown(decision_document(found))
+    text = shown.markdown(decision_document(found))
     assert text.index("tuned once, 50 trials)") < text.index("default settings)")
 
 
@@ -72,7 +62,7 @@ def test_one_common_seed_and_left_out_seeds_are_said():
     short = next(each for each in found if each.contender.method == "short")
     assert (short.verdict, short.n, _more_seeds(short)) == ("one seed", 1, None)
     assert "no seeds 1-3" in short.about["left_out"]
-    text = markdown(decision_document(found))
+    text = shown.markdown(decision_document(found))
     assert "Left out: short: no seeds 1-3." in text
     assert "| 10.00 | 82.50 | -71.00 | 1 | one seed |" in text
     assert decision_document(found).numbers["more_seeds"].isna().sum() == 1
@@ -84,7 +74,7 @@ def _over(datasets, **values):
         (frame.assign(dataset=dataset, unit=dataset + frame["unit"]), roles.assign(unit=dataset + roles["unit"]))
         for dataset, (frame, roles) in zip(datasets, frames)
     ]
-    return over_datasets_of(*joined(made))
+    return shown.over_datasets_of(*shown.joined(made))
 
 
 def _many(count, scale):
@@ -102,7 +92,7 @@ def test_mean_ranks_need_every_data_set_and_say_who_lacks_one():
     assert found.ties == ["a", "ab", "b"]
     table = rank_document([found]).numbers.set_index("method")
     assert np.isnan(table.loc["partly", "mean_rank"])
-    for text in (markdown(rank_document([found])), latex(rank_document([found]))):
+    for text in (shown.markdown(rank_document([found])), shown.latex(rank_document([found]))):
         assert "left out: partly (not on d2)" in text
 
 
@@ -117,13 +107,13 @@ def test_a_row_with_an_unequal_budget_is_marked_and_its_difference_named():
     frame, roles = _results({"a": A, "b": B, "c": C, "short": {0: 0.7, 1: 0.7}})
     frame[["hparams", "trials"]] = ["tuned", 10]
     frame.loc[frame["method"] == "b", "trials"] = 1  # as of a method with nothing to tune
-    rows = comparison(frame, roles)
-    table = comparison_frame(rows).set_index("method")["unequal_budget"]
+    rows = shown.comparison(frame, roles)
+    table = shown.comparison_frame(rows).set_index("method")["unequal_budget"]
     assert table["a"] == ""
     assert table["short"] == "2 seeds, not 4 seeds"
     assert table["b"].startswith("tuned once, 1 trial")
-    for text in (to_markdown(rows), to_latex(rows)):
+    for text in (shown.to_markdown(rows), shown.to_latex(rows)):
         assert "Unequal budget: " in text
         assert "short (2 seeds, not 4 seeds)" in text
-    assert "| short \\* |" in to_markdown(rows)
-    assert "| a |" in to_markdown(rows)
+    assert "| short \\* |" in shown.to_markdown(rows)
+    assert "| a |" in shown.to_markdown(rows)

@@ -15,7 +15,6 @@ from bench.registry import Registry
 from bench.report.figures import filter_out, images
 from bench.report.figures.curves import MOST_CURVES, Curve, Panel, curve_figure
 from bench.report.figures.filter_out import risk_figure, risk_table
-from bench.report.figures.registry import kinds_of, write_kinds
 from bench.report.figures.style import SLOTS, figure_style, look_at, look_of, looks
 from bench.report.figures.tested import TestedModel
 from matplotlib.collections import LineCollection
@@ -186,13 +185,3 @@ def test_the_worst_mistakes_are_the_most_confident_wrong_queries_with_their_neig
     with figure_style():
         figure = images.mistakes_figure(table, shown, "d, m")
     assert len([axis for axis in figure.axes if axis.get_images()]) == len(table)
-
-
-def test_what_cannot_be_drawn_is_said(tmp_path):
-    merged = _merged(METHODS[:1])
-    source = _source(merged[merged["fraction"].isna()])
-    notes = []
-    assert not write_kinds(kinds_of(["risk_coverage", "filter_out"]), source, tmp_path, notes.append)
-    text = "\n".join(notes)
-    assert "risk_coverage: d, clean: no filter-out curves" in text
-    assert "filter_out: d, clean: no filter-out curves" in text

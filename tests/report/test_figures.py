@@ -313,8 +313,7 @@ SLOW = ("images", "pictures", "densities")
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in FIGURES if name != "sweeps"],
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in FIGURES if name != "sweeps"]
 )
 def test_every_figure_has_numbers_and_labelled_axes(name, source):
     with figure_style():

@@ -66,8 +66,7 @@ def test_heads_that_are_not_better_are_marked_and_named_first_wherever_they_are_
 
 
 @pytest.mark.parametrize(
-    "made",
-    [(LOSES, WINS), (RAW, WINS), (replace(RAW, reference=False), LOSES), (replace(RAW, pinned=Pinned()), LOSES)],
+    "made", [(LOSES, WINS), (RAW, WINS), (replace(RAW, reference=False), LOSES), (replace(RAW, pinned=Pinned()), LOSES)]
 )
 def test_nothing_is_said_without_a_reference_or_if_all_heads_are_better(tmp_path, made):
     judged = judged_of(tmp_path, *made)

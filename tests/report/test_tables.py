@@ -11,15 +11,7 @@ from bench.report.comparison import Mark
 from bench.report.terminal import print_comparison
 from bench.store.specs import Pinned
 
-from tests.report.shown import (
-    comparison,
-    comparison_frame,
-    paired_methods,
-    paired_with_base,
-    printed,
-    tidy,
-    to_markdown,
-)
+from tests.report import shown
 
 RHO = {"metric": "spearman_crop", "split": "test_crop"}
 MAP = {"metric": "map_at_r", "split": "test", "scorer": "cosine"}
@@ -35,7 +27,7 @@ def _frame(lines):
         own = "method" if probabilistic else "norm"
         roles.append((unit, "cosine", own, probabilistic, 0, f"t{unit}", f"t{base}{seed}" if base else ""))
     names = ["unit", "primary_scorer", "default_confidence", "probabilistic", "trainings", "train", "base_train"]
-    return tidy(rows), pd.DataFrame(roles, columns=names).drop_duplicates()
+    return shown.tidy(rows), pd.DataFrame(roles, columns=names).drop_duplicates()
 
 
 @pytest.fixture
@@ -48,21 +40,21 @@ def data():
 
 
 def test_a_seed_without_a_value_is_left_out_and_counted(data):
-    rows = comparison(*data)
-    table = comparison_frame(rows).set_index("method")
+    rows = shown.comparison(*data)
+    table = shown.comparison_frame(rows).set_index("method")
     assert table.loc["normal", "test_crop_spearman_crop_mean"] == pytest.approx(0.85)
     assert table.loc["normal", "test_crop_spearman_crop_sd"] == pytest.approx(np.std([0.9, 0.8], ddof=1))
     assert table.loc["normal", "test_crop_spearman_crop_n"] == 2
     assert table.loc["point", "test_crop_spearman_crop_n"] == 3
     # Shown, but the survivors of a collapse are not the best of anything.
-    assert "| 0.850 ± 0.071 [2/3] |" in to_markdown(rows)
-    paired = paired_with_base(*data).set_index("metric")
+    assert "| 0.850 ± 0.071 [2/3] |" in shown.to_markdown(rows)
+    paired = shown.paired_with_base(*data).set_index("metric")
     assert paired.loc["spearman_crop", "seeds"] == 2
     assert paired.loc["spearman_crop", "difference_mean"] == pytest.approx((0.4 + 0.2) / 2)
 
 
 def test_best_and_better_than_every_deterministic_method_are_marked(data):
-    (rows,) = comparison(*data).values()
+    (rows,) = shown.comparison(*data).values()
     normal, point = rows
     assert (normal.label, point.label) == ("normal (point)", "point")
     assert normal.marks[1] == Mark(best=True, beats_deterministic=True)
@@ -76,10 +68,10 @@ def test_a_probabilistic_method_has_to_beat_every_confidence_of_a_deterministic_
         lines += [("point", "", seed, "norm", RHO, 0.5), ("normal", "point", seed, "method", RHO, 0.7)]
         lines += [("point", "", seed, "", MAP, 0.25), ("normal", "point", seed, "", MAP, 0.5)]
         lines += [("point", "", seed, "oracle", RHO, 0.9)]
-    (rows,) = comparison(*_frame(lines)).values()
+    (rows,) = shown.comparison(*_frame(lines)).values()
     assert rows[0].marks[5] == Mark(best=True, beats_deterministic=True)
     lines += [("point", "", seed, "max_cosine", RHO, 0.8) for seed in range(2)]
-    (rows,) = comparison(*_frame(lines)).values()
+    (rows,) = shown.comparison(*_frame(lines)).values()
     assert rows[0].marks[5] == Mark(best=True, beats_deterministic=False)
 
 
@@ -88,13 +80,13 @@ def test_where_lower_is_better_the_lowest_value_is_marked():
     lines = []
     for seed in range(2):
         lines += [("point", "", seed, "norm", aurc, 0.3), ("normal", "point", seed, "method", aurc, 0.2)]
-    (rows,) = comparison(*_frame(lines)).values()
+    (rows,) = shown.comparison(*_frame(lines)).values()
     by_label = {row.label: row.marks[7] for row in rows}
     assert by_label == {"normal (point)": Mark(best=True, beats_deterministic=True), "point": Mark()}
 
 
 def test_the_terminal_says_what_rows_share_once_and_fits_eighty_columns(data):
-    lines = printed(print_comparison, comparison(*data)).splitlines()
+    lines = shown.printed(print_comparison, shown.comparison(*data)).splitlines()
     assert lines[0].startswith("d: mean ± SD over 3 seeds, default")
     body = "\n".join(lines[1:])
     assert "default" not in body
@@ -134,20 +126,20 @@ def test_long_names_are_folded_and_no_number_is_cut(data):
     frame["pinned"] = np.where(
         frame["method"] == "point", Pinned(), Pinned(settings={"optim.epochs": 3}, tune_for="confidence")
     )
-    rows = comparison(frame, roles)
-    shown = printed(print_comparison, rows)
+    rows = shown.comparison(frame, roles)
+    printed = shown.printed(print_comparison, rows)
     for text in ("51.0±1.0", "25.0±0.0", "0.85±0.07 [2/3]", "0.60±0.10"):
-        assert text in shown
-    whole = "".join(line[1:].split(" ")[0] for line in shown.splitlines())
+        assert text in printed
+    whole = "".join(line[1:].split(" ")[0] for line in printed.splitlines())
     assert all(word in whole for word in WORDS)
-    assert "\N{HORIZONTAL ELLIPSIS}" not in shown
+    assert "\N{HORIZONTAL ELLIPSIS}" not in printed
 
 
 def test_a_retrieval_confidence_is_no_rival_of_an_image_confidence():
     risk = {"metric": "aurc", "split": "test_crop", "variant": "recall_at_1", "scorer": "cosine"}
     lines = [("point", "", 0, "norm", risk, 0.4), ("point", "", 0, "margin", risk, 0.1)]
     lines += [("normal", "point", 0, "method", risk, 0.3)]
-    (rows,) = comparison(*_frame(lines)).values()
+    (rows,) = shown.comparison(*_frame(lines)).values()
     (normal,) = (row for row in rows if row.contender.method == "normal")
     assert any(mark.beats_deterministic for mark in normal.marks)
 
@@ -162,17 +154,17 @@ def test_metrics_of_plugins_are_columns_and_are_compared(data, monkeypatch):
     monkeypatch.setattr("bench.protocols.metrics.known_metrics", lambda: known)
     extra = frame[frame["metric"] == "map_at_r"].assign(metric="spread_out", value=lambda rows: 10 * rows["value"])
     frame = pd.concat([frame, extra])
-    rows = comparison(frame, roles)
-    table = comparison_frame(rows).set_index("method")
+    rows = shown.comparison(frame, roles)
+    table = shown.comparison_frame(rows).set_index("method")
     assert table["test_spread_out_mean"].to_dict() == pytest.approx((10 * table["test_map_at_r_mean"]).to_dict())
-    assert "How far images are spread out" in to_markdown(rows)
+    assert "How far images are spread out" in shown.to_markdown(rows)
     assert not any("neither" in name or "at_{k}" in name for name in table.columns)
     best = {row.label: row.marks[-1].best for row in rows["d"]}
     assert best == {row.label: not row.marks[1].best for row in rows["d"]}  # lower is better
-    wide = printed(print_comparison, rows, width=140)
+    wide = shown.printed(print_comparison, rows, width=140)
     assert "spread out" in wide
-    assert "spread out" not in printed(print_comparison, rows)
-    assert "spread_out" in set(paired_methods(frame, roles)["metric"])
+    assert "spread out" not in shown.printed(print_comparison, rows)
+    assert "spread_out" in set(shown.paired_methods(frame, roles)["metric"])
 
 
 def test_tables_of_the_preset_of_the_public_code_show_its_reranked_values():
@@ -186,12 +178,12 @@ def test_tables_of_the_preset_of_the_public_code_show_its_reranked_values():
             ]
             lines += [(method, base, seed, "", MAP | likely | reranked, 0.9)]
     frame, roles = _frame(lines)
-    table = comparison_frame(comparison(frame, roles)).set_index("method")
+    table = shown.comparison_frame(shown.comparison(frame, roles)).set_index("method")
     assert table["test_map_at_r_mean"].to_dict() == pytest.approx({"normal": 0.705, "point": 0.245})
-    (difference,) = paired_with_base(frame, roles).to_dict("records")
+    (difference,) = shown.paired_with_base(frame, roles).to_dict("records")
     assert (difference["variant"], difference["difference_mean"]) == ("reranked", pytest.approx(0.46))
     without = frame[frame["variant"] == ""]
-    table = comparison_frame(comparison(without, roles)).set_index("method")
+    table = shown.comparison_frame(shown.comparison(without, roles)).set_index("method")
     assert table["test_map_at_r_mean"].to_dict() == pytest.approx({"normal": 0.5, "point": 0.25})
 
 
@@ -212,21 +204,21 @@ def _wrong(**aurocs):
 
 def test_what_went_wrong_is_said_below_the_comparison_in_a_line_for_each_kind():
     data = _wrong(dead=[0.5] * 3, flat=[0.5] * 3, turned=[0.30, 0.31, 0.32], fine=[0.7, 0.8, 0.9], some=[0.4, 0.5, 0.6])
-    rows = comparison(*data)
+    rows = shown.comparison(*data)
     (part,) = compared.parts(rows)
     assert sorted(part.remarks) == [
         "Near chance, pairs are hardly told apart (verification AUC below 60): point (50.0).",
         "Own confidence constant for all 1,200 images, so there is no verdict on it: dead, flat.",
         "Own confidence reversed on clean images (AUROC below 50): turned (31.0 [28.5, 33.5]).",
     ]
-    shown = printed(print_comparison, rows, width=200)
+    printed = shown.printed(print_comparison, rows, width=200)
     for line in part.remarks:
-        assert line in shown
-        assert line in to_markdown(rows)
+        assert line in printed
+        assert line in shown.to_markdown(rows)
 
 
 def test_a_constant_confidence_is_compared_with_nothing_and_the_pair_says_so():
-    pairs = paired_methods(*_wrong(dead=[0.5] * 3, fine=[0.7, 0.8, 0.9]))
+    pairs = shown.paired_methods(*_wrong(dead=[0.5] * 3, fine=[0.7, 0.8, 0.9]))
     aurc = pairs[pairs["metric"] == "aurc"].set_index(["first", "other"])
     assert aurc.loc[("fine", "point"), "verdict"] == "better"
     for pair in (("dead", "fine"), ("dead", "point")):
