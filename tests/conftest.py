@@ -29,6 +29,17 @@ def refusal(capsys):
     return refused
 
 
+@pytest.fixture
+def bench(capsys):
+    """Function that runs a command: exit code, standard output, standard error."""
+    from bench.cli import main
+
+    def run(*arguments):
+        return main([str(argument) for argument in arguments]), *capsys.readouterr()
+
+    return run
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem):
     """Run a test that is a coroutine."""

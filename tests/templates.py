@@ -37,3 +37,10 @@ def method_of_cloud(folder):
     method = template(folder, "method", "mine").replace("IsotropicNormal", "Cloud")
     method = method.replace("from bench.methods.distributions import Cloud\n", "")
     return template(folder, "distribution", "cloud") + method.replace("distribution.variance", "distribution.scale")
+
+
+def written(folder, text, name="mine.py"):
+    """File of a plug-in."""
+    path = folder / name
+    path.write_text(text)
+    return path

@@ -281,22 +281,15 @@ def test_our_folders_are_never_imported_as_top_level_packages():
 
 
 def test_listing_and_help_import_nothing_heavy(tmp_path):
-    for arguments in (
-        ["--help"],
-        ["list", "methods"],
-        ["list", "datasets"],
-        ["list", "scorers"],
-        ["run", "--help"],
-        ["score", "--help"],
-        ["paper", "list"],
-    ):
+    lists = ("list methods", "list datasets", "list scorers", "paper list")
+    for line in ("--help", *lists, "run --help", "score --help"):
         code = (
             "import sys; from bench.cli import main; code = main(sys.argv[1:]); "
             "heavy = {'torch', 'numpy', 'pandas', 'optuna', 'matplotlib'} & set(sys.modules); "
             "assert not heavy, heavy; sys.exit(code)"
         )
         done = subprocess.run(
-            [sys.executable, "-P", "-c", code, *arguments], cwd=tmp_path, capture_output=True, text=True
+            [sys.executable, "-P", "-c", code, *line.split()], cwd=tmp_path, capture_output=True, text=True
         )
         assert done.returncode == 0, done.stderr
 

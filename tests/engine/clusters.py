@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -120,6 +121,17 @@ class Cluster:
         return Run([*prefix, BENCH, "run", *GRID, *where, *arguments], cwd, self.variables)
 
 
+@contextlib.contextmanager
+def cluster_of_its_own():
+    """A cluster in a folder of a short path: sockets have 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as folder:
+        there = Cluster(folder)
+        try:
+            yield there
+        finally:
+            there.stop()
+
+
 class Run:
     """A command that is at work."""
 
@@ -146,6 +158,12 @@ class Run:
         code = self.process.wait(seconds)
         assert "Traceback" not in self.said, self.said
         return code, self.said
+
+    def finished(self, seconds=600):
+        """Everything that was said by a run that ends well."""
+        code, said = self.end(seconds)
+        assert code == 0, said
+        return said
 
 
 def recorded(cwd):

@@ -17,6 +17,7 @@ from bench.methods.backbones.registry import build_backbone
 from bench.methods.distributions import arrays as distributions
 from bench.methods.scorers import SCORERS
 from bench.protocols import declare
+from bench.site import Site
 from safetensors.torch import save_file
 
 from tests.in_process import bring_workers_in, forget_determinism
@@ -25,19 +26,11 @@ TOOLS = Path(__file__).parents[2] / "benchmarks"
 BENCH = Path(sys.executable).with_name("bench")
 PATIENCE = 900
 """Seconds after which a process counts as hung; a busy machine takes ten times as long as an idle one."""
-SMALL = (
-    "--method",
-    "cosface,pfe",
-    "--dataset",
-    "ndigit_smoke",
-    "--set",
-    "optim.epochs=2",
-    "--seeds",
-    "1",
-    "--trials",
-    "5",
-)
-TINY = ("--dataset", "ndigit_smoke", "--set", "optim.epochs=2", "--seeds", "2", "--trials", "3", "--studies", "1")
+SMOKE = ("--dataset", "ndigit_smoke", "--set", "optim.epochs=2")
+SMALL = ("--method", "cosface,pfe", *SMOKE, "--seeds", "1", "--trials", "5")
+"""Arguments of the smallest run with a base, a head on it and two batches of trials each."""
+TINY = (*SMOKE, "--seeds", "2", "--trials", "3", "--studies", "1")
+"""Arguments of the smallest run that has everything in it."""
 
 
 @contextlib.contextmanager
@@ -75,11 +68,11 @@ class Cli:
     def json(self, *arguments):
         return json.loads(self(*arguments, "--json").stdout)
 
-    def start(self, *arguments):
+    def start(self, *arguments, prefix=(), **options):
+        """Begin a command, after the words of ``prefix``."""
         return subprocess.Popen(
-            [BENCH, *map(str, arguments)], cwd=self.cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            start_new_session=True,
-            preexec_fn=heed_signals,
+            [*prefix, BENCH, *map(str, arguments)], cwd=self.cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, start_new_session=True, preexec_fn=heed_signals, **options,
         )  # fmt: skip
 
 
@@ -128,18 +121,6 @@ def all_inside(inside, monkeypatch):
     forget_determinism()
 
 
-@pytest.fixture
-def tiny():
-    """Arguments of the smallest run that has everything in it."""
-    return TINY
-
-
-@pytest.fixture
-def small():
-    """Arguments of the smallest run with a base, a head on it and two batches of trials each."""
-    return SMALL
-
-
 @pytest.fixture(scope="session")
 def small_table(tmp_path_factory):
     """The tidy table of an undisturbed small run of one worker."""
@@ -163,6 +144,19 @@ def weights(tmp_path_factory):
     path = tmp_path_factory.mktemp("start") / "convnet.safetensors"
     save_file(build_backbone("convnet", 1).state_dict(), path)
     return path
+
+
+def wait_for(process, moment):
+    """Wait until something is true of a command that is at work."""
+    while not moment():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def site(tmp_path, weights):
+    """Results of networks that start at these weights."""
+    return Site(results=str(tmp_path / "runs"), weights=str(weights))
 
 
 @pytest.fixture

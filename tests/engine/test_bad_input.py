@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.templates import PLAIN
+from tests.templates import PLAIN, written
 
 TINY = ("--dataset", "ndigit_smoke", "--set", "optim.epochs=1", "--seeds", "1", "--trials", "3", "--workers", "1")
 
@@ -15,7 +15,7 @@ from bench.methods import CosineClassifier, Method, MethodParams, register, tune
 class Loss(CosineClassifier):
     def forward(self, distribution, labels):
         loss = super().forward(distribution, labels)
-        return loss * float("nan") if self.scale > {limit} else loss
+        return loss * float("nan") if self.scale > 20 else loss
 
 
 @register
@@ -97,9 +97,7 @@ def test_a_results_folder_of_another_version_is_refused(inside, tmp_path):
 
 @pytest.mark.slow
 def test_a_loss_that_becomes_nan_fails_its_trial_and_the_study_goes_on(cli, tmp_path):
-    plugin = tmp_path / "diverges.py"
-    plugin.write_text(DIVERGES.format(limit=20))
-    done = cli("run", "--method", "diverges", *TINY, "--plugin", plugin)
+    done = cli("run", "--method", "diverges", *TINY, "--plugin", written(tmp_path, DIVERGES))
     trials = [json.loads(p.read_text()) for p in tmp_path.rglob("trial-*.json")]
     failed = [t for t in trials if t["state"] == "failed"]
     assert 0 < len(failed) < 3
@@ -110,8 +108,7 @@ def test_a_loss_that_becomes_nan_fails_its_trial_and_the_study_goes_on(cli, tmp_
 
 @pytest.mark.slow
 def test_a_bug_is_reported_and_not_remembered_as_a_bad_setting(cli, tmp_path):
-    plugin = tmp_path / "buggy.py"
-    plugin.write_text(PLAIN.replace("return CosineClassifier", "undefined_name; return CosineClassifier"))
+    plugin = written(tmp_path, PLAIN.replace("return CosineClassifier", "undefined_name; return CosineClassifier"))
     done = cli("run", "--method", "mine", *TINY, "--plugin", plugin, check=False)
     assert done.returncode == 1
     assert "NameError" in done.stderr
@@ -122,8 +119,7 @@ def test_a_bug_is_reported_and_not_remembered_as_a_bad_setting(cli, tmp_path):
 
 
 def test_a_file_that_does_not_import_is_listed_with_its_reason(inside, tmp_path):
-    plugin = tmp_path / "broken.py"
-    plugin.write_text("import not_installed_anywhere\n" + PLAIN)
+    plugin = written(tmp_path, "import not_installed_anywhere\n" + PLAIN)
     rows = inside("list", "methods", "--plugin", plugin, "--check", "--json", check=False)
     assert rows.returncode == 1
     row = next(r for r in json.loads(rows.stdout) if r["name"] == "mine")

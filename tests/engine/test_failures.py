@@ -13,7 +13,7 @@ from bench.store.folder import Store
 from bench.store.records import COLUMNS, KEYS
 from bench.store.specs import Pinned
 
-from tests.templates import PLAIN
+from tests.templates import PLAIN, written
 
 RUN = ("--dataset", "ndigit_smoke", "--seeds", "1", "--set", "optim.epochs=1", "--workers", "1")
 
@@ -30,10 +30,9 @@ class Loud(CosineClassifier):
 """
 
 
-def _plugin(folder, body):
-    (folder / "mine.py").write_text(LOUD)
+def _plugin(folder, body="return None", text=LOUD):
     (folder / "losses.py").write_text(LOSSES.format(body=body))
-    return folder / "mine.py"
+    return written(folder, text)
 
 
 LONG = r'"\n".join(["the spread is\x00 not\tfinite [/bold] " + 280 * "1", *(f"tensor {i:04d}" for i in range(300))])'
@@ -82,7 +81,7 @@ def test_a_mistake_that_stops_the_plan_names_the_plug_ins_line(
     text, place, fails, reason, tmp_path, monkeypatch, refusal
 ):
     monkeypatch.chdir(tmp_path)
-    _plugin(tmp_path, "return None").write_text(text.replace("FAIL", fails))
+    _plugin(tmp_path, text=text.replace("FAIL", fails))
     asked = ("run", "--method", "mine", *RUN, "--plugin", "mine.py", "--scorers", "mls", "--dry-run")
     line = refusal(*asked)
     assert len(line) <= LINE
@@ -115,27 +114,23 @@ def test_a_failure_is_at_most_one_line_with_its_unit_and_its_file(reason, log):
 @pytest.mark.parametrize("command", [("run", "--method", "mine", *RUN, "--dry-run"), ("list", "scorers"), ("report",)])
 def test_a_plug_in_that_exits_at_import_is_one_line(statement, reason, command, tmp_path, monkeypatch, refusal):
     monkeypatch.chdir(tmp_path)
-    _plugin(tmp_path, "return None").write_text(f"{statement}\n{LOUD}")
+    _plugin(tmp_path, text=f"{statement}\n{LOUD}")
     line = refusal(*command, "--plugin", "mine.py")
     assert f"does not import: {reason}" in line
     assert "(mine.py:1)" in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("statement", "reason"),
     [
         # It was "worker process ended in the middle of the job (exit code 0)".
-        pytest.param("raise SystemExit(0)", "SystemExit: 0 (losses.py:8); traceback: ", marks=pytest.mark.slow),
-        pytest.param("raise KeyboardInterrupt", "KeyboardInterrupt (losses.py:8)", marks=pytest.mark.slow),
-        pytest.param(
-            "import os; os._exit(0)",
-            r"worker process ended in the middle of the job (exit code 0) at about 'epoch 1, batch 1'",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
+        ("raise SystemExit(0)", "SystemExit: 0 (losses.py:8); traceback: "),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt (losses.py:8)"),
+        ("import os; os._exit(0)", "ended in the middle of the job (exit code 0) at about 'epoch 1, batch 1'"),
+        (
             "import os; os.kill(os.getpid(), 9)",
             "(killed by signal 9) at about 'epoch 1, batch 1'; most likely the system ran out of memory: try fewer",
-            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -151,9 +146,7 @@ def test_an_objective_that_ends_its_process_is_a_failure(statement, reason, cli,
 
 def test_memory_that_runs_out_in_the_driver_is_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    _plugin(tmp_path, "return None").write_text(
-        LOUD + "\n    def spread_head(self, f, dim):\n        raise MemoryError\n"
-    )
+    _plugin(tmp_path, text=LOUD + "\n    def spread_head(self, f, dim):\n        raise MemoryError\n")
     dry = ("run", "--method", "mine", *RUN, "--plugin", "mine.py", "--hparams", "default", "--dry-run")
     assert main([*dry]) == 1
     (line,) = capsys.readouterr().err.splitlines()

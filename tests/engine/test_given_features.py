@@ -12,7 +12,7 @@ from bench.engine.testing import drawn_queries
 from bench.methods.backbones.registry import build_backbone
 from bench.registry import Registry
 from bench.scoring import feature_files, feature_parts, files
-from bench.scoring.files import held, write_columns
+from bench.scoring.files import held, write_columns, write_embeddings
 from safetensors.numpy import save_file
 from safetensors.torch import load_file
 
@@ -139,8 +139,6 @@ def test_an_interrupted_embedding_goes_on_and_ends_with_the_same_file(embedded, 
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["npz", "safetensors", "parquet"])
 def test_every_format_is_imported_with_its_numbers(home, suffix):
-    from bench.scoring.files import write_embeddings
-
     plain = {key: value[:, 0] if key == "features" else value for key, value in _arrays(views=1).items()}
     test = _arrays(first=8, views=1, seed=1)
     files = []

@@ -159,9 +159,15 @@ def _micro_batches(model, size, precision="float32"):
     return MicroBatches(model, _Plain(), Optimisation(model, optim, "cpu"), Running(micro_batch=size))
 
 
-def _batch(dtype=torch.float64):
+def _batch():
     g = torch.Generator().manual_seed(1)
-    return torch.randn(12, 1, 12, 12, generator=g, dtype=dtype), torch.arange(6).repeat_interleave(2)
+    return torch.randn(12, 1, 12, 12, generator=g, dtype=torch.float64), torch.arange(6).repeat_interleave(2)
+
+
+def _make_gradients(steps, **options):
+    """Make the gradients of a batch; returns its loss."""
+    images, labels = _batch()
+    return steps.gradients(images, lambda e: steps.model.objective(e.distribution, labels), **options)
 
 
 def _gradients(model):
@@ -180,13 +186,11 @@ def _assert_equal(found, expected, rtol=1e-12):
 @pytest.mark.parametrize("method", [CosFace(), MultiSimilarity(), DulCls(), HIB()], ids=lambda m: m.name)
 @pytest.mark.parametrize("size", [1, 4, 5, 12])
 def test_gradients_of_micro_batches_are_those_of_the_whole_batch(method, size):
-    images, labels = _batch()
     results = []
     for micro in (None, size):
         model = _frozen_norm(_model(method))
         torch.manual_seed(7)
-        steps = _micro_batches(model, micro)
-        loss = steps.gradients(images, lambda embedding, model=model: model.objective(embedding.distribution, labels))
+        loss = _make_gradients(_micro_batches(model, micro))
         results.append((loss, _gradients(model), torch.rand(1)))
     (loss, expected, drawn), (other, found, drawn_too) = results
     assert float(other) == pytest.approx(float(loss), rel=1e-12)
@@ -202,19 +206,18 @@ def test_dropout_draws_the_same_in_both_passes():
     model.objective(model.embed_features(features).distribution, labels).backward()
     expected, after = _gradients(model), torch.rand(1)
     torch.manual_seed(7)
-    _micro_batches(model, 4).gradients(images, lambda e: model.objective(e.distribution, labels))
+    _make_gradients(_micro_batches(model, 4))
     assert torch.equal(torch.rand(1), after)
     _assert_equal(_gradients(model), expected)
 
 
 def test_gradients_that_a_scaler_has_multiplied_are_too():
-    images, labels = _batch()
     results = []
     for micro in (None, 4):
         model = _frozen_norm(_model(CosFace()))
         steps = _micro_batches(model, micro, precision="float16")
         assert steps.optimisation.scaler.is_enabled()
-        steps.gradients(images, lambda e, model=model: model.objective(e.distribution, labels))
+        _make_gradients(steps)
         scaled = _gradients(model)
         steps.optimisation.update()
         results.append((scaled, dict(model.named_parameters())))
@@ -225,9 +228,8 @@ def test_gradients_that_a_scaler_has_multiplied_are_too():
 
 
 def test_epochs_of_the_heads_give_the_backbone_no_gradient():
-    images, labels = _batch()
     model = _frozen_norm(_model(CosFace()))
-    _micro_batches(model, 4).gradients(images, lambda e: model.objective(e.distribution, labels), heads_only=True)
+    _make_gradients(_micro_batches(model, 4), heads_only=True)
     assert {name.split(".")[0] for name in _gradients(model)} == {"mean", "objective"}
 
 
@@ -250,12 +252,11 @@ class _Counting(torch.nn.Module):
 
 @pytest.mark.slow
 def test_a_failed_attempt_leaves_no_trace():
-    images, labels = _batch()
     model = _frozen_norm(_model(CosFace()))
     model.objective = _Counting(failures=3)
     steps = _micro_batches(model, None)
     torch.manual_seed(3)
-    steps.gradients(images, lambda e: model.objective(e.distribution, labels))
+    _make_gradients(steps)
     assert steps.running.micro_batch == 3  # 12, 12, 6, 3
     assert model.objective.calls == 1
     torch.manual_seed(3)
@@ -264,23 +265,21 @@ def test_a_failed_attempt_leaves_no_trace():
 
 @pytest.mark.slow
 def test_sizes_are_halved_down_to_one_image_and_then_given_up():
-    images, labels = _batch()
     model = _frozen_norm(_model(CosFace()))
     model.objective = _Counting(failures=99)
     steps = _micro_batches(model, None)
     with pytest.raises(OutOfMemory, match=r"^out of memory \(one image at a time\): try lower data\.classes_per_batch"):
-        steps.gradients(images, lambda e: model.objective(e.distribution, labels))
+        _make_gradients(steps)
     assert model.objective.seen == 5  # 12, 12, 6, 3, 1
     assert steps.running.micro_batch == 1
 
 
 def test_batch_norm_that_trains_is_not_split_but_explained():
-    images, labels = _batch()
     model = _model(CosFace()).train()
     model.objective = _Counting(failures=1)
     steps = _micro_batches(model, None)
     with pytest.raises(OutOfMemory) as caught:
-        steps.gradients(images, lambda e: model.objective(e.distribution, labels))
+        _make_gradients(steps)
     assert str(caught.value).startswith(
         "out of memory (batch norm trains on whole batches): try lower data.classes_per_batch, data.images_per_class"
         " or data.image_size, fewer --workers: CUDA out of memory."

@@ -10,7 +10,7 @@ from bench.site import Site
 
 from tests.photographs import write_photographs
 from tests.plans import planned
-from tests.templates import changed, method_of_cloud, template
+from tests.templates import changed, method_of_cloud, template, written
 
 SMALL = """
 SMALL = replace(
@@ -97,8 +97,7 @@ def extras(tmp_path):
 
 @pytest.mark.slow
 def test_a_plugin_brings_a_test_with_metrics_a_scorer_and_a_corruption(cli, extras, tmp_path):
-    plugin = tmp_path / "mine.py"
-    plugin.write_text(extras)
+    plugin = written(tmp_path, extras)
     with_it = ("--plugin", plugin)
     for kind, name, summary in (
         ("scorers", "flattened", "-|E[z1]/|E[z1]| - E[z2]/|E[z2]||"),
@@ -132,8 +131,7 @@ def _table(folder):
 
 
 def test_files_of_embeddings_are_scored_with_a_plugin(inside, extras, tmp_path):
-    plugin = tmp_path / "mine.py"
-    plugin.write_text(extras)
+    plugin = written(tmp_path, extras)
     rng = np.random.default_rng(0)
     for name in ("first", "second"):
         np.savez(tmp_path / f"{name}.npz", embeddings=rng.normal(size=(20, 4)), labels=np.arange(20) // 4)
@@ -144,14 +142,12 @@ def test_files_of_embeddings_are_scored_with_a_plugin(inside, extras, tmp_path):
 
 
 def test_a_plugin_that_does_not_import_or_takes_a_name_is_refused_in_one_line(inside, extras, tmp_path):
-    plugin = tmp_path / "mine.py"
     for text, said in (
         (extras.replace('"flattened"', '"cosine"'), "scorer 'cosine' is already defined in bench.methods.scorers."),
         (extras.replace('"dim"', '"blur"'), "corruption 'blur' is already defined in bench.datasets.corruptions.blur"),
         (extras.replace("import torch", "import torch, nothing_of_the_kind"), "No module named 'nothing_of_the_kind'"),
     ):
-        plugin.write_text(text)
-        line = inside.refused("list", "scorers", "--plugin", plugin)
+        line = inside.refused("list", "scorers", "--plugin", written(tmp_path, text))
         assert said in line
         assert "mine.py does not import" in line
 
@@ -195,15 +191,9 @@ def test_the_code_of_a_plugin_is_part_of_its_units_and_not_of_its_rows(tmp_path)
     assert found[0].template.id != found[1].template.id
 
 
-def _written(folder, text):
-    path = folder / "mine.py"
-    path.write_text(text)
-    return path
-
-
 def test_a_value_outside_of_the_declared_range_is_refused_where_tests_run(inside, extras, tmp_path):
     """A metric without a range is a share: a length of 1.6 was printed as 160 percent."""
-    plugin = _written(tmp_path, changed(extras, ("low=-1.0", "low=0.99")))
+    plugin = written(tmp_path, changed(extras, ("low=-1.0", "low=0.99")))
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "x.npz", embeddings=rng.normal(size=(20, 4)), labels=np.arange(20) // 4)
     line = inside.refused("score", "x.npz", "--metrics", "extent", "--plugin", plugin)
@@ -253,7 +243,7 @@ def _failures(inside, *arguments):
 def test_each_fault_of_a_corruption_is_found(body, check, said, tmp_path, monkeypatch, capsys):
     """A corruption had no checks; a wrong type or shape was first found by a run, in code that was not at fault."""
     monkeypatch.setattr(CORRUPTIONS, "added", {})
-    plugin = _written(tmp_path, _corruption(body))
+    plugin = written(tmp_path, _corruption(body))
     assert main(["test", "--corruption", "dim", "--plugin", str(plugin)]) == 1
     failed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("FAIL")]
     assert any(f" {check} " in line and said in line for line in failed), failed
@@ -267,7 +257,7 @@ def test_each_fault_of_a_corruption_is_found(body, check, said, tmp_path, monkey
     ],
 )
 def test_a_corruption_that_cannot_run_is_not_registered(text, said, tmp_path, refusal):
-    plugin = _written(tmp_path, text)
+    plugin = written(tmp_path, text)
     assert said in refusal("list", "corruptions", "--plugin", plugin)
 
 
@@ -277,7 +267,7 @@ def test_a_name_of_our_distributions_is_refused_in_one_line(cli, tmp_path, kind)
     """The module of ours was imported later, and that ended in a traceback."""
     text = "import torch\nfrom bench.methods.distributions import array_form\n"
     text += f'@array_form("{kind}", "loc")\nclass Mine(torch.distributions.Distribution):\n    """Mine."""\n'
-    plugin = _written(tmp_path, text)
+    plugin = written(tmp_path, text)
     line = cli.refused("list", "distributions", "--check", "--plugin", plugin)
     assert f"array form {kind!r} of Mine is already that of bench.methods.distributions." in line
 
@@ -294,5 +284,5 @@ def test_a_name_of_our_distributions_is_refused_in_one_line(cli, tmp_path, kind)
 def test_what_a_distribution_or_a_method_lacks_is_named_once(inside, tmp_path, change, said):
     loss = ("return Loss(num_classes, dim, self.params.scale)", "return CosineClassifier(num_classes, dim, 16.0)")
     text = changed(method_of_cloud(tmp_path), change, loss)
-    failed = _failures(inside, "--method", "mine", "--plugin", _written(tmp_path, text))
+    failed = _failures(inside, "--method", "mine", "--plugin", written(tmp_path, text))
     assert sum(said in line for line in failed) == 1, failed

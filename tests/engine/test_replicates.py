@@ -1,6 +1,7 @@
 """Replicates of a tuned run: studies of their own, the networks that these choose, and requests that make no sense."""
 
 import pytest
+from bench.cli import main
 from bench.engine.tuning import choose
 from bench.report.frame import collect
 from bench.report.studies import study_lines, study_rows
@@ -139,8 +140,6 @@ def test_trials_are_shared_out(tmp_path, trials, seeds, each):
     ],
 )
 def test_requests_that_make_no_sense_are_refused_in_one_line(tmp_path, monkeypatch, refusal, capsys, arguments, said):
-    from bench.cli import main
-
     monkeypatch.chdir(tmp_path)
     command = ("run", "--method", "cosface", "--dataset", "ndigit_smoke", *arguments, "--dry-run")
     if said is None:
@@ -151,7 +150,6 @@ def test_requests_that_make_no_sense_are_refused_in_one_line(tmp_path, monkeypat
 
 
 def test_a_study_whose_trials_all_fail_leaves_the_others(tmp_path, monkeypatch, capsys):
-    from bench.cli import main
     from bench.engine.jobs import SettingFailed
 
     from tests.in_process import Pool, bring_workers_in, forget_determinism

@@ -14,38 +14,36 @@ from bench.store.claims import Claims
 
 from tests.plans import planned
 
-from .conftest import BENCH, PATIENCE
+from .conftest import BENCH, PATIENCE, SMALL, TINY, wait_for
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["first epoch", "between trials", "a seed"])
-def test_a_killed_run_resumes_to_the_same_table(moment, small_table, cli, small, tmp_path, killer, alive_in_group):
+def test_a_killed_run_resumes_to_the_same_table(moment, small_table, cli, tmp_path, killer, alive_in_group):
     root = tmp_path / "results" / "runs"
     reached = {
         "first epoch": lambda: any(root.rglob("checkpoint.pt")),
         "between trials": lambda: len(list(root.rglob("trial-*.json"))) >= 4,
         "a seed": lambda: any(root.rglob("test-*/record.json")),
     }[moment]
-    process = cli.start("run", *small, "--workers", "2")
+    process = cli.start("run", *SMALL, "--workers", "2")
     assert killer(process, reached)
     assert not alive_in_group(process.pid, within=10), "workers outlived their parent"
     recorded = {p: p.stat().st_mtime_ns for p in root.rglob("train-*/record.json")}
-    cli("run", *small, "--workers", "2")
+    cli("run", *SMALL, "--workers", "2")
     assert (root / "metrics.csv").read_bytes() == small_table
     for path, stamp in recorded.items():
         assert path.stat().st_mtime_ns == stamp, f"{path} was trained twice"
 
 
 def _wait_for_training(process, root):
-    while not any(root.rglob("checkpoint.pt")):
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.01)
+    wait_for(process, lambda: any(root.rglob("checkpoint.pt")))
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_is_replaced_and_its_job_goes_on(small_table, cli, small, tmp_path):
+def test_a_worker_that_dies_is_replaced_and_its_job_goes_on(small_table, cli, tmp_path):
     root = tmp_path / "results" / "runs"
-    process = cli.start("run", *small, "--workers", "2")
+    process = cli.start("run", *SMALL, "--workers", "2")
     _wait_for_training(process, root)
     listed = subprocess.run(["ps", "-eo", "pid=,pgid=,args="], capture_output=True, text=True).stdout
     rows = [line.split(None, 2) for line in listed.splitlines()]
@@ -58,17 +56,17 @@ def test_a_worker_that_dies_is_replaced_and_its_job_goes_on(small_table, cli, sm
 
 
 @pytest.mark.slow
-def test_a_rerun_has_the_folder_to_itself(cli, small, tmp_path):
+def test_a_rerun_has_the_folder_to_itself(cli, tmp_path):
     root = tmp_path / "results" / "runs"
     there = Claims(root)
     there.enter(alone=False, lost=lambda: None)
-    line = cli.refused("run", *small, "--on-existing", "rerun")
+    line = cli.refused("run", *SMALL, "--on-existing", "rerun")
     assert f"another bench run is writing to {root} (process {os.getpid()} on" in line
     # A refused run wrote its protocol into store.json.
     assert [path.name for path in root.iterdir()] == [".drivers"]
     there.close()
     there.enter(alone=True, lost=lambda: None)
-    assert "another bench run is writing" in cli.refused("run", *small)
+    assert "another bench run is writing" in cli.refused("run", *SMALL)
     there.close()
     assert not list((root / ".drivers").iterdir())
 
@@ -96,8 +94,8 @@ def _wait_for_our_first_line(process):
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 @pytest.mark.parametrize("after", [0.1, 0.8, 2.3])
-def test_a_signal_at_any_moment_of_start_up_ends_it_without_a_traceback(number, code, after, cli, small, tmp_path):
-    process = cli.start("run", *small)
+def test_a_signal_at_any_moment_of_start_up_ends_it_without_a_traceback(number, code, after, cli, tmp_path):
+    process = cli.start("run", *SMALL)
     _wait_for_our_first_line(process)
     time.sleep(after)
     process.send_signal(number)
@@ -117,9 +115,9 @@ def test_a_signal_at_any_moment_of_start_up_ends_it_without_a_traceback(number, 
     [(os.killpg, signal.SIGINT, 130), (os.kill, signal.SIGTERM, 143), (os.kill, signal.SIGHUP, 129)],
 )  # the terminal sends Ctrl-C to the whole group
 def test_a_signal_in_training_says_how_to_go_on_and_leaves_everything_resumable(
-    send, number, code, cli, tiny, tmp_path, alive_in_group
+    send, number, code, cli, tmp_path, alive_in_group
 ):
-    process = cli.start("run", "--method", "arcface", *tiny)
+    process = cli.start("run", "--method", "arcface", *TINY)
     _wait_for_training(process, tmp_path / "results" / "runs")
     send(process.pid, number)
     _, stderr = process.communicate(timeout=PATIENCE)
@@ -128,7 +126,7 @@ def test_a_signal_in_training_says_how_to_go_on_and_leaves_everything_resumable(
     assert "Traceback" not in stderr
     assert not alive_in_group(process.pid, within=1)
     assert not list(tmp_path.rglob(".claim"))
-    cli("run", "--method", "arcface", *tiny)
+    cli("run", "--method", "arcface", *TINY)
 
 
 FULL = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
@@ -238,10 +236,8 @@ def test_a_rerun_that_loses_its_folder_ends_as_a_background_job_too(cli, tmp_pat
     """A script's background job ignores SIGINT, by which it was to end: it went on next to the other run."""
     root = tmp_path / "results" / "runs"
     asked = ("--method", "cosface", "--dataset", "ndigit_smoke", "--set", "optim.epochs=5000", "--hparams", "default")
-    command = ["bash", "-c", 'trap "" INT; exec "$0" "$@"', str(BENCH), "run", *asked, "--on-existing", "rerun"]
-    process = subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+    ignoring = ("bash", "-c", 'trap "" INT; exec "$0" "$@"')
+    process = cli.start("run", *asked, "--on-existing", "rerun", prefix=ignoring)
     _wait_for_training(process, root)
     (root / ".drivers" / "alone").unlink()
     _, stderr = process.communicate(timeout=PATIENCE)

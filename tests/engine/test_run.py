@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 
 from tests.in_process import bring_workers_in, forget_determinism
 
-from .conftest import loaded_tool
+from .conftest import TINY, loaded_tool
 
 ALL = "cosface,pfe,dul_cls"
 KEYS = [
@@ -214,18 +214,18 @@ def test_status_counts_what_is_there(tiny_run, inside):
 
 
 @pytest.mark.slow
-def test_typing_the_command_again_trains_nothing(tiny_run, inside, tiny, tmp_path, monkeypatch):
+def test_typing_the_command_again_trains_nothing(tiny_run, inside, tmp_path, monkeypatch):
     bring_workers_in(monkeypatch, figures=False)
     shutil.copytree(tiny_run, tmp_path / "results" / "runs")
     before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("train-*/record.json")}
-    done = inside("run", "--method", ALL, *tiny)
+    done = inside("run", "--method", ALL, *TINY)
     assert "0 trainings done" in done.stderr
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("train-*/record.json")} == before
-    inside("run", "--method", "dul_cls", *tiny, "--on-existing", "rerun")
+    inside("run", "--method", "dul_cls", *TINY, "--on-existing", "rerun")
     forget_determinism()
     touched = {p.parts[-3] for p, t in before.items() if p.stat().st_mtime_ns != t}
     assert touched == {"dul_cls"}
-    assert "has results" in inside.refused("run", "--method", "dul_cls", *tiny, "--on-existing", "error")
+    assert "has results" in inside.refused("run", "--method", "dul_cls", *TINY, "--on-existing", "error")
 
 
 @pytest.mark.slow

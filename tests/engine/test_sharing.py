@@ -31,7 +31,7 @@ from bench.store.folder import WEIGHTS, Store
 from tests import records
 from tests.plans import planned
 
-from .conftest import BENCH, SMALL
+from .conftest import SMALL, wait_for
 
 
 class Quiet:
@@ -115,6 +115,10 @@ def _tested(spec, cell, store, finished=1.0):
     rows = [records.map_at_r(int(spec.id, 16) / 2**64, n_queries=1)]
     role = records.role(train=spec.train[0])
     return records.of_test(columns, rows, spec, role=role, finished=finished, test_classes=4)
+
+
+ONE = {"methods": ("cosface",), "seeds": 1, "hparams": "default", "trials": None}
+"""A run of one training and its test."""
 
 
 def _plans(root, **asked):
@@ -289,12 +293,12 @@ else:
 
 
 def test_a_unit_claimed_by_a_dead_process_of_this_host_is_taken_over_at_once(tmp_path, monkeypatch):
-    plans, site = _plans(tmp_path, methods=("cosface",), seeds=1, hparams="default", trials=None)
+    plans, site = _plans(tmp_path, **ONE)
     spec = plans[0].train_specs(plans[0].defaults(), 0, None)[plans[0].validate_folds[0]]
     _dead_claim(site.store.unit_dir(spec.cell, "train", spec.id) / CLAIM)
     started = time.monotonic()
     fake = Fake()
-    (outcome,), _ = _drive(tmp_path, [fake], monkeypatch, methods=("cosface",), seeds=1, hparams="default", trials=None)
+    (outcome,), _ = _drive(tmp_path, [fake], monkeypatch, **ONE)
     assert not outcome.failures
     assert ("train", spec.id) in fake.ran
     assert time.monotonic() - started < 10
@@ -359,7 +363,7 @@ def test_claims_of_the_dead_are_removed_and_a_clock_that_jumps_takes_none_from_t
 
 
 def test_status_says_who_is_at_work_on_what(tmp_path, monkeypatch, capsys):
-    _drive(tmp_path, [Fake()], monkeypatch, methods=("cosface",), seeds=1, hparams="default", trials=None)
+    _drive(tmp_path, [Fake()], monkeypatch, **ONE)
     Store(tmp_path).mark("reality_check", 1)
     (unit,) = tmp_path.rglob("test-*")
     ours = Claims(tmp_path)
@@ -377,18 +381,17 @@ def test_status_says_who_is_at_work_on_what(tmp_path, monkeypatch, capsys):
 
 def test_of_two_tests_of_a_setting_the_one_asked_for_last_counts_whatever_the_clock_says(tmp_path, monkeypatch):
     """A `finished` in the future hid every later test of its setting."""
-    asked = {"methods": ("cosface",), "seeds": 1, "hparams": "default", "trials": None}
-    _drive(tmp_path, [Fake()], monkeypatch, **asked)
+    _drive(tmp_path, [Fake()], monkeypatch, **ONE)
     store = Store(tmp_path)
     (first,) = store.tests()
     store.write(first.model_copy(update={"finished": 4e9}))  # the year 2096
-    _drive(tmp_path, [Fake()], monkeypatch, corruptions=("blur",), **asked)
+    _drive(tmp_path, [Fake()], monkeypatch, corruptions=("blur",), **ONE)
     (other,) = (test for test in store.tests() if test.unit != first.unit)
     assert [test.unit for test in collect(store).tests] == [other.unit]
-    _drive(tmp_path, [Fake()], monkeypatch, **asked)
+    _drive(tmp_path, [Fake()], monkeypatch, **ONE)
     assert [test.unit for test in collect(store).tests] == [first.unit]
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("record.json")}
-    _drive(tmp_path, [Fake()], monkeypatch, **asked)
+    _drive(tmp_path, [Fake()], monkeypatch, **ONE)
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("record.json")}
 
 
@@ -402,8 +405,7 @@ def test_a_folder_deleted_in_the_middle_is_a_failure(tmp_path, monkeypatch):
                 shutil.rmtree(folder)
             return done
 
-    asked = {"methods": ("cosface",), "seeds": 2, "hparams": "default", "trials": None}
-    (outcome,), _ = _drive(tmp_path / "runs", [Deleting()], monkeypatch, **asked)
+    (outcome,), _ = _drive(tmp_path / "runs", [Deleting()], monkeypatch, **{**ONE, "seeds": 2})
     assert len(outcome.failures) == 2
 
 
@@ -452,8 +454,7 @@ def test_a_record_that_another_machine_has_written_is_waited_for(hidden_for, fol
             return done
 
     monkeypatch.setattr("bench.engine.needs.LOOK", 0.02)
-    asked = {"methods": ("cosface",), "seeds": 1, "hparams": "default", "trials": None, "tuning": {"folds": folds}}
-    plans, site = _plans(tmp_path, **asked)
+    plans, site = _plans(tmp_path, **ONE, tuning={"folds": folds})
     site = site.model_copy(update={"hidden_for": hidden_for})
     outcome = asyncio.run(Scheduler(plans, site, Hiding(), Quiet()).execute())
     if hidden_for:
@@ -490,17 +491,10 @@ def test_a_killed_run_is_taken_over_from(prefix, small_table, cli, tmp_path):
     if prefix and subprocess.run([*prefix, "true"], capture_output=True).returncode:
         pytest.skip("host names cannot be changed here")
     root = tmp_path / "results" / "runs"
-    first = subprocess.Popen(
-        [*prefix, str(BENCH), *RUN], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
-    )  # fmt: skip
-    while not list(root.rglob("trial-*.json")):
-        assert first.poll() is None, first.communicate()
-        time.sleep(0.05)
+    first = cli.start(*RUN, prefix=prefix)
+    wait_for(first, lambda: any(root.rglob("trial-*.json")))
     second = cli.start(*RUN)
-    while len(list((root / ".drivers").iterdir())) < 2:
-        assert second.poll() is None, second.communicate()
-        time.sleep(0.05)
+    wait_for(second, lambda: len(list((root / ".drivers").iterdir())) > 1)
     done = len(list(root.rglob("train-*/record.json")))
     while len(list(root.rglob(f"*/{CLAIM}"))) < 1 or len(list(root.rglob("train-*/record.json"))) == done:
         time.sleep(0.05)
@@ -527,17 +521,15 @@ time.time = wrong
 
 
 @pytest.fixture
-def clock(tmp_path):
+def clock(cli, tmp_path):
     """Function that starts a run whose clock is off by the seconds in a file."""
 
     def start(off):
         (tmp_path / "sitecustomize.py").write_text(WRONG_CLOCK.replace("OFF", repr(str(off))))
-        given = {"cwd": tmp_path, "text": True, "env": {**os.environ, "PYTHONPATH": str(tmp_path)}}
-        told = subprocess.check_output([sys.executable, "-P", "-c", "import time; print(time.time())"], **given)
-        assert abs(float(told) - time.time()) > 500
-        return subprocess.Popen(
-            [BENCH, *RUN], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, **given
-        )
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        command = [sys.executable, "-P", "-c", "import time; print(time.time())"]
+        assert abs(float(subprocess.check_output(command, env=environment)) - time.time()) > 500
+        return cli.start(*RUN, env=environment)
 
     return start
 
@@ -549,9 +541,7 @@ def test_hosts_need_not_agree_about_the_time(jump, clock, small_table, cli, tmp_
     off.write_text("600")
     processes = [cli.start(*RUN), clock(off)]
     for count, moved in enumerate(jump, 1):
-        while len(list(root.rglob("trial-*.json"))) < 2 * count:
-            assert processes[1].poll() is None, processes[1].communicate()
-            time.sleep(0.05)
+        wait_for(processes[1], lambda count=count: len(list(root.rglob("trial-*.json"))) >= 2 * count)
         off.write_text(f"{moved}")
     texts = [process.communicate(timeout=1200)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], texts

@@ -12,7 +12,6 @@ from bench.engine.networks import load_model
 from bench.engine.running import Running
 from bench.engine.training import run_training
 from bench.engine.tuning import Told, Trained, choose, measured, propose
-from bench.errors import UserError
 from bench.protocols.recipes._base import Range
 from bench.report.frame import collect
 from bench.seeds import content_id, seed_for
@@ -22,7 +21,7 @@ from bench.store.records import TrainRecord, TrialRecord
 from bench.store.specs import TUNING
 from sklearn.metrics import roc_auc_score
 
-from tests.plans import planned
+from tests.plans import planned, refused
 
 from .test_sharing import Fake, _drive
 
@@ -122,9 +121,8 @@ def test_trials_are_told_apart_by_what_is_tuned_for_and_seeds_are_not(tmp_path):
     ],
 )
 def test_what_cannot_be_tuned_for_confidence_is_refused(tmp_path, options, message):
-    with pytest.raises(UserError, match=f"^--tune-for both: .*{message}") as caught:
-        _plans(tmp_path, "cosface", tune_for="both", **options)
-    assert "\n" not in str(caught.value)
+    asked = {"hparams": "tuned", "tuning": {"tune_for": "both", "studies": 1}, **options}
+    refused(f"^--tune-for both: .*{message}", tmp_path, "cosface", **asked)
 
 
 # The measurement

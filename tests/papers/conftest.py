@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from bench.cli import main
 from bench.papers.claims import read_ledger
 from bench.report.frame import collect
 from bench.site import Site
@@ -55,19 +54,6 @@ def runs(method, values, metric="map_at_r", place=(), **columns):
     return [record(method, seed, {(metric, *place): value}, **columns) for seed, value in by_seed.items()]
 
 
-class Folder:
-    """Stands for a results folder with some records."""
-
-    def __init__(self, records):
-        self.records = records
-
-    def tests(self):
-        yield from self.records
-
-    def rescorings(self):
-        return iter(())
-
-
 @pytest.fixture(scope="session")
 def site():
     """One for all tests: reading the names of all methods takes a while."""
@@ -88,19 +74,7 @@ def ledger(tmp_path, site):
 
 @pytest.fixture
 def results():
-    return lambda *parts: collect(Folder([each for part in parts for each in part]))
-
-
-@pytest.fixture
-def bench(capsys, monkeypatch, tmp_path):
-    """Run a command in an empty folder: exit code, standard output, standard error."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        code = main([str(argument) for argument in arguments])
-        return code, *capsys.readouterr()
-
-    return run
+    return lambda *parts: collect(records.Folder(*(each for part in parts for each in part)))
 
 
 @pytest.fixture

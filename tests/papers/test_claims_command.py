@@ -11,7 +11,7 @@ from tests.papers.conftest import HEAD, claim, runs
 
 
 @pytest.fixture
-def folders(tmp_path):
+def folders(tmp_path, monkeypatch):
     """Results folders ``one`` and ``two``: each has one half of a claim."""
     for name, records in {
         "one": runs("dul_cls", [0.60, 0.62, 0.61]),
@@ -22,6 +22,7 @@ def folders(tmp_path):
         for each in records:
             store.write(each)
     (tmp_path / "mine.toml").write_text(HEAD + claim())
+    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
@@ -51,8 +52,7 @@ def test_the_shipped_claims_say_which_command_makes_their_records(folders, bench
     assert "per-" not in out
 
 
-def test_bad_input_is_one_line(folders, monkeypatch, refusal):
-    monkeypatch.chdir(folders)
+def test_bad_input_is_one_line(folders, refusal):
     for arguments, said in (
         (("--results", "one", "--paper", "hib2"), "unknown paper 'hib2'; did you mean 'hib'?"),
         (("--results", "one", "--claims", "none.toml"), "none.toml: No such file or directory"),

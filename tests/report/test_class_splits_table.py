@@ -12,7 +12,7 @@ from bench.protocols.statistics.paired import summarise_splits
 from bench.report.frame import collect
 from bench.report.splits import split_comparisons
 from bench.report.views import split_document
-from bench.report.write import Judged
+from bench.report.write import Judged, write_report
 from bench.store.check import damages
 from bench.store.files import write_archive
 from bench.store.folder import Store
@@ -88,8 +88,6 @@ def test_no_table_of_methods_has_splits_and_the_comparison_counts_them(store, tm
     assert len(judged.results.splits) == 12
     assert {group.contender.pinned for group in judged.groups} == {Pinned()}
     assert set(judged.results.frame["pinned"]) == {Pinned()}
-    from bench.report.write import write_report
-
     written = write_report(judged, tmp_path / "report", lambda text: None)
     assert {path.suffix for path in written if path.stem == "splits"} == {".csv", ".md", ".tex"}
     assert r"Class splits left out: 3, in table \`splits\`." in (tmp_path / "report" / "comparison.md").read_text()

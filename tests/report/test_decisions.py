@@ -18,8 +18,7 @@ def _more_seeds(row):
 
 
 def _decided(values):
-    frame, roles = _results(values)
-    return shown.decisions_of(frame, roles)
+    return shown.decisions_of(*_results(values))
 
 
 def test_each_method_is_compared_with_the_best_and_p_values_count_all_pairs():

@@ -20,21 +20,9 @@ def _record(unit, seed, finished, value, images="t"):
     return records.of_test(records.columns(dim=2, seed=seed), rows, **made).model_copy(update={"unit": unit})
 
 
-class _Store:
-    def __init__(self, *records):
-        self.records, self.reads = records, 0
-
-    def tests(self):
-        self.reads += 1
-        yield from self.records
-
-    def rescorings(self):
-        yield from ()
-
-
 @pytest.fixture
 def store():
-    return _Store(_record("a", 1, 5.0, 0.1), _record("b", 0, 1.0, None), _record("c", 1, 9.0, 0.3))
+    return records.Folder(_record("a", 1, 5.0, 0.1), _record("b", 0, 1.0, None), _record("c", 1, 9.0, 0.3))
 
 
 def test_texts_are_categories_inside_and_texts_for_users(store):
@@ -66,18 +54,18 @@ def test_of_two_results_of_a_setting_the_later_one_counts(store):
 def test_two_data_sets_with_one_name_are_refused():
     other = _record("b", 0, 2.0, 0.2, images="others")
     with pytest.raises(UserError, match=r"two data sets are called d: .* m \(seed 1\) and m \(seed 0\) differ"):
-        collect(_Store(_record("a", 1, 1.0, 0.1), other))
+        collect(records.Folder(_record("a", 1, 1.0, 0.1), other))
     # What does not count any more is no conflict.
-    assert len(collect(_Store(_record("a", 0, 1.0, 0.1), other)).tests) == 1
+    assert len(collect(records.Folder(_record("a", 0, 1.0, 0.1), other)).tests) == 1
 
 
 def test_an_infinite_value_is_named():
     with pytest.raises(UserError, match="m on d, seed 1: map_at_r is infinite"):
-        collect(_Store(_record("a", 1, 5.0, float("inf"))))
+        collect(records.Folder(_record("a", 1, 5.0, float("inf"))))
 
 
 def test_an_empty_folder_gives_empty_tables_and_no_file(tmp_path):
-    results = collect(_Store())
+    results = collect(records.Folder())
     assert results.frame.empty
     assert tuple(results.frame.columns) == COLUMNS
     assert write_metrics(results, tmp_path) is None
