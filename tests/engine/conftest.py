@@ -146,6 +146,11 @@ def weights(tmp_path_factory):
     return path
 
 
+def records_of(root, method, kind):
+    """Records of the trainings or tests of a method."""
+    return [json.loads(path.read_text()) for path in root.glob(f"*/*/{method}/{kind}-*/record.json")]
+
+
 def wait_for(process, moment):
     """Wait until something is true of a command that is at work."""
     while not moment():

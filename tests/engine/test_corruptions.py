@@ -10,15 +10,16 @@ import pandas as pd
 import pytest
 from bench.datasets.corruptions.registry import CORRUPTIONS
 from bench.site import Site
+from PIL import Image
 from safetensors import safe_open
 from scipy import stats
 
 from tests.in_process import run_here
-from tests.photographs import write_photographs
 from tests.plans import planned
 
 pytestmark = pytest.mark.slow  # they share a run
 
+CLASSES = [f"c{i:02d}" for i in range(16)]
 SMALL = (
     "--backbone", "convnet", "--weights", "none", "--dim", "8", "--hparams", "default", "--seeds", "1",
     "--set", "data.image_size=16", "--set", "data.resize=18", "--set", "data.classes_per_batch=2",
@@ -31,8 +32,13 @@ def photos(tmp_path_factory):
     """Sixteen classes of four images; votes on 20 of the 32 test images, and on one that trains."""
     root = tmp_path_factory.mktemp("photos")
     rng = np.random.default_rng(0)
-    write_photographs(root, 16, 4, (40, 36))
-    voted = [f"{name}/{i}.png" for name in (f"c{c:02d}" for c in range(8, 16)) for i in range(4)][:20]
+    for name in CLASSES:
+        (root / name).mkdir()
+        for i in range(4):
+            Image.fromarray(rng.integers(0, 256, (5, 6, 3), dtype=np.uint8)).resize((40, 36)).save(
+                root / name / f"{i}.png"
+            )
+    voted = [f"{name}/{i}.png" for name in CLASSES[8:] for i in range(4)][:20]
     votes = rng.dirichlet([0.4] * 3, 21).round(4)
     lines = [f"{path},{','.join(map(str, row))}" for path, row in zip([*voted, "c00/0.png"], votes)]
     (root / "probabilities.csv").write_text("\n".join(["path,c08,c09,c10", *lines]) + "\n")

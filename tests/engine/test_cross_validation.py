@@ -13,7 +13,7 @@ from bench.protocols.recipes._base import Optim
 from bench.site import Site
 from safetensors.torch import load_file
 
-from tests.engine.conftest import Cli
+from tests.engine.conftest import Cli, records_of
 from tests.in_process import run_here
 from tests.photographs import write_photographs
 from tests.plans import planned
@@ -36,10 +36,6 @@ def tuned(tmp_path_factory):
     return folder / "results" / "runs"
 
 
-def _records(root, method, kind):
-    return [json.loads(p.read_text()) for p in root.glob(f"*/*/{method}/{kind}-*/record.json")]
-
-
 def _map_at_r(vectors, labels):
     """Straight from the definition."""
     scores = (vectors @ vectors.T).fill_diagonal_(-torch.inf)
@@ -54,8 +50,8 @@ def _map_at_r(vectors, labels):
 
 @pytest.mark.slow
 def test_each_fold_holds_other_classes_out_and_a_head_stands_on_the_base_of_its_fold(tuned):
-    bases = {r["unit"]: r for r in _records(tuned, "cosface", "train")}
-    heads = _records(tuned, "pfe", "train")
+    bases = {r["unit"]: r for r in records_of(tuned, "cosface", "train")}
+    heads = records_of(tuned, "pfe", "train")
     assert len(bases) == len(heads) == 4
     assert {r["spec"]["fold"] for r in heads} == {0, 1}
     for head in heads:
@@ -68,7 +64,7 @@ def test_each_fold_holds_other_classes_out_and_a_head_stands_on_the_base_of_its_
 @pytest.mark.slow
 def test_a_trial_counts_by_the_mean_of_its_models(tuned):
     (trial,) = [json.loads(p.read_text()) for p in tuned.glob("*/*/cosface/study-*/trial-*.json")]
-    values = [r["selection_value"] for r in _records(tuned, "cosface", "train") if r["unit"] in trial["units"]]
+    values = [r["selection_value"] for r in records_of(tuned, "cosface", "train") if r["unit"] in trial["units"]]
     assert len(values) == 2
     assert trial["value"] == pytest.approx(fmean(values), rel=1e-12)
 
@@ -87,7 +83,7 @@ def test_separated_is_the_mean_of_the_models_and_concatenated_their_embeddings_s
         together = _map_at_r(torch.cat(unit, 1), models[0]["labels"])
         assert value["concatenated", split] == pytest.approx(together, abs=1e-9)
     assert value["separated", "test"] != value["concatenated", "test"]
-    held_out = {r["spec"]["fold"]: r["manifests"]["val"] for r in _records(results, "cosface", "train")}
+    held_out = {r["spec"]["fold"]: r["manifests"]["val"] for r in records_of(results, "cosface", "train")}
     assert set(held_out) == {0, 1}
     assert held_out[0] != held_out[1]
 
@@ -97,8 +93,8 @@ def test_a_head_is_compared_with_its_base_model_by_model_and_side_by_side(tuned)
     compared = json.loads(Cli(tuned.parent.parent)("compare", "--json").stdout)
     assert {(line["first"], line["other"]) for line in compared} == {("cosface", "pfe (cosface)")}
     assert {line["ensemble"] for line in compared} == {"separated", "concatenated"}
-    roles = {r["columns"]["ensemble"]: r["role"] for r in _records(tuned, "pfe", "test")}
-    bases = {r["columns"]["ensemble"]: r["role"]["train"] for r in _records(tuned, "cosface", "test")}
+    roles = {r["columns"]["ensemble"]: r["role"] for r in records_of(tuned, "pfe", "test")}
+    bases = {r["columns"]["ensemble"]: r["role"]["train"] for r in records_of(tuned, "cosface", "test")}
     assert {kind: role["base_train"] for kind, role in roles.items()} == bases
     # One trial of the base and one of the head, two models each.
     assert {role["trainings"] for role in roles.values()} == {4}

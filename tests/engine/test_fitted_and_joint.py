@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.engine.conftest import Cli
+from tests.engine.conftest import Cli, records_of
 
 RUN = ("run", "--method", "norm_softmax,laplace,deep_ensemble", "--base", "norm_softmax", "--dataset", "ndigit_smoke")
 FEW = ("--set", "optim.epochs=1", "--seeds", "2", "--trials", "2", "--workers", "2")
@@ -23,10 +21,6 @@ def results(tmp_path_factory):
     return cli.cwd / "results" / "runs"
 
 
-def _records(root, method, kind):
-    return [json.loads(path.read_text()) for path in root.glob(f"*/*/{method}/{kind}-*/record.json")]
-
-
 def _value(record, metric, split="test"):
     rows = record["rows"]
     return next(r["value"] for r in rows if (r["metric"], r["split"], r["scorer"]) == (metric, split, "cosine"))
@@ -34,11 +28,11 @@ def _value(record, metric, split="test"):
 
 @pytest.mark.slow
 def test_a_fit_is_one_epoch_that_keeps_the_means_of_its_base(results):
-    trained = _records(results, "laplace", "train")
+    trained = records_of(results, "laplace", "train")
     assert len(trained) == 4  # two trials, two seeds
     assert {len(record["history"]) for record in trained} == {1}
-    bases = {record["role"]["train"]: record for record in _records(results, "norm_softmax", "test")}
-    tests = _records(results, "laplace", "test")
+    bases = {record["role"]["train"]: record for record in records_of(results, "norm_softmax", "test")}
+    tests = records_of(results, "laplace", "test")
     assert len(tests) == 2
     for record in tests:
         assert _value(record, "map_at_r") == _value(bases[record["role"]["base_train"]], "map_at_r")
@@ -49,9 +43,9 @@ def test_a_fit_is_one_epoch_that_keeps_the_means_of_its_base(results):
 
 @pytest.mark.slow
 def test_an_ensemble_is_ranked_by_the_mean_of_its_members_cosines(results):
-    (record,) = _records(results, "deep_ensemble", "test")
-    members = _records(results, "norm_softmax", "test")
-    assert not _records(results, "deep_ensemble", "train")
+    (record,) = records_of(results, "deep_ensemble", "test")
+    members = records_of(results, "norm_softmax", "test")
+    assert not records_of(results, "deep_ensemble", "train")
     columns = record["columns"]
     assert (columns["base"], columns["seed"], columns["ensemble"]) == ("norm_softmax", 0, "seeds")
     assert columns["dim"] == 2 * members[0]["columns"]["dim"]

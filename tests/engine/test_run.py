@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from bench.datasets.corruptions._base import draw_quality
 from bench.protocols import rows
 from bench.store.folder import Store
@@ -85,7 +86,6 @@ def test_confidences_are_judged_on_validation_images_as_on_test_images(frame):
 
 def test_values_on_validation_images_are_those_of_the_stored_model(tiny_run, frame):
     """The AUROC of the norm and of the margin, from the weights, the images and NumPy alone."""
-    import torch
     from bench.datasets.ndigit import NDigitSmoke
     from bench.engine.networks import load_model
     from bench.seeds import seed_for
@@ -134,8 +134,6 @@ def test_pfe_leaves_its_base_alone_to_the_last_bit(tiny_run):
         for key in kept:
             assert np.array_equal(head[key], base[key]), key
     # And so for what is embedded with them: the mean of PFE is its base's raw vector put on the sphere.
-    import torch
-
     for _, record in _records(tiny_run, "pfe", "test"):
         seed = record["columns"]["seed"]
         other = next(p for p, r in _records(tiny_run, "cosface", "test") if r["columns"]["seed"] == seed)

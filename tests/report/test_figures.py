@@ -12,7 +12,7 @@ import pytest
 import scipy
 import torch
 from bench.datasets.array_images import ArrayImages
-from bench.errors import UnknownName
+from bench.errors import UnknownName, UserError
 from bench.protocols.embeddings import row
 from bench.protocols.structure import spectral_decay
 from bench.report.figures import embeddings, images, theory, training
@@ -193,15 +193,11 @@ def source(tmp_path):
     return _source(store, tests)
 
 
-def _raise(line):
-    raise AssertionError(line)
-
-
 # Spectra
 
 
 def test_spectra_are_those_of_numpy_and_give_the_spectral_decay(source):
-    table = embeddings.spectra_table(source, "tiny", _raise)
+    table = embeddings.spectra_table(source, "tiny", pytest.fail)
     assert set(zip(table["method"], table["seed"])) == {("plain", 0), ("plain", 1), ("noisy", 0), ("noisy", 1)}
     for place, method in enumerate(("plain", "noisy")):
         for seed in (0, 1):
@@ -234,7 +230,7 @@ def _right(raw, queries, gallery):
 @pytest.mark.parametrize("roles", [False, True])
 def test_a_tested_model_answers_by_the_nearest_neighbours_of_the_gallery(tmp_path, roles):
     store = _Store(tmp_path)
-    (model,) = _source(store, [_test(store, "plain", 0, False, _arrays(3, roles))]).models("tiny", _raise)
+    (model,) = _source(store, [_test(store, "plain", 0, False, _arrays(3, roles))]).models("tiny", pytest.fail)
     raw = _arrays(3)["clean.loc"].double().numpy()
     queries, gallery = (range(0, COUNT, 2), range(1, COUNT, 2)) if roles else (range(COUNT), range(COUNT))
     np.testing.assert_allclose(model.right, _right(raw, queries, gallery))
@@ -245,7 +241,7 @@ def test_a_tested_model_answers_by_the_nearest_neighbours_of_the_gallery(tmp_pat
 
 @pytest.mark.slow
 def test_images_are_shown_in_the_order_of_their_confidence(source):
-    drawings = list(images.draw(source, "tiny", _raise))
+    drawings = list(images.draw(source, "tiny", pytest.fail))
     assert [d.stem for d in drawings] == [
         "images_tiny",
         "images_tiny_classes_00_noisy",
@@ -271,7 +267,7 @@ def test_images_are_shown_in_the_order_of_their_confidence(source):
 
 
 def test_a_sheet_shows_the_pixels_of_its_images(source):
-    drawing = next(iter(images.draw(source, "tiny", _raise)))
+    drawing = next(iter(images.draw(source, "tiny", pytest.fail)))
     pixels = _Images().test().pixels
     shown = [axis.get_images()[0].get_array() for axis in drawing.figure.axes if axis.get_images()]
     wanted = [pixels[IDS.index(name), 0].numpy() for name in drawing.frame["id"]]
@@ -283,7 +279,7 @@ def test_a_sheet_shows_the_pixels_of_its_images(source):
 
 
 def test_intervals_over_seeds_are_students(source):
-    table = training.convergence_table(source, "tiny", _raise)
+    table = training.convergence_table(source, "tiny", pytest.fail)
     rows = table[(table["label"] == "plain") & (table["seed"] == 1)].set_index("epoch")
     assert rows["seeds"].tolist() == [2, 2, 2, 1]  # one seed trained an epoch longer
     values = [0.1, 0.11]
@@ -299,7 +295,9 @@ def test_classes_that_have_trained_do_not_validate(tmp_path):
     store = _Store(tmp_path)
     tests = [_test(store, "plain", 0, False, _arrays(0)), _test(store, "other", 0, False, _arrays(1), train="whole")]
     with figure_style():
-        drawn = {drawing.stem: drawing for drawing in training.draw_convergence(_source(store, tests), "tiny", _raise)}
+        drawn = {
+            drawing.stem: drawing for drawing in training.draw_convergence(_source(store, tests), "tiny", pytest.fail)
+        }
     assert set(drawn) == {"convergence_tiny", "convergence_tiny_on_training_classes"}
     shown = drawn["convergence_tiny_on_training_classes"]
     assert shown.figure.axes[0].get_ylabel() == "MAP@R, some training classes, %"
@@ -317,7 +315,7 @@ SLOW = ("images", "pictures", "densities")
 )
 def test_every_figure_has_numbers_and_labelled_axes(name, source):
     with figure_style():
-        drawings = list(draw_kind(name, source, _raise))
+        drawings = list(draw_kind(name, source, pytest.fail))
         assert drawings
         for drawing in drawings:
             assert len(drawing.frame)
@@ -332,7 +330,7 @@ def test_every_figure_has_numbers_and_labelled_axes(name, source):
 @pytest.mark.slow
 def test_numbers_are_written_beside_every_figure_and_are_the_same_again(source, tmp_path):
     kinds = kinds_of(["convergence", "spectra"])
-    first, again = (write_kinds(kinds, source, tmp_path / name, _raise) for name in ("first", "again"))
+    first, again = (write_kinds(kinds, source, tmp_path / name, pytest.fail) for name in ("first", "again"))
     stems = {path.stem for path in first}
     assert stems == {"convergence_tiny", "spectra_tiny"}
     assert {path.name for path in first} == {f"{stem}.{kind}" for stem in stems for kind in ("png", "svg", "csv")}
@@ -341,7 +339,7 @@ def test_numbers_are_written_beside_every_figure_and_are_the_same_again(source, 
 
 @pytest.mark.slow
 def test_a_report_has_the_figures_that_need_records_and_pictures_of_images_at_hand(source, tmp_path):
-    written = {path.stem for path in write_automatic(source, tmp_path / "out", _raise)}
+    written = {path.stem for path in write_automatic(source, tmp_path / "out", pytest.fail)}
     assert written == {
         *(f"{name}_tiny_{images}" for name in ("filter_out", "risk_coverage") for images in ("clean", "crop")),
         "confidence_crop_tiny",
@@ -365,8 +363,6 @@ def test_a_report_says_in_one_line_a_kind_why_a_figure_is_missing(tmp_path):
 
 @pytest.mark.slow
 def test_what_is_missing_is_said_in_one_line(tmp_path):
-    from bench.errors import UserError
-
     def absent(name, view):
         raise UserError("tiny is not in data/")
 
