@@ -17,7 +17,7 @@ from tests.engine.conftest import heed_signals
 BENCH = Path(sys.executable).with_name("bench")
 RAY = Path(sys.executable).with_name("ray")
 GRID = ("--method", "cosface,pfe", "--dataset", "ndigit_smoke", "--seeds", "1", "--trials", "3")
-TRAININGS = 2 * (3 + 1)
+TRAININGS = 2 * 3
 """Number of trainings of that run."""
 
 
