@@ -19,7 +19,7 @@ from .files import DataError, check_regular
 from .photo_images import PhotoImages, Progress
 from .releases import IMAGE_SUFFIXES, Listing, PhotoDataset, of_system
 from .soft_labels import FILE, read_soft_labels
-from .tables import PARQUET, SPLITS, listed, settled, tables_of
+from .tables import PARQUET, SPLITS, TABLE, listed, settled, tables_of
 from .verification import Verification
 from .view import View
 
@@ -235,6 +235,8 @@ def images_below(folder: Path) -> tuple[Listing, bool]:
 def _add_classes(listing: Listing, parts: dict[str, str]) -> None:
     """Add the images of the class folders below some prefixes, each with its part, and notes about what is left out."""
     folder, strange, empty, hidden = listing.folder, list[str](), list[str](), list[str]()
+    if (folder / TABLE).exists():
+        listing.notes.append(f"{folder / TABLE} is not read: no columns of images and classes, separated by commas")
     for prefix, part in parts.items():
         if not prefix:
             _check_classes(folder, ())

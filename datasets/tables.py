@@ -16,6 +16,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
+from unicodedata import normalize
 
 from .archives import BLOCK, unpacked_limit
 from .files import DataError, check_regular
@@ -104,7 +105,7 @@ def listed(source: Path) -> Listing | None:
     Raises:
         DataError: If a table cannot be read, or names files outside of its folder.
     """
-    from .releases import Listing
+    from .releases import IMAGE_SUFFIXES, Listing
 
     files = tables_of(source)
     if not files:
@@ -125,7 +126,12 @@ def listed(source: Path) -> Listing | None:
                 continue
             split = split.lower() or of_file
             unknown |= {split} - {*SPLITS, ""}
+            label = normalize("NFC", label)
             listing.add(name, label, label, SPLITS.get(split, ""), group)
+    found = sum(each.suffix.lower() in IMAGE_SUFFIXES for each in root.rglob("*")) if source.is_dir() else 0
+    if found > len(listing.ids):
+        listed_in = f"{files[0].name} lists {len(listing.ids)} of {found} images"
+        listing.notes.append(f"{source}: {listed_in}; the others are left out")
     if lost:
         listing.notes.append(f"{source}: {len(lost)} rows without a class are left out, the first is {lost[0]}")
     if not listing.ids:
@@ -190,11 +196,13 @@ def _rows(file: Path) -> Iterator[Row]:
                 for path, *label in (line.strip().rsplit(maxsplit=1) for line in lines if line.strip()):
                     yield path, *(label or [""]), "", ""
                 return
-            table = csv.DictReader(lines)
+            table = csv.DictReader(lines, strict=True)
             table.fieldnames = [name.strip() for name in table.fieldnames or ()]
             read = columns(table.fieldnames)
             for row in table:
                 path, label, split, group = ((row.get(read.get(what, "")) or "").strip() for what in COLUMNS)
+                if "\n" in path + label:
+                    raise DataError(f"line {table.line_num}: a quote that opens in a row does not close in it")
                 yield path, label, split, group
     except UnicodeDecodeError:
         raise DataError(f"{file}: not a text file in UTF-8") from None
@@ -263,7 +271,8 @@ def holds_images(path: Path) -> bool:
 def _images(path: str) -> Answer:
     import pyarrow.parquet
 
-    return _image_columns(pyarrow.parquet.read_schema(path)), {}
+    schema = pyarrow.parquet.read_schema(path)
+    return [] if {"embeddings", "embeddings_0"} & {*schema.names} else _image_columns(schema), {}
 
 
 def _image_columns(schema: Any) -> list[str]:

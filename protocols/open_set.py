@@ -85,7 +85,14 @@ def in_smaller_gallery(view: Embeddings, scorer: str) -> Embeddings | None:
 
 def _gone(view: Embeddings) -> Tensor:
     """Rows of the images whose classes leave the gallery."""
-    return view.once("gone", lambda: class_halves(view.labels, view.ids, view.seed("open set"))[0])
+
+    def drawn() -> Tensor:
+        searched = torch.arange(len(view)) if view.gallery is None or not view.unknown.any() else view.gallery
+        names = [view.ids[i] for i in searched.tolist()]
+        left = searched[class_halves(view.labels[searched], names, view.seed("open set"))[0]]
+        return torch.isin(view.labels, view.labels[left]).nonzero().squeeze(1)
+
+    return view.once("gone", drawn)
 
 
 UNKNOWN = "unknown_queries"

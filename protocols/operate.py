@@ -21,7 +21,7 @@ from .embeddings import Embeddings
 from .open_set import in_smaller_gallery
 from .operating_points import MEASURED, MISSING, WISHES, Cases, choose, fit_map, measure, reliability
 from .retrieval_confidence import LogisticFit, uniform_by_identity
-from .rows import AGREEMENT, MARGIN, UNDRAWN, Row, row
+from .rows import AGREEMENT, CHOSEN, MARGIN, UNDRAWN, Row, row
 from .verification import class_halves, classes_in_random_order, pair_scores, sample_pairs, verification_pairs
 
 FORMAT = 1
@@ -320,7 +320,8 @@ def operating(view: Embeddings, scorer: str) -> Iterator[Row]:
 
     Decisions and wishes are the defaults of ``bench score --operate`` (:func:`document_of`). ``operating_coverage`` is
     the share of queries that are answered, ``operating_risk`` the share of wrong ones among these; the variant is the
-    wish, such as ``risk=0.05``, with ``,gallery=half`` if a random half of the classes has left the gallery.
+    wish, such as ``risk=0.05``, with ``,gallery=half`` of the queries whose class stays if a random half of the classes
+    leaves the gallery. The confidence is called ``chosen``: validation images chose it.
     ``operating_far`` and ``operating_tar`` are the accepted shares of different and of same pairs, by their score
     (variant ``pair,far=0.01`` of ``top1_score``), and in half of the gallery those of unknown and of known queries
     (``known,far=0.01``). Values are nan if no threshold grants the wish, or nothing is accepted. There are no rows if
@@ -350,15 +351,16 @@ def _answers(view: Embeddings, scorer: str, set_up: _SetUp, right: Tensor, galle
     cases = _cases(view, scorer, form, right, ~right.isnan())
     for wish, threshold in thresholds.items():
         accepted = cases.confidence >= threshold
-        made = partial(row, scorer=scorer, confidence="+".join(form), variant=f"{wish}={DEFAULTS[wish]:g}{gallery}")
+        made = partial(row, scorer=scorer, confidence=CHOSEN, variant=f"{wish}={DEFAULTS[wish]:g}{gallery}")
         count, lone = len(accepted), len(right) - len(accepted)
-        yield made("operating_coverage", _share(accepted, np.ones(count)), n_queries=count, n_lone=lone)
+        coverage = math.nan if math.isnan(threshold) else _share(accepted, np.ones(count))
+        yield made("operating_coverage", coverage, n_queries=count, n_lone=lone)
         yield made("operating_risk", _share(1.0 - cases.right, accepted), n_queries=count, n_lone=lone)
 
 
 def _accepts(name: str, found: Mapping[str, _SetUp], cases: Cases, scorer: str) -> Iterator[Row]:
-    form, thresholds = found[name]
-    confidence = TOP1 if name == "pair" else "+".join(form)
+    thresholds = found[name][1]
+    confidence = TOP1 if name == "pair" else CHOSEN
     for wish, threshold in thresholds.items():
         accepted = cases.confidence >= threshold
         made = partial(row, scorer=scorer, confidence=confidence, variant=f"{name},{wish}={DEFAULTS[wish]:g}")

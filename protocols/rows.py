@@ -151,6 +151,9 @@ AGREEMENT = "agreement"
 MARGIN_AND_AGREEMENT = f"{MARGIN}+{AGREEMENT}"
 """Name of the margin and the agreement, combined by a logistic fit on validation classes: it needs no learning."""
 
+CHOSEN = "chosen"
+"""Name of the confidence that validation images chose for a threshold; it may be another one in each model."""
+
 FITTED = f"+{MARGIN_AND_AGREEMENT}"
 """End of the name of an image confidence that is combined with both by a logistic fit on validation classes."""
 
@@ -176,4 +179,4 @@ def kind_of(confidence: str) -> Kind:
         return "control"
     if confidence in RETRIEVAL_CONFIDENCES:
         return "retrieval"
-    return "combined" if confidence.endswith((COMBINED, FITTED_TO_MARGIN, MARGIN_AND_AGREEMENT)) else "image"
+    return "combined" if confidence.endswith((COMBINED, FITTED_TO_MARGIN, MARGIN_AND_AGREEMENT, CHOSEN)) else "image"

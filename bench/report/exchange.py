@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from ..protocols.metrics import title_of
 from ..protocols.statistics.paired import Summary, summarise
+from ..seeds import content_id
 from ..store.files import write_atomic
 from ..store.records import TestRecord
 from .contender import Contender
@@ -169,7 +169,7 @@ def eval_results(each: Published) -> str:
 def every_eval_ever(each: Published) -> dict[str, object]:
     """Document of Every Eval Ever about a contender."""
     contender, time = each.group.contender, str(int(each.finished))
-    model = f"{NAME}/{contender.method}-{contender.dataset}"
+    model = f"{NAME}/{contender.method}-{contender.dataset}-{content_id(str(contender))}"
     data: dict[str, object] = {"dataset_name": contender.dataset, "source_type": "other"}
     if each.hub:
         data |= {"source_type": "hf_dataset", "hf_repo": each.hub}
@@ -250,12 +250,10 @@ def write_hub(results: Sequence[Published], out: Path) -> list[Path]:
 
 
 def _places(results: Sequence[Published], out: Path) -> Iterator[tuple[Published, Path]]:
-    """Each contender with its place; several of a method on a data set are numbered."""
-    seen: Counter[tuple[str, str]] = Counter()
+    """Each contender with its place, which is the same in every report."""
     for each in results:
-        key = (each.group.contender.dataset, each.group.contender.method)
-        seen[key] += 1
-        yield each, out / key[0] / (key[1] + f"-{seen[key]}" * (seen[key] > 1))
+        of = each.group.contender
+        yield each, out / of.dataset / f"{of.method}-{content_id(str(of))}"
 
 
 def _write(path: Path, text: str) -> Path:

@@ -104,12 +104,16 @@ def sentences(document: Document) -> list[str]:
     elif point is not None:
         rule = f"{_sum(point['confidence'])} >= {point['threshold']:.6g}"
         sizes = f"set on {set_on['classes']} classes, measured on {measured['classes']} others"
-        answered = f"{percent(point['coverage'], 0)} % of queries are answered, {_wrongly(point)}"
+        answered = (
+            f"{percent(point['coverage'], 0)} % of queries of the gallery's classes are answered, {_wrongly(point)}"
+        )
         first = f"Accept an answer if {rule}: {answered} ({sizes})."
         if point["half_gallery_coverage"] is not None:
             answered = percent(point["half_gallery_coverage"], 0)
             wrongly = _wrongly(point, "half_gallery_risk")
-            half = f": without half of the gallery's classes {answered} % are answered, {wrongly}"
+            half = (
+                f": without half of the gallery's classes {answered} % of queries of the others are answered, {wrongly}"
+            )
     second = (
         f"Set on {set_on['queries']:,} queries against a gallery of {document['gallery']:,} images; on other images,"
         f" classes or galleries it does not hold by itself{half}."

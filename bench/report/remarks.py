@@ -45,7 +45,7 @@ def _remarks(group: SeedGroup) -> Iterator[Remark]:
 _GIVEN = (
     ("test", "", "on clean images"),
     ("test_crop", "", "on centre crops"),
-    ("test", ",gallery=half", "in half of the gallery"),
+    ("test", ",gallery=half", "where half of the other classes left"),
 )
 """Images and gallery of which a line says what thresholds give, with the end of the variant."""
 

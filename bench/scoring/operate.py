@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Real
 
 import torch
 
@@ -10,6 +11,9 @@ from ..errors import BadInput, UnknownName
 from ..protocols.operate import DEFAULTS, Document, document_of
 from .bursts import MANY
 from .score import Scored
+
+SMALLEST = 1e-9
+"""Smallest share that is no slip, and distance from 1."""
 
 
 def wishes_of(text: str, files: int = 1) -> dict[str, float]:
@@ -34,11 +38,11 @@ def wishes_of(text: str, files: int = 1) -> dict[str, float]:
     return DEFAULTS | wishes
 
 
-def _check(wishes: Mapping[str, float]) -> None:
+def _check(wishes: Mapping[str, object]) -> None:
     for name, value in wishes.items():
         if name not in DEFAULTS:
             raise BadInput(str(UnknownName("wish", name, DEFAULTS)))
-        if not isinstance(value, int | float) or not 0 < value < 1:
+        if not isinstance(value, Real) or not SMALLEST <= float(value) <= 1 - SMALLEST:
             raise BadInput(f"wish {name}={value} is no share: give a number between 0 and 1, such as {DEFAULTS[name]}")
 
 

@@ -255,6 +255,8 @@ REFUSED = {
     "'/etc/hostname' is listed, which is not": _csv("path,label", "/etc/hostname,a"),
     "1 images are listed more than once": _csv("path,label", *["pictures/kind-1/0.jpg,a"] * 2),
     "columns identity, class could each be": _csv("path,identity,class", "pictures/a.jpg,a,b"),
+    "a quote that opens in a row does not close in it": _csv("path,label", 'a.jpg,"a', 'b"'),
+    "unexpected end of data": _csv("path,label", 'a.jpg,"a', "b.jpg,b"),
     "has query; with queries it needs train": _csv("path,label,split", "pictures/kind-1/0.jpg,a,query"),
 }
 
@@ -332,3 +334,17 @@ def test_a_hundred_thousand_rows_in_two_row_groups_are_read_within_a_gigabyte(tm
     )
     done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
     assert all(int(kilobytes) < 2**20 for kilobytes in done.stdout.split())
+
+
+def test_what_a_table_leaves_out_and_a_table_that_is_none_are_said(tmp_path):
+    _folders(tmp_path / "some", SAME, splits=False)
+    names = sorted(path.relative_to(tmp_path / "some").as_posix() for path in (tmp_path / "some").rglob("*.*"))
+    (tmp_path / "some" / "labels.txt").write_text("".join(f"{name} x\n" for name in names[:3]))
+    listing, _ = images_below(tmp_path / "some")
+    assert len(listing.ids) == 3
+    assert f"labels.txt lists 3 of {len(names)} images; the others are left out" in listing.notes[0]
+    (tmp_path / "some" / "labels.txt").unlink()
+    (tmp_path / "some" / "metadata.csv").write_text("path;label\n")
+    listing, _ = images_below(tmp_path / "some")
+    assert len(listing.ids) == len(names)
+    assert "metadata.csv is not read" in listing.notes[0]

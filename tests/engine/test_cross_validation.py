@@ -32,7 +32,7 @@ def results(tmp_path_factory):
 def tuned(tmp_path_factory):
     """A tuned head on its tuned base."""
     folder = tmp_path_factory.mktemp("tuned")
-    Cli(folder)(*RUN, "--method", "cosface,pfe", "--trials", "1")
+    Cli(folder)(*RUN, "--method", "cosface,pfe", "--trials", "1", "--studies", "1")
     return folder / "results" / "runs"
 
 
@@ -73,7 +73,7 @@ def test_a_trial_counts_by_the_mean_of_its_models(tuned):
 def test_separated_is_the_mean_of_the_models_and_concatenated_their_embeddings_side_by_side(results):
     frame = pd.read_csv(results / "metrics.csv", keep_default_na=False)
     mine = frame[(frame["metric"] == "map_at_r") & (frame["scorer"] == "cosine") & (frame["confidence"] == "")]
-    value = {(row["ensemble"], row["split"]): row["value"] for _, row in mine.iterrows()}
+    value = {(row["ensemble"], row["split"]): float(row["value"]) for _, row in mine.iterrows()}
     (folder,) = {p.parent for p in results.glob("*/*/cosface/test-*/embeddings-fold-0.safetensors")}
     models = [load_file(folder / f"embeddings-fold-{fold}.safetensors") for fold in (0, 1)]
     for split, name in (("test", "clean"), ("test_crop", "crop")):

@@ -60,7 +60,10 @@ def test_every_method_has_every_metric_for_every_seed(frame):
         assert {name for name in names if rows.kind_of(name) in ("image", "control")} == expected, method
         assert {name for name in names if rows.kind_of(name) == "retrieval"} == set(rows.RETRIEVAL_CONFIDENCES)
         combined = {f"{name}{end}" for name in expected - controls for end in (rows.COMBINED, rows.FITTED)}
-        assert {name for name in names if rows.kind_of(name) == "combined"} == combined | {rows.MARGIN_AND_AGREEMENT}
+        assert {name for name in names if rows.kind_of(name) == "combined"} == combined | {
+            rows.MARGIN_AND_AGREEMENT,
+            rows.CHOSEN,
+        }
     values = frame.loc[frame["metric"] != "set_size_at_90", "value"].dropna()
     assert values.between(-1, 1).all()
     not_correlation = ~frame["metric"].isin(["spearman_crop", "kendall_crop", "edc_pauc", "spearman_confidences"])

@@ -275,7 +275,7 @@ def test_thresholds_of_validation_are_applied_to_test_images_as_by_a_loop():
     least = np.sort(known)[::-1][int(np.ceil(0.8 * len(known))) - 1] - 1e-6
     values, right = sums(view)
     row = found["operating_risk", "risk=0.05"]
-    assert (row["confidence"], row["n_queries"]) == ("+".join(form), len(view))
+    assert (row["confidence"], row["n_queries"]) == ("chosen", len(view))
     assert row["value"] == pytest.approx((~right)[values >= threshold].mean())
     assert found["operating_coverage", "risk=0.05"]["value"] == pytest.approx((values >= threshold).mean())
     assert found["operating_coverage", "coverage=0.8"]["value"] == pytest.approx((values >= least).mean())

@@ -97,7 +97,7 @@ def test_a_document_of_every_eval_ever_fits_its_schema_and_has_the_values(tmp_pa
             jsonschema.Draft7Validator(schema).validate(document)
         kinds.append(document["evaluation_results"][0]["source_data"]["source_type"])
     assert kinds == ["hf_dataset", "url", "other"]
-    assert path == tmp_path / "every_eval_ever" / "mine" / "dul_cls.json"
+    assert path.parent == tmp_path / "every_eval_ever" / "mine"
     held = {each["evaluation_result_id"]: each for each in document["evaluation_results"]}
     assert set(held) == {"test/map_at_r", "test/confidence_auroc"}  # what is nan at every seed is left out
     score = held["test/map_at_r"]["score_details"]
@@ -128,6 +128,10 @@ def test_a_part_of_a_release_is_not_given_out_as_the_data_set(tmp_path):
     assert "100 of 11788 images" in first.metric_args["pinned"]
 
 
-def test_two_settings_of_a_method_have_a_file_each(tmp_path):
-    both = shown("mine", "cosface") + shown("mine", "cosface", Pinned(settings={"method.scale": 3.0}))
-    assert [path.name for path in write_every_eval_ever(both, tmp_path)] == ["cosface.json", "cosface-2.json"]
+def test_two_settings_of_a_method_have_a_place_each_in_any_report(tmp_path):
+    one, two = shown("mine", "cosface"), shown("mine", "cosface", Pinned(settings={"method.scale": 3.0}))
+    both = write_every_eval_ever(one + two, tmp_path)
+    assert len(set(both)) == 2
+    assert write_every_eval_ever(two, tmp_path / "again")[0].name == both[1].name
+    ids = [json.loads(path.read_text())["model_info"]["id"] for path in both]
+    assert len(set(ids)) == 2

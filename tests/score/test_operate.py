@@ -94,7 +94,7 @@ def test_the_command_says_it_in_a_sentence_and_writes_file_pictures_and_page(ben
     code, out, err = bench("score", "mine.npz", "--wish", "risk=0.2,far=0.05", "--out", "made")
     assert (code, err) == (0, "")
     text = " ".join(out.split())
-    said = r"Accept an answer if .* >= [-\d.]+: \d+ % of queries are answered, [\d.]+ % \[.*\] of these wrongly"
+    said = r"Accept an answer if .* >= [-\d.]+: \d+ % of queries .* are answered, [\d.]+ % \[.*\] of these wrongly"
     assert re.search(said, text)
     assert "measured on 20 others" in text
     assert "on other images, classes or galleries it does not hold by itself: without half of the gallery's" in text
@@ -145,6 +145,8 @@ def test_queries_that_are_really_unknown_decide_in_place_of_simulated_ones():
         ({"set_up": np.arange(320) < 100}, "", "set_up: 1 classes are on both sides; a class chooses or is reported"),
         ({"set_up": np.ones(320, bool)}, "", "set_up: no query is left to report"),
         ({"set_up": np.arange(320)}, "", "set_up must be"),
+        ({}, "far=1e-320", "wish far=1e-320 is no share"),
+        ({}, "risk=0.1,risk=0.2", "risk is given twice"),
         ({}, "risk=0", "wish risk=0.0 is no share: give a number between 0 and 1, such as 0.05"),
         ({}, "far=nan", "wish far=nan is no share"),
         ({}, "risk", "--wish risk: write it as --wish risk=0.02,far=0.001,coverage=0.9"),
