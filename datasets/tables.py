@@ -358,6 +358,10 @@ def _written(file: Any, stem: str, folder: Path, split: str, limit: int) -> int:
 
 def _free_name(folder: Path, label: str, path: str, otherwise: str) -> str:
     """A name below the folder that no file has: that of the path if it can be, else with the number of the row."""
-    place, base = (re.sub(r"[^\w.+-]", "_", text)[-100:].lstrip(".") for text in (label, re.split(r"[/\\]", path)[-1]))
-    name = f"{place or 'unnamed'}/{base or otherwise}"
-    return name if not (folder / name).exists() else f"{place or 'unnamed'}/{otherwise}-{base}"
+    given = (re.sub(r"[^\w.+-]", "_", text).encode()[-100:] for text in (label, re.split(r"[/\\]", path)[-1]))
+    place, base = (text.decode(errors="ignore").lstrip(".") for text in given)
+    place = f"{place}_" if place == TABLE else place or "unnamed"
+    name = base or otherwise
+    while (folder / place / name).exists():
+        name = f"{otherwise}-{name}"
+    return f"{place}/{name}"

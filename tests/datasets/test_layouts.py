@@ -348,3 +348,13 @@ def test_what_a_table_leaves_out_and_a_table_that_is_none_are_said(tmp_path):
     listing, _ = images_below(tmp_path / "some")
     assert len(listing.ids) == len(names)
     assert "metadata.csv is not read" in listing.notes[0]
+
+
+def test_strange_names_of_classes_and_files_are_kept_apart(tmp_path):
+    names = ["metadata.csv", "\N{CJK UNIFIED IDEOGRAPH-9CE5}" * 90]
+    path = _shard(tmp_path / "x.parquet", [(c, i, "train") for c in (0, 1) for i in (0, 1, 2)], names, given=names[1])
+    unpack_parquet([path], tmp_path / "out")
+    listing, _ = images_below(tmp_path / "out")
+    assert sorted(listing.names.values()) == sorted(names)
+    assert len(set(listing.ids)) == 6
+    assert all((tmp_path / "out" / name).is_file() for name in listing.ids)
