@@ -105,7 +105,7 @@ def listed(source: Path) -> Listing | None:
     Raises:
         DataError: If a table cannot be read, or names files outside of its folder.
     """
-    from .releases import IMAGE_SUFFIXES, Listing
+    from .releases import IMAGE_SUFFIXES, Listing, of_system
 
     files = tables_of(source)
     if not files:
@@ -128,7 +128,9 @@ def listed(source: Path) -> Listing | None:
             unknown |= {split} - {*SPLITS, ""}
             label = normalize("NFC", label)
             listing.add(name, label, label, SPLITS.get(split, ""), group)
-    found = sum(each.suffix.lower() in IMAGE_SUFFIXES for each in root.rglob("*")) if source.is_dir() else 0
+    seen = (each.relative_to(root).parts for each in root.rglob("*") if each.suffix.lower() in IMAGE_SUFFIXES)
+    hidden = (any(of_system(part) or part.startswith(".") for part in parts) for parts in seen)
+    found = sum(not each for each in hidden) if source.is_dir() else 0
     if found > len(listing.ids):
         listed_in = f"{files[0].name} lists {len(listing.ids)} of {found} images"
         listing.notes.append(f"{source}: {listed_in}; the others are left out")

@@ -179,4 +179,5 @@ def kind_of(confidence: str) -> Kind:
         return "control"
     if confidence in RETRIEVAL_CONFIDENCES:
         return "retrieval"
-    return "combined" if confidence.endswith((COMBINED, FITTED_TO_MARGIN, MARGIN_AND_AGREEMENT, CHOSEN)) else "image"
+    combined = confidence == CHOSEN or confidence.endswith((COMBINED, FITTED_TO_MARGIN, MARGIN_AND_AGREEMENT))
+    return "combined" if combined else "image"

@@ -123,11 +123,11 @@ def export_unit(folder: Path, site: Site, onnx: bool, out: Path) -> str:
                     f" {TOLERANCE}); {out} was not written"
                 )
             written.replace(out)
-    none = f"; operating points: {about['operate']}" if about["operate"].startswith("none") else ""
+    reason = json.loads(about["operate"]).get("reason", "")
     shapes = ", ".join(f"{name} {['B', *value.shape[1:]]}".replace("'", "") for name, value in wanted[1].items())
     return (
         f"{out}: images [B, {', '.join(map(str, images.shape[1:]))}] -> {shapes}; confidence: {named}; equal to"
-        f" {worst:.1g} at {', '.join(map(str, BATCHES))} images{none}"
+        f" {worst:.1g} at {', '.join(map(str, BATCHES))} images{f'; no operating points: {reason}' if reason else ''}"
     )
 
 
@@ -188,7 +188,7 @@ def _about(record: TrainRecord, site: Site) -> tuple[dict[str, str], Sequence[in
 def _operating_points(network: Network, named: str) -> str:
     """Operating points that half of the validation classes choose and the others measure, as JSON.
 
-    Without the images, or with too few classes, it is ``none:`` and the reason.
+    Without the images, or with too few classes, there are no points, but the reason.
     """
     spec = network.record.spec
     try:
@@ -205,7 +205,7 @@ def _operating_points(network: Network, named: str) -> str:
         )
         return json.dumps(document_of(view, "cosine"))
     except (UserError, DataError, ValueError) as error:  # not at hand, or too few classes
-        return f"none: {first_line(error)}"
+        return json.dumps({"points": [], "reason": first_line(error)})
 
 
 def _program(network: Exported, images: Tensor) -> torch.export.ExportedProgram:

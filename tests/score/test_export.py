@@ -135,7 +135,9 @@ def test_photographs_have_the_view_of_the_record(bench, tmp_path):
     assert found["embedding"].shape == (2, 8)
     held = json.loads(about["view"])
     assert held == {**view, "mean": [0.0] * 3, "std": [1.0] * 3, "range": [0, 1], "order": "RGB"}
-    assert about["operate"].startswith("none: ")  # the photographs are not here
+    operate = json.loads(about["operate"])  # the photographs are not here
+    assert operate["points"] == []
+    assert operate["reason"]
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ def _cosines(arrays):
 def _applied(made, scores, labels, folder, monkeypatch):
     """What the lines of the docs say of a query."""
     block = DOCS.read_text("utf-8").split("operate.json` (`--out DIR`")[1]
-    code = re.search(r"```python\n(.*?)```", block, re.S).group(1)
+    code = "\n".join(re.findall(r"```python\n(.*?)```", block.split("\n## ")[0], re.S))
     (folder / "operate.json").write_text(json.dumps(made))
     monkeypatch.chdir(folder)
     names = {"scores": scores, "labels": labels}
@@ -52,6 +52,8 @@ def test_what_is_reported_is_what_the_docs_lines_do_on_the_other_classes(world, 
     for i in np.flatnonzero(~set_up):
         others = np.arange(len(labels)) != i
         names = _applied(points.document, cosines[i][others], labels[others], tmp_path, monkeypatch)
+        answer, known = (names["accept"].get((*of, None)) for of in (("answer", "risk"), ("known", "far")))
+        assert names["verdict"] == ("unknown" if known is False else "match" if answer else "not sure")
         for key, value in names["accept"].items():
             accepted.setdefault(key, []).append(value)
         right.append(labels[others][names["top"]] == labels[i])
