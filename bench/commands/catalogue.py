@@ -177,13 +177,13 @@ def _backbone_rows() -> list[Row]:
     """Our backbones, then timm's by family; torch and timm are not imported."""
     from importlib.util import find_spec
 
-    from ..methods.backbones.registry import CHECKPOINTS, PACKAGE, PACKAGED, SUMMARIES
+    from ..methods.backbones.registry import CHECKPOINTS, PACKAGES, SUMMARIES
     from ..methods.backbones.timm_names import checkpoints_here, networks
 
     every, files = list(networks()), checkpoints_here()
     here = {each.name.partition(".")[0] for each in every if each.here}
     here |= {name for name, file in CHECKPOINTS.items() if file in files}
-    here |= {PACKAGED} if find_spec(PACKAGE) else set()
+    here |= {name for name, package in PACKAGES.items() if find_spec(package)}
     ours = [(name, text, OURS, name in here) for name, text in SUMMARIES.items()]
     others = [
         (each.name, each.summary, each.family, each.here)

