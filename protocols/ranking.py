@@ -258,6 +258,9 @@ _TRIPLES = 1 << 10
 BLOCK_BYTES = 44 << 20
 """Bound on the memory of one block of scores and what is made of it."""
 
+_OPEN = 0.02
+"""Share of the scores above which scoring pairs anew takes longer than a matrix."""
+
 BLOCK_PLACES = 1 << 18
 """Places of a ranking that are processed at a time: 2 MiB per float64 intermediate."""
 
@@ -477,10 +480,11 @@ def _rank_block(
     scorer: Scorer, bound: Terms | None, table: _Table, place: Tensor, queries: Tensor, gallery: Tensor, kin: Tensor
 ) -> None:
     """Rank some queries by their scores with the whole gallery."""
-    scores = scorer.matrix(queries, gallery).double()
+    apart = kin[queries, None] == kin[gallery]
+    scores = _scores(scorer, queries, gallery, apart, table.ranking.depth + 1)
     require_finite(scorer, scores, queries, gallery)
     typical = None if bound is not None else scores.abs().median(1).values.cpu()
-    scores = scores.masked_fill((kin[queries, None] == kin[gallery]).to(scores.device), -math.inf)
+    scores = scores.masked_fill(apart.to(scores.device), -math.inf)
     kept = table.ranking.depth
     top, order = (values.cpu() for values in scores.topk(min(kept + 1, len(gallery)), dim=1))
     items, cut = gallery[order], torch.zeros(len(queries), dtype=torch.bool)
@@ -495,6 +499,21 @@ def _rank_block(
             table.put(place[cut], every, full, tolerance_of(bound, queries[cut], full, every, of_cut))
     if not bool(cut.all()):
         table.put(place[~cut], items[~cut], top[~cut], tolerance[~cut])
+
+
+def _scores(scorer: Scorer, queries: Tensor, gallery: Tensor, apart: Tensor, count: int) -> Tensor:
+    """Scores ``[Q, G]``: at least the best ``count`` that are not ``apart``, and what is tied with them, are exact."""
+    find = getattr(scorer, "rough", None)
+    rough = None if find is None or count > len(gallery) else find(queries, gallery)
+    if rough is not None:
+        scores, error = rough
+        least = (scores - error).masked_fill(apart, -math.inf).topk(count, dim=1).values[:, -1:]
+        tied = 2.0 * TIE_TOLERANCE * scores.abs().amax(1, keepdim=True)
+        row, column = ((scores + error >= least - tied) & ~apart).nonzero(as_tuple=True)
+        if bool(torch.isfinite(scores).all()) and len(row) < _OPEN * scores.numel():
+            scores[row, column] = scorer.pairs(queries[row], gallery[column])
+            return scores
+    return scorer.matrix(queries, gallery).double()
 
 
 def tie_groups(descending: Tensor, tolerance: Tensor) -> Tensor:

@@ -80,9 +80,9 @@ class PatientScorer:
         self.name = scorer.name
         self._scorer = scorer
         self._running = Running(running.alive)  # the size of its blocks is not that of chunks of images
-        bound = getattr(scorer, "bound", None)
-        if bound is not None:
-            self.bound = bound
+        for name in ("bound", "rough"):
+            if hasattr(scorer, name):
+                setattr(self, name, getattr(scorer, name))
 
     def matrix(self, queries: Tensor, gallery: Tensor) -> Tensor:
         """Scores ``[Q, G]`` between two lists of rows."""

@@ -11,12 +11,14 @@ from torch.distributions import Distribution
 
 from ..distributions.bessel import vmf_log_normalizer, vmf_mean_resultant_length
 from ..distributions.normal import IsotropicNormal, PointMass
-from .spec import Layout, Matrix, Pairs, ScorerSpec
+from .spec import CANCELLED, Layout, Pairs, ScorerSpec
 
 SAMPLES = 8
 """Draws per image of the sampled score, as in PER."""
 
-_SAMPLED_ELEMENTS = 1 << 22
+_PAIR_ELEMENTS = 1 << 18
+_ALONG_BLOCK, _ACROSS_BLOCK = 16, 128
+_UNIT = 2.0**-24
 _ALONG, _ACROSS = 10, 6
 _RADIAL_BELOW, _RADIAL = 16, 40
 _KNOTS = 1 << 13
@@ -159,19 +161,70 @@ def draws_of(d: Distribution, samples: int = SAMPLES, seed: int = 0) -> Tensor:
 def mean_match(a: Tensor, b: Tensor, layout: Layout, scale: float | Tensor = 1.0, bias: float | Tensor = 0.0) -> Tensor:
     """Mean of sigmoid(-scale |z_a - z_b| + bias) over all pairs of draws ``[N, K, D]`` of two images.
 
-    It is how Probabilistic Embeddings Revisited estimates HIB's match probability.
+    It is how Probabilistic Embeddings Revisited estimates HIB's match probability. In the layout of a matrix it has no
+    gradient.
     """
     if layout is Pairs:
-        squared = Pairs.squared_distance(a.unsqueeze(2), b.unsqueeze(1))
-        return torch.sigmoid(bias - scale * squared.sqrt()).mean((1, 2))
-    rows = max(1, _SAMPLED_ELEMENTS // max(1, b.shape[0] * a.shape[1] * b.shape[1]))
-    parts = [
-        torch.sigmoid(bias - scale * Matrix.squared_distance(part.flatten(0, 1), b.flatten(0, 1)).sqrt())
-        .reshape(len(part), a.shape[1], len(b), b.shape[1])
-        .mean((1, 3))
-        for part in a.split(rows)
-    ]
-    return torch.cat(parts) if parts else a.new_zeros(0, len(b))
+        parts = []
+        for x, y in zip(*(each.split(max(1, _PAIR_ELEMENTS // (a.shape[1:].numel() * b.shape[1]))) for each in (a, b))):
+            squared = Pairs.squared_distance(x.unsqueeze(2), y.unsqueeze(1))
+            parts.append(torch.sigmoid(bias - scale * squared.sqrt()).mean((1, 2)))
+        return torch.cat(parts)
+    mean, least, squares = _by_products(a, b, a.dtype, scale, bias)
+    # Where little is left of the squares, so are few of their digits: these pairs are computed anew.
+    row, column = (least < CANCELLED * squares).nonzero(as_tuple=True)
+    for part in torch.arange(len(row), device=a.device).split(1 << 12):
+        i, j = row[part], column[part]
+        mean[i, j] = mean_match(a[i], b[j], Pairs, scale, bias)
+    return mean
+
+
+def _by_products(
+    a: Tensor, b: Tensor, dtype: torch.dtype, scale: float | Tensor, bias: float | Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean of the sigmoid, least squared distance, and largest sum of two squares of all pairs of images ``[Na, Nb]``.
+
+    Distances are by products in this precision. Blocks of draws stay in a processor's cache.
+    """
+    # A median, because an image far away must not be the centre of the others.
+    centre, bias = b[:: 1 + len(b) // 64, 0].median(0).values, torch.as_tensor(bias, dtype=dtype, device=a.device)
+    left = a - centre
+    of_left = left.square().sum(-1, keepdim=True)
+    left = torch.cat([-2.0 * left, of_left, torch.ones_like(of_left)], -1).to(dtype)
+    squares = of_left.amax(1).repeat(1, len(b))
+    mean, least = left.new_empty(2, len(a), len(b))
+    width = _ACROSS_BLOCK << 5 * a.is_cuda
+    for start in range(0, len(b), width):
+        across = slice(start, start + width)
+        right = b[across].transpose(0, 1) - centre
+        of_right = right.square().sum(-1, keepdim=True)
+        squares[:, across] += of_right.amax(0).mT
+        right = torch.cat([right, torch.ones_like(of_right), of_right], -1).to(dtype).flatten(0, 1).mT
+        for along in range(0, len(a), _ALONG_BLOCK):
+            here = slice(along, along + _ALONG_BLOCK), across
+            block = (left[here[0]].flatten(0, 1) @ right).clamp_min_(0.0)
+            of_images = block.view(-1, a.shape[1] * b.shape[1], right.shape[1] // b.shape[1])
+            least[here] = of_images.amin(1)
+            torch.sub(bias, block.sqrt_(), alpha=float(scale), out=block).sigmoid_()
+            mean[here] = of_images.mean(1)
+    return mean, least, squares
+
+
+def _rough_match(
+    a: Distribution, b: Distribution, scale: float | Tensor = 1.0, bias: float | Tensor = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Sampled match in float32, and a bound on its error, infinite where that is not small.
+
+    The products err as :func:`bench.protocols.search.product_error` has it, of vectors as long as their terms. A
+    sigmoid changes by its own value times the change of its argument at most, but for the curvature.
+    """
+    left, right = _draws(a), _draws(b)
+    mean, least, squares = _by_products(left, right, torch.float32, scale, bias)
+    error = 2.1 * (left.shape[-1] + 12) * _UNIT * squares + 1e-30
+    argument = abs(scale) * torch.minimum(error.sqrt(), error / least.double().sqrt())
+    argument += 3.0 * _UNIT * (abs(scale) * (2.0 * squares).sqrt() + abs(bias))
+    mean = mean.double()
+    return mean, torch.where(argument < 0.1, mean * (1.1 * argument + 200 * _UNIT) + 1e-37, math.inf)
 
 
 def _sampled_point(d: Distribution, seed: int = 0) -> PointMass:
@@ -179,11 +232,14 @@ def _sampled_point(d: Distribution, seed: int = 0) -> PointMass:
     return PointMass(draws_of(d, seed=seed).flatten(1), validate_args=False)
 
 
+def _draws(d: Distribution) -> Tensor:
+    return d.mean.unflatten(1, (SAMPLES, -1))
+
+
 def _sampled_match(
     a: Distribution, b: Distribution, layout: Layout, scale: float | Tensor = 1.0, bias: float | Tensor = 0.0
 ) -> Tensor:
-    left, right = (d.mean.unflatten(1, (SAMPLES, -1)) for d in (a, b))
-    return mean_match(left, right, layout, scale, bias)
+    return mean_match(_draws(a), _draws(b), layout, scale, bias)
 
 
 SPECS = (
@@ -201,5 +257,6 @@ SPECS = (
         _sampled_point,
         options=("scale", "bias"),
         prepare_once=True,
+        rough=_rough_match,
     ),
 )

@@ -18,7 +18,7 @@ from ..distributions.arrays import from_arrays, in_float64, on_device, rows_of, 
 from ..distributions.normal import DiagonalNormal, IsotropicNormal, PointMass
 from .registry import get_scorer
 
-_CANCELLED = 1 / 32
+CANCELLED = 1 / 32
 """Share of two squared lengths below which a squared distance is computed anew: 32 roundings are below 1e-13 of it."""
 
 _ELEMENTS = 1 << 18
@@ -51,7 +51,7 @@ class Matrix:
         squared = (squares - 2.0 * (x @ y.mT)).clamp_min(0.0)
         if squared.dtype == torch.float64 and not squared.requires_grad:
             # Where little is left of the squares, so are few of their digits: these pairs are computed anew.
-            row, column = (squared < _CANCELLED * squares).nonzero(as_tuple=True)
+            row, column = (squared < CANCELLED * squares).nonzero(as_tuple=True)
             for part in torch.arange(len(row), device=row.device).split(max(1, _ELEMENTS // x.shape[-1])):
                 i, j = row[part], column[part]
                 squared[i, j] = Pairs.squared_distance(x[i], y[j])
@@ -118,6 +118,9 @@ class ScorerSpec:
             images to their prepared distributions. The bound writes the score as a function of one
             inner product and one number per image and gives upper bounds of it, so that a search skips most of a
             gallery. If the score is no such function, it is the sizes of its terms, or None.
+        rough: Function ``(a, b, **options) -> (scores, error)`` of a full matrix that is faster than ``score``, float64
+            ``[Na, Nb]``, with a bound on the error of each; rankings score anew what it leaves open. None if there is
+            no such function.
         invariant: Whether the score stays the same if all means are moved by one vector.
         version: Number to raise when the scorer gives other values than before; it is part of the ids of results.
     """
@@ -129,6 +132,7 @@ class ScorerSpec:
     options: tuple[str, ...] = ()
     prepare_once: bool = False
     bound: Callable[[Rows, int], Bound | None] = no_bound
+    rough: Callable[..., tuple[Tensor, Tensor]] | None = None
     invariant: bool = False
     version: int = 1
 
@@ -209,10 +213,19 @@ class DistributionScorer:
 
     def matrix(self, queries: Tensor, gallery: Tensor) -> Tensor:
         """Scores ``[Q, G]`` between rows ``queries [Q]`` and ``gallery [G]`` of the batch, on the scorer's device."""
+        return self._spec.matrix(*self._sides(queries, gallery), **self._options)
+
+    def rough(self, queries: Tensor, gallery: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Scores as :meth:`matrix` gives them with bounds on their errors, if the scorer has them and they save time."""
+        if self._spec.rough is None or self.device != "cpu" or torch.get_float32_matmul_precision() != "highest":
+            return None
+        return self._spec.rough(*self._sides(queries, gallery), **self._options)
+
+    def _sides(self, queries: Tensor, gallery: Tensor) -> tuple[Distribution, Distribution]:
         # Rankings ask block after block for the same gallery.
         if self._gallery is None or self._gallery[0] is not gallery:
             self._gallery = (gallery, on_device(self._rows(gallery), self.device))
-        return self._spec.matrix(on_device(self._rows(queries), self.device), self._gallery[1], **self._options)
+        return on_device(self._rows(queries), self.device), self._gallery[1]
 
     def pairs(self, left: Tensor, right: Tensor) -> Tensor:
         """Scores ``[P]`` of P pairs of rows of the batch, ``left[i]`` with ``right[i]``."""

@@ -10,8 +10,9 @@ import pytest
 import torch
 from bench.methods.distributions import DiagonalNormal, IsotropicNormal, PointMass, VonMisesFisher
 from bench.methods.heads import positive_from_raw
-from bench.methods.scorers import SCORERS, get_scorer, paired_score, pairwise_score, scorer_module
+from bench.methods.scorers import SCORERS, DistributionScorer, get_scorer, paired_score, pairwise_score, scorer_module
 from bench.methods.scorers.inner_products import DistanceBound
+from bench.protocols.ranking import ScoreMatrix, rank
 from scipy import special, stats
 
 GOLDEN = list(csv.DictReader((Path(__file__).parents[1] / "golden" / "mls.csv").open()))
@@ -240,6 +241,31 @@ def test_the_sampled_match_estimates_the_match_probability():
     noisy = pairwise_score("sampled_match", a, b, scale=0.7, bias=3.0)
     assert 0 < (noisy - exact).std() < 0.05
     assert (noisy - exact).mean().abs() < 0.01
+
+
+@pytest.mark.parametrize("offset", [0.0, 100.0])
+@pytest.mark.parametrize("variance", [1e-14, 1e-3, 10.0])
+@pytest.mark.parametrize(("scale", "bias"), [(1.0, 0.0), (20.0, 5.0), (300.0, -20.0)])
+def test_the_sampled_match_is_that_of_all_pairs_of_draws_and_ranks_alike(scale, bias, variance, offset):
+    count = 150
+    x = _unit(count, 16) + offset
+    x[1], x[2:6] = x[0], x[0] + 1e-3 * _unit(4, 16, 1)
+    scorer = DistributionScorer(
+        "sampled_match", IsotropicNormal(x, torch.full((count,), variance)), {"scale": scale, "bias": bias}
+    )
+    rows = torch.arange(count)
+    draws = scorer._distribution.mean.unflatten(1, (8, -1))
+    squared = torch.stack([(one[None, :, None] - draws[:, None]).square().sum(-1) for one in draws])
+    truth = torch.sigmoid(bias - scale * squared.sqrt()).mean((2, 3))
+    assert torch.allclose(scorer.matrix(rows, rows), truth, rtol=1e-11, atol=0)
+    assert torch.allclose(scorer.pairs(rows, rows.flip(0)), truth[rows, rows.flip(0)], rtol=1e-13, atol=0)
+    rough, error = scorer.rough(rows, rows)
+    assert bool(((rough - truth).abs() <= error).all())
+    labels = rows // 5
+    found, plain = rank(scorer, labels, depth=6), rank(ScoreMatrix(truth), labels, depth=6)
+    assert torch.equal(found.neighbours, plain.neighbours)
+    assert torch.equal(found.group, plain.group)
+    assert torch.equal(found.beyond, plain.beyond)
 
 
 def test_points_have_the_match_probability_of_their_distance():
