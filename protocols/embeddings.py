@@ -35,6 +35,7 @@ class Options:
         false_positive_rate: False positive rate at which the true positive rate of verification is given.
         nearest_roc_point: Also give errors and rates of verification at the nearest point of the ROC.
         held_out_threshold: Also choose a verification threshold on half of the classes and test it on the other half.
+        starts: Independent starts of k-means; with several, the spread of what they end in is given, too.
         nearest: Number of neighbours that the agreement asks; by default :func:`~bench.protocols.ranking.agreeing`.
     """
 
@@ -44,6 +45,7 @@ class Options:
     false_positive_rate: float = 1e-3
     nearest_roc_point: bool = False
     held_out_threshold: bool = False
+    starts: int = 1
     nearest: int | None = None
 
 

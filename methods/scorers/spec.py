@@ -216,7 +216,7 @@ class DistributionScorer:
         return self._spec.matrix(*self._sides(queries, gallery), **self._options)
 
     def rough(self, queries: Tensor, gallery: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Scores as :meth:`matrix` gives them with bounds on their errors, if the scorer has them and they save time."""
+        """Scores near those of :meth:`matrix`, with bounds on their errors; None if there are none that save time."""
         if self._spec.rough is None or self.device != "cpu" or torch.get_float32_matmul_precision() != "highest":
             return None
         return self._spec.rough(*self._sides(queries, gallery), **self._options)

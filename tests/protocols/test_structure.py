@@ -2,12 +2,13 @@
 
 import itertools
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
 import torch
-from bench.protocols.clustering import ami, clustering_rows, k_means, nmi, pair_f1
-from bench.protocols.embeddings import seed_of
+from bench.protocols.clustering import ami, clustering_rows, k_means, nmi, pair_f1, spread_points
+from bench.protocols.embeddings import Options, seed_of
 from bench.protocols.structure import (
     class_concentration,
     class_distances,
@@ -21,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import entropy
 from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_mutual_info_score, normalized_mutual_info_score
 
 from .views import rows_of, view_of
 
@@ -107,39 +109,58 @@ def test_nmi_equals_its_definition_and_ami_is_zero_for_random_clusters():
     assert nmi(labels, labels + 3) == pytest.approx(1)
 
 
-def test_k_means_is_as_good_as_scikit_learns_and_repeats():
+def _cost(x, assigned):
+    return sum(float((x[assigned == c] - x[assigned == c].mean(0)).square().sum()) for c in torch.unique(assigned))
+
+
+def test_k_means_is_lloyds_from_its_start_and_as_good_as_scikit_learns():
     x, labels = _unit(2, n=300, classes=12)
-    found = k_means(x, 12, seed=3, restarts=10)
-    assert torch.equal(found, k_means(x, 12, seed=3, restarts=10))
-
-    def cost(assigned):
-        return sum(float((x[assigned == c] - x[assigned == c].mean(0)).square().sum()) for c in torch.unique(assigned))
-
-    reference = KMeans(12, n_init=10, random_state=0).fit(x.numpy())
-    assert cost(found) < 1.1 * reference.inertia_
-    rows = {r["metric"]: r["value"] for r in clustering_rows(labels, [k_means(x, 12)])}
-    assert 0.3 < rows["nmi"] <= 1
+    found = k_means(x, 12, seed=3)
+    assert torch.equal(found, k_means(x, 12, seed=3))
+    means = x[spread_points((x - x.mean(0)).float(), 12, seed=3)].double()
+    for _ in range(21):
+        nearest = torch.cdist(x.double(), means).argmin(1)
+        means = torch.stack([x[nearest == c].double().mean(0) for c in range(12)])
+    assert torch.equal(found, nearest)
+    assert _cost(x, found) < 1.05 * KMeans(12, n_init=10, random_state=0).fit(x.numpy()).inertia_
+    rows = {r["metric"]: r["value"] for r in clustering_rows(labels, [found])}
+    assert rows["nmi"] == pytest.approx(normalized_mutual_info_score(labels, found))
+    assert rows["ami"] == pytest.approx(adjusted_mutual_info_score(labels, found))
     with pytest.raises(ValueError, match="cannot form"):
         k_means(x, 301)
 
 
-def test_separated_classes_are_found():
-    labels = torch.arange(8).repeat_interleave(5)
-    x = torch.nn.functional.normalize(torch.eye(8)[labels] + 0.01 * torch.randn(40, 8), dim=-1)
-    assert {r["value"] for r in clustering_rows(labels, [k_means(x, 8, seed=1, restarts=20)])} == {1.0}
+@pytest.mark.parametrize(("classes", "noise", "offset"), [(5, 0.0, 0), (5, 0.02, 0), (300, 0.01, 0), (5, 1e-3, 1e3)])
+def test_classes_that_lie_apart_are_found_from_every_start(classes, noise, offset):
+    g = torch.Generator().manual_seed(0)
+    labels = torch.arange(classes).repeat_interleave(4)
+    x = torch.nn.functional.normalize(torch.randn(classes, 64, generator=g, dtype=torch.float64), dim=1)[labels]
+    x = x + noise * torch.randn(x.shape, generator=g) + offset
+    for seed in range(10):
+        assert {r["value"] for r in clustering_rows(labels, [k_means(x, classes, seed=seed)])} == {1.0}
 
 
-def test_agreement_with_the_classes_is_a_mean_over_starts_with_its_spread():
+def test_a_start_is_drawn_by_the_eighth_power_of_the_distance_and_has_no_point_twice():
+    x = torch.tensor([[0.0], [1.0], [1.3]])
+    pairs = Counter(tuple(spread_points(x, 2, seed).tolist()) for seed in range(3000))
+    for first, second in itertools.permutations(range(3), 2):
+        weights = (x[:, 0] - x[first, 0]).abs() ** 8
+        share = float(weights[second] / weights.sum()) / 3
+        assert pairs[first, second] / 3000 == pytest.approx(share, abs=4 * (share / 3000) ** 0.5)
+    assert spread_points(torch.ones(9, 2), 7).unique().numel() == 7  # equal points, too
+
+
+def test_agreement_with_the_classes_has_a_spread_if_several_starts_are_asked_for():
     x, labels = _unit(2, n=300, classes=12)
-    rows = rows_of(view_of(labels, x @ x.T, directions=lambda: x, seed=seed_of), "clustering", "metric", "variant")
-    found = {key: row["value"] for key, row in rows.items()}
-    starts = [k_means(x, 12, seed=seed_of(f"k-means {start}") % (2**31 - 1)) for start in range(10)]
-    for metric, measure in (("nmi", nmi), ("ami", ami), ("pair_f1", pair_f1)):
-        values = [measure(labels, clusters) for clusters in starts]
-        assert found[metric, ""] == pytest.approx(np.mean(values))
-        assert found[metric, "sd"] == pytest.approx(np.std(values, ddof=1))
-        assert found[metric, "sd"] > 0
-    assert len(found) == 6
+    for count in (1, 3):
+        view = view_of(labels, x @ x.T, directions=lambda: x, seed=seed_of, options=Options(starts=count))
+        found = {key: row["value"] for key, row in rows_of(view, "clustering", "metric", "variant").items()}
+        starts = [k_means(x, 12, seed=seed_of(f"k-means {start}") % (2**31 - 1)) for start in range(count)]
+        for metric, measure in (("nmi", nmi), ("ami", ami), ("pair_f1", pair_f1)):
+            values = [measure(labels, clusters) for clusters in starts]
+            assert found[metric, ""] == pytest.approx(np.mean(values))
+            assert count == 1 or found[metric, "sd"] == pytest.approx(np.std(values, ddof=1)) != 0
+        assert len(found) == 3 * min(count, 2)
 
 
 def test_collapsed_and_one_dimensional_embeddings_have_no_ratio_and_no_decay():
