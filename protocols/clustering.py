@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from statistics import fmean, stdev
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,7 +51,7 @@ def spread_points(x: Tensor, count: int, seed: int = 0) -> Tensor:
     """
     g = torch.Generator().manual_seed(seed)
     chosen = torch.randint(len(x), (1,), generator=g)
-    left = _squared_distances(x, chosen).squeeze(1)
+    left = _nearest_squares(x, x[chosen])
     while len(chosen) < count:
         total = left.double().pow(_POWER).cumsum(0)
         if total[-1] == 0:  # no point is apart from the chosen ones
@@ -57,25 +59,23 @@ def spread_points(x: Tensor, count: int, seed: int = 0) -> Tensor:
             return torch.cat([chosen, others[~torch.isin(others, chosen)]])[:count]
         first, second = torch.rand(2, min(256, max(16, _DISTANCES // len(x))), generator=g, dtype=torch.float64)
         drawn = torch.searchsorted(total, total[-1] * first, right=True).clamp_max(int(left.nonzero()[-1]))
-        away = _squared_distances(x, drawn)
-        now, between = left[drawn], away[drawn]
+        now, points = left[drawn], x[drawn]
         least, kept = now * (1.0 - second).pow(1.0 / _POWER).float(), []
         for i in range(len(drawn)):
             if now[i] >= least[i]:
                 kept.append(i)
-                now = torch.minimum(now, between[i])
+                now = torch.minimum(now, _nearest_squares(points, points[i : i + 1]))
         kept = kept[: count - len(chosen)]
         chosen = torch.cat([chosen, drawn[kept]])
-        left = torch.minimum(left, away[:, kept].amin(1))
+        left = torch.minimum(left, _nearest_squares(x, points[kept]))
     return chosen
 
 
-def _squared_distances(x: Tensor, rows: Tensor) -> Tensor:
-    """Squared distances ``[N, B]`` of points ``[N, D]`` from some of them, 0 within rounding."""
+def _nearest_squares(x: Tensor, points: Tensor) -> Tensor:
+    """Squared distance ``[N]`` of each point ``[N, D]`` from the nearest of some, 0 within rounding."""
     squares = x.square().sum(1)
-    sums = squares[:, None] + squares[rows]
-    squared = sums - 2.0 * (x @ x[rows].T)
-    return squared.masked_fill_(squared < 1e-6 * sums, 0.0)
+    nearest = squares + torch.addmm(points.square().sum(1), x, points.T, alpha=-2.0).amin(1)
+    return nearest.masked_fill_(nearest < 2e-6 * squares, 0.0)
 
 
 def nmi(labels: Tensor, clusters: Tensor) -> float:
@@ -97,9 +97,34 @@ def ami(labels: Tensor, clusters: Tensor) -> float:
         >>> round(ami(torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1])), 6)
         -0.5
     """
-    from sklearn.metrics import adjusted_mutual_info_score
+    from scipy.stats import entropy
+    from sklearn.metrics import mutual_info_score
 
-    return float(adjusted_mutual_info_score(labels.numpy(), clusters.numpy()))
+    of_class, of_cluster = (torch.unique(each, return_counts=True)[1].numpy() for each in (labels, clusters))
+    if min(len(of_class), len(of_cluster)) == 1:
+        return float(len(of_class) == len(of_cluster))
+    expected = _expected_information(of_class, of_cluster)
+    above = float(entropy(of_class) + entropy(of_cluster)) / 2 - expected
+    return float(mutual_info_score(labels.numpy(), clusters.numpy()) - expected) / above if above > 1e-12 else 1.0
+
+
+def _expected_information(of_class: np.ndarray, of_cluster: np.ndarray) -> float:
+    """Mutual information that clusters of these sizes have with the classes on average over all permutations.
+
+    Sizes occur many times, and the sum over classes and clusters has equal terms for equal sizes (Vinh et al. 2010).
+    """
+    from scipy.special import gammaln
+
+    count, total = int(of_class.sum()), 0.0
+    log_factorial = gammaln(np.arange(count + 1) + 1.0)
+    sizes, others = (list(zip(*np.unique(each, return_counts=True))) for each in (of_class, of_cluster))
+    for (a, times), (b, repeated) in itertools.product(sizes, others):
+        n = np.arange(max(1, a + b - count), min(a, b) + 1)
+        ways = log_factorial[a] + log_factorial[b] + log_factorial[count - a] + log_factorial[count - b]
+        parts = log_factorial[n] + log_factorial[a - n] + log_factorial[b - n] + log_factorial[count - a - b + n]
+        share = np.exp(ways - log_factorial[count] - parts)
+        total += times * repeated * float((share * n * np.log(count * n / (a * b))).sum()) / count
+    return float(total)
 
 
 def pair_f1(labels: Tensor, clusters: Tensor) -> float:

@@ -130,6 +130,16 @@ def test_k_means_is_lloyds_from_its_start_and_as_good_as_scikit_learns():
         k_means(x, 301)
 
 
+@settings(max_examples=60)
+@given(st.data(), st.integers(1, 40))
+def test_ami_is_scikit_learns(data, count):
+    of = [data.draw(st.lists(st.integers(0, most), min_size=count, max_size=count)) for most in (3, count)]
+    labels, found = map(torch.tensor, of)
+    for other in (found, labels, torch.arange(count)):
+        assert ami(labels, other) == pytest.approx(adjusted_mutual_info_score(labels, other), abs=1e-9)
+    assert ami(torch.arange(count), torch.arange(count)) == 1.0
+
+
 @pytest.mark.parametrize(("classes", "noise", "offset"), [(5, 0.0, 0), (5, 0.02, 0), (300, 0.01, 0), (5, 1e-3, 1e3)])
 def test_classes_that_lie_apart_are_found_from_every_start(classes, noise, offset):
     g = torch.Generator().manual_seed(0)
