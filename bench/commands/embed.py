@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ..datasets.releases import Listing
-    from ..engine.encoder import Encoder
+    from ..engine.trained import Encoder
 
 
 Groups = Annotated[
@@ -118,8 +118,7 @@ def embed(
     where = pick_device(device)
 
     def encoder() -> Encoder:
-        from ..engine.encoder import bare_backbone, checkpoint_folder, trained_unit
-        from ..engine.trained import open_network, unit_folder
+        from ..engine.trained import bare_backbone, checkpoint_folder, open_network, trained_unit, unit_folder
 
         if backbone is not None:
             return bare_backbone(backbone, weights, where, image_size, pooling)
@@ -229,7 +228,7 @@ def embed_untrained(
             raise UserError(f"{folder} has images of one class, {next(iter(listing.names))}; ranking needs two")
         if backbone is None:
             find_weights(usual, None)
-        from ..engine.encoder import bare_backbone
+        from ..engine.trained import bare_backbone
 
         try:
             network = bare_backbone(backbone or usual, None, device)

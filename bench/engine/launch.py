@@ -13,7 +13,7 @@ from ..site import Site
 from .jobs import ReadyJob
 from .needs import needs_of
 from .pool import LocalWorker, Pool
-from .ray_cluster import HIDDEN, RayWorkers
+from .ray_workers import HIDDEN, RayWorkers
 
 if TYPE_CHECKING:
     from ..planning.plan import Plan

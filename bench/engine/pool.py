@@ -19,23 +19,10 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..errors import NoGpu, UserError
-from .jobs import (
-    EVENTS,
-    Alive,
-    Done,
-    EpochDone,
-    Event,
-    Failed,
-    Job,
-    JobFailed,
-    ReadyJob,
-    WorkerDied,
-    WorkerSilent,
-    failure,
-)
+from . import jobs
 
 if TYPE_CHECKING:
-    from .ray_nodes import RayWorker
+    from .ray_workers import RayWorker
 
 TRIES = 3
 """Deaths of workers without a finished epoch in between after which a job is given up. One may be the out-of-memory
@@ -104,18 +91,18 @@ class LocalWorker:
         async for line in process.stderr:
             self._stderr.append(line.decode(errors="replace").rstrip())
 
-    async def run(self, job: Job, on_event: Callable[[Event], None]) -> Done:
+    async def run(self, job: jobs.Job, on_event: Callable[[jobs.Event], None]) -> jobs.Done:
         """Run a job; its errors are those of :meth:`.Pool.run`."""
         async with aclosing(self.events(job)) as events:
             async for event in events:
-                if isinstance(event, Failed):
-                    raise failure(event)
-                if isinstance(event, Done):
+                if isinstance(event, jobs.Failed):
+                    raise jobs.failure(event)
+                if isinstance(event, jobs.Done):
                     return event
                 on_event(event)
         raise AssertionError("the last event is Done or Failed")
 
-    async def events(self, job: Job) -> AsyncGenerator[Event, None]:
+    async def events(self, job: jobs.Job) -> AsyncGenerator[jobs.Event, None]:
         """Events of a job that is run now; the last one is :class:`Done` or :class:`Failed`."""
         self._step = ""
         if self._process is None or self._process.returncode is not None:
@@ -127,36 +114,36 @@ class LocalWorker:
             process.stdin.write(job.model_dump_json().encode() + b"\n")
             await process.stdin.drain()
             while event := await self._event(process):
-                if isinstance(event, Alive):
+                if isinstance(event, jobs.Alive):
                     self._step = event.step
-                if isinstance(event, Failed) and event.ended:
+                if isinstance(event, jobs.Failed) and event.ended:
                     self._without_gpu += event.error == NoGpu.__name__
                     await self.stop()
                     self._process = None
-                    raise WorkerDied(event.reason, event.place, event.log)
-                if isinstance(event, Done):
+                    raise jobs.WorkerDied(event.reason, event.place, event.log)
+                if isinstance(event, jobs.Done):
                     self._without_gpu = 0
                 yield event
-                if isinstance(event, Done | Failed):
+                if isinstance(event, jobs.Done | jobs.Failed):
                     return
         except (BrokenPipeError, ConnectionResetError):
             pass
         raise await self._death(process)
 
-    async def _death(self, process: asyncio.subprocess.Process) -> WorkerDied:
+    async def _death(self, process: asyncio.subprocess.Process) -> jobs.WorkerDied:
         code = await process.wait()
         self._process = None
         how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
         tail = f": {self._stderr[-1]}" if self._stderr else ""
         if code == -signal.SIGKILL:
             tail = "; most likely the system ran out of memory: try fewer --workers or smaller batches"
-        return WorkerDied(f"worker process ended in the middle of the job ({how}){self._where}{tail}")
+        return jobs.WorkerDied(f"worker process ended in the middle of the job ({how}){self._where}{tail}")
 
     @property
     def _where(self) -> str:
         return f" at about {self._step!r}" if self._step else ""
 
-    async def _event(self, process: asyncio.subprocess.Process) -> Event | None:
+    async def _event(self, process: asyncio.subprocess.Process) -> jobs.Event | None:
         """The next event; None if the process has ended. A process that is silent for too long is ended."""
         assert process.stdout is not None
         allowed = self._silence or math.inf
@@ -169,11 +156,11 @@ class LocalWorker:
                 if silent >= allowed:
                     await self.stop()
                     self._process = None
-                    raise WorkerSilent(f"no progress for {allowed / 60:g} min{self._where}; ended (run.stall)")
+                    raise jobs.WorkerSilent(f"no progress for {allowed / 60:g} min{self._where}; ended (run.stall)")
         finally:
             reading.cancel()
         line = reading.result()
-        return EVENTS.validate_json(line) if line else None
+        return jobs.EVENTS.validate_json(line) if line else None
 
     async def stop(self) -> None:
         """End the process at once."""
@@ -199,7 +186,7 @@ class Pool:
     lost = ""
     heard: Callable[[str], None] = staticmethod(lambda step: None)
 
-    def __init__(self, workers: Iterable[Worker] = (), first: ReadyJob | None = None) -> None:
+    def __init__(self, workers: Iterable[Worker] = (), first: jobs.ReadyJob | None = None) -> None:
         self._all: list[Worker] = list(workers)
         self._first_job = first
         self._idle = list(self._all)
@@ -217,7 +204,7 @@ class Pool:
         if self._first_job is not None:
             try:
                 await asyncio.gather(*(worker.run(self._first_job, lambda event: None) for worker in self._all))
-            except JobFailed as error:
+            except jobs.JobFailed as error:
                 raise UserError(str(error)) from None
 
     def add(self, worker: Worker) -> None:
@@ -233,11 +220,11 @@ class Pool:
 
     async def run(
         self,
-        job: Job,
+        job: jobs.Job,
         on_epoch: Callable[[int], None] = lambda epoch: None,
         priority: tuple[int, ...] = (),
         begin: Callable[[], bool] = lambda: True,
-    ) -> Done | None:
+    ) -> jobs.Done | None:
         """Run a job as soon as a worker is free; of the jobs that wait, the smallest priority is served first.
 
         ``begin`` is asked when a worker is free; if it returns False, the job is not run and the result is None. A job
@@ -252,12 +239,12 @@ class Pool:
         """
         deaths = 0
 
-        def on_event(event: Event) -> None:
+        def on_event(event: jobs.Event) -> None:
             nonlocal deaths
-            if isinstance(event, EpochDone):
+            if isinstance(event, jobs.EpochDone):
                 deaths = 0
                 on_epoch(event.epoch)
-            elif isinstance(event, Alive):
+            elif isinstance(event, jobs.Alive):
                 self.heard(event.step)
 
         self._count += 1
@@ -269,7 +256,7 @@ class Pool:
                 if not begin():
                     return None
                 return await worker.run(job, on_event)
-            except WorkerDied:
+            except jobs.WorkerDied:
                 deaths += 1
                 died = True
                 if self._stopping or deaths == TRIES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,16 +19,18 @@ from ..datasets.array_images import ArrayImages
 from ..datasets.decode import decode, to_rgb
 from ..datasets.files import DataError
 from ..datasets.view import View, evaluation_view
-from ..errors import UserError, first_line
+from ..errors import UserError, first_line, no_such
 from ..methods._model import EmbeddingModel, EnsembleModel, NonFiniteEmbeddings
-from ..methods.backbones.registry import GIVEN
+from ..methods.backbones import registry
 from ..methods.distributions.arrays import to_arrays
+from ..seeds import seed_for
 from ..site import Site
+from ..store.files import file_sha256
 from ..store.folder import RECORD, WEIGHTS, Store, checked_training
 from ..store.hub import SCHEME, fetch
 from ..store.records import DamagedRecord, TestRecord, TrainRecord
 from ..store.specs import Cell
-from .networks import CHUNK, check_finite, default_confidence, embed, load_ensemble, restored
+from . import networks
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -162,7 +164,7 @@ class Network:
             return self.transform.view
         return View(cache=False, upright=self.transform.upright)
 
-    def embed(self, images: Any, batch: int = CHUNK) -> EmbeddedImages:
+    def embed(self, images: Any, batch: int = networks.CHUNK) -> EmbeddedImages:
         """Embed images; nothing is trained or changed, and a network in training mode embeds in evaluation mode.
 
         Args:
@@ -191,12 +193,12 @@ class Network:
 
     def embed_rows(self, load: Any, count: int) -> EmbeddedImages:
         """Embed N images, which a function of row numbers ``[B]`` returns as the network takes them."""
-        return self._named(*self._embedded(load, count, CHUNK))
+        return self._named(*self._embedded(load, count, networks.CHUNK))
 
     def _embedded(self, load: Any, count: int, batch: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         try:
-            distribution, confidences = embed(self.module, load, count, self.site.device, chunk=batch)
-            check_finite(distribution, confidences)
+            distribution, confidences = networks.embed(self.module, load, count, self.site.device, chunk=batch)
+            networks.check_finite(distribution, confidences)
         except NonFiniteEmbeddings as error:
             raise UserError(f"{self.place}: {error}; embed with another unit") from error
         return to_arrays(distribution)[1], confidences
@@ -208,7 +210,7 @@ class Network:
             variance=parameters.pop("variance", None),
             concentration=parameters.pop("concentration", None),
             confidence={name: value.numpy() for name, value in confidences.items()},
-            default=default_confidence(self.module.method, confidences),
+            default=networks.default_confidence(self.module.method, confidences),
             parameters=parameters,
         )
 
@@ -251,7 +253,7 @@ class Network:
         return torch.stack([self.transform(pixels) for pixels in (tensor if tensor.dim() == 4 else tensor[None])])
 
     def _as_they_are(self, images: Tensor) -> Tensor:
-        given = self.record.spec.backbone == GIVEN
+        given = self.record.spec.backbone == registry.GIVEN
         dims = 1 if given else 3
         images = images[None] if images.dim() == dims else images
         if images.dim() != dims + 1 or (images.shape[1] != self.record.channels and not given):
@@ -380,7 +382,7 @@ def open_network(folder: Path, site: Site) -> Network:
     if folder.name.startswith("test-"):
         return _open_ensemble(folder, site)
     record = checked_training(folder)
-    return Network(restored(record, folder / WEIGHTS, site), record, site, folder)
+    return Network(networks.restored(record, folder / WEIGHTS, site), record, site, folder)
 
 
 def _open_ensemble(folder: Path, site: Site) -> Network:
@@ -393,5 +395,99 @@ def _open_ensemble(folder: Path, site: Site) -> Network:
         weights = folder.parent.with_name(record.trained_cell.method) / f"train-{unit}" / WEIGHTS
         if not weights.exists():
             raise UserError(f"{weights} is missing: the ensemble has no such member any more")
-    module, first = load_ensemble(record.cell.method, record.trained_cell, record.spec.train, site)
+    module, first = networks.load_ensemble(record.cell.method, record.trained_cell, record.spec.train, site)
     return Network(module, first, site, folder)
+
+
+Load = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A network that embeds images, and how the images must be prepared for it.
+
+    Attributes:
+        view: How photographs are read (resolution, crop); with ``small``, only used to check them for damage.
+        run: Function of a function from row numbers ``[B]`` to images, and of their number N; it returns the arrays of
+            an embedding file by name.
+        about: Sentence about a backbone: name, weights, pooling and image size; empty for a trained unit.
+        digest: SHA-256 of its weights.
+        small: Converts a decoded photograph to the input of a network that was trained on small images held in memory;
+            None for a network that takes photographs.
+    """
+
+    view: View
+    run: Callable[[Load, int], dict[str, np.ndarray]]
+    small: Callable[[Tensor], Tensor] | None = None
+    about: str = ""
+    digest: str = ""
+
+
+def checkpoint_folder(checkpoint: Path) -> Path:
+    """Folder of the training that a file of trained weights belongs to, with its record next to it."""
+    if not checkpoint.is_file():
+        raise UserError(f"--checkpoint {checkpoint}: {no_such(checkpoint)}")
+    if checkpoint.name != WEIGHTS or not (checkpoint.parent / RECORD).exists():
+        raise UserError(
+            f"--checkpoint {checkpoint} is not the {WEIGHTS} of a trained unit with its {RECORD} next to it; for"
+            " weights of a backbone alone, use --backbone NAME --weights FILE"
+        )
+    return checkpoint.parent
+
+
+def trained_unit(network: Network) -> Encoder:
+    """Encoder of images: a trained network, and how it takes images."""
+
+    def run(load: Load, count: int) -> dict[str, np.ndarray]:
+        embedded = network.embed_rows(load, count)
+        spread = {"variance": embedded.variance, "concentration": embedded.concentration}
+        arrays = {name: value for name, value in spread.items() if value is not None} | embedded.parameters
+        if embedded.variance is not None and not np.allclose(np.linalg.norm(embedded.mean, axis=-1), 1.0, atol=1e-3):
+            # The variance belongs to these embeddings; with unit ones it would be another distribution.
+            arrays["normalize"] = np.array(False)
+        # The method's own follows from a variance or a concentration.
+        if embedded.default != "method" or not {"variance", "concentration"} & arrays.keys():
+            arrays["confidence"] = embedded.confidence[embedded.default]
+        return {"embeddings": embedded.mean, **arrays}
+
+    small = network.transform if isinstance(network.transform, SmallTransform) else None
+    return Encoder(network.view, run, small)
+
+
+def bare_backbone(
+    name: str, weights: str | None, device: str, image_size: int | None = None, pooling: str | None = None
+) -> Encoder:
+    """Encoder of images: a backbone alone, whose pooled features are the embeddings.
+
+    ``weights`` is a file, ``none`` for random ones, ``download`` for the network's own, downloaded if they are not on
+    this machine, or None for those that are. Images are made as in the network's training, at its size unless another
+    is given, and pooled as is usual for it.
+    """
+    if weights not in (None, "none", "download") and not Path(str(weights)).is_file():
+        raise UserError(f"--weights {weights}: {no_such(Path(str(weights)))}")
+    try:
+        if name == registry.GIVEN:
+            raise ValueError(f"{name} stands for the features of a data set, and is no network")
+        name = registry.full_name(name, weights)
+        own = registry.images_of(name)
+        size = image_size or own.image_size
+        known = registry.poolings_of(name, 3, (size, size))
+        if pooling is not None and pooling not in known:
+            raise UserError(f"--pooling {pooling}: backbone {name} has {', '.join(known)}")
+        path = registry.find_weights(name, weights)
+        torch.manual_seed(seed_for("embed", name))  # of weights that no file gives
+        network = registry.build_backbone(name, 3, path, pooling=pooling or known[0], image_size=size)
+        network = network.to(device).to(memory_format=torch.channels_last).eval()
+    except ValueError as error:
+        option = "--weights" if isinstance(error, registry.NoWeights) else "--backbone"
+        raise UserError(first_line(error) if option in str(error) else f"{option}: {first_line(error)}") from None
+
+    @torch.no_grad()
+    def run(load: Load, count: int) -> dict[str, np.ndarray]:
+        return {"embeddings": networks.backbone_features(network, load, count, device).numpy()}
+
+    fit = "squash" if own.squash else "crop"
+    view = View(image_size=size, resize=int(size / own.crop), fit=fit, interpolation=own.interpolation, upright=True)
+    held = f"{network.copy} weights sha256:{file_sha256(path)[:8]}" if path is not None else "random weights"
+    about = f"{name}, {held}, {pooling or known[0]} pooling, {size} x {size} pixels, {own.interpolation} {fit}"
+    return Encoder(view, run, None, about, networks.state_sha256(network))

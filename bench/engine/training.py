@@ -33,20 +33,10 @@ from ..store.files import DamagedFile, read_sealed, sealed_file, sha256, write_a
 from ..store.folder import CHECKPOINT, WEIGHTS
 from ..store.records import Epoch, TrainRecord
 from ..store.specs import TUNING, TrainSpec
+from . import inputs
 from .corrupted_images import crop_auroc, sample
 from .environment import environment, rounding
 from .gpu import Read, room_for_pixels
-from .inputs import (
-    AugmentedImages,
-    CachedFeatures,
-    FrozenBackbone,
-    Inputs,
-    fitted_rows,
-    generator,
-    in_turn,
-    loss_of_any_classes,
-    set_scale,
-)
 from .networks import backbone_features, build_model, check_finite, load_base, prepare_steps
 from .optim import MicroBatches, Optimisation
 from .running import PatientScorer, Running
@@ -130,28 +120,28 @@ class Trainer:
         self._unsaved = unsaved(self.model)
         self.progress = Progress()
 
-    def _inputs(self, dataset: Dataset) -> Inputs:
+    def _inputs(self, dataset: Dataset) -> inputs.Inputs:
         """Inputs of the stage; the trained base, if there is one, is loaded first."""
         spec, device, running = self.spec, self.site.device, self.running
         folder = self._load_base()
         self.augmentation = dataset.augmentation_type(**spec.augmentation)
-        cache = FrozenBackbone(spec, self.site, dataset, self.data, running)
+        cache = inputs.FrozenBackbone(spec, self.site, dataset, self.data, running)
         if spec.frozen:
             features, scale = cache.load()
-            set_scale(self.model.backbone, scale)
+            inputs.set_scale(self.model.backbone, scale)
             if spec.head_start == "pca":
                 with torch.no_grad():
                     self.model.mean.weight.copy_(cache.directions(features, spec.dim))
             # The loss of a method that would train the backbone need not be defined for other classes.
-            return CachedFeatures(features, device, running, "backbone" not in self.model.method.trained_parts)
+            return inputs.CachedFeatures(features, device, running, "backbone" not in self.model.method.trained_parts)
         if spec.train_from:
             self.model.reads_maps = True
-            return CachedFeatures(cache.load()[0], device, running, maps=True)
+            return inputs.CachedFeatures(cache.load()[0], device, running, maps=True)
         if folder is None or not self.model.backbone_frozen:
             # TF32, which is turned on for a process, would round the crops now and then.
             room = room_for_pixels() if device != "cpu" and spec.optim.precision != "tf32" else 0
-            return AugmentedImages(self.data, self.augmentation, device, running, room)
-        return CachedFeatures(cache.of_base(self.model.backbone, folder), device, running)
+            return inputs.AugmentedImages(self.data, self.augmentation, device, running, room)
+        return inputs.CachedFeatures(cache.of_base(self.model.backbone, folder), device, running)
 
     def _load_base(self) -> Path | None:
         """Load the trained base of a two-stage method, and return its folder; None for other methods."""
@@ -184,7 +174,7 @@ class Trainer:
         spec, labels = self.spec, self.data.train.labels
         calibrate = getattr(self.model.backbone, "calibrate", None)
         if spec.batches.calibrate and calibrate is not None and spec.base is None and not spec.frozen:
-            gen = generator("calibrate", spec.dataset, spec.replicate)
+            gen = inputs.generator("calibrate", spec.dataset, spec.replicate)
             batch = self.inputs.batch(torch.randperm(len(labels), generator=gen)[:128], gen)
             calibrate(batch, self.model.cut.features if self.model.cut else None)
         if self.model.method.warm_start:
@@ -216,10 +206,10 @@ class Trainer:
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Rows and inputs of the batches of an epoch; draws are named by the data set and what is given around it."""
         sizes, labels, spec = self.spec.batches, self.data.train.labels, self.spec
-        order = generator("order", *before, spec.dataset, spec.replicate, *after)
-        augment = generator("augment", *before, spec.dataset, spec.replicate, *after)
+        order = inputs.generator("order", *before, spec.dataset, spec.replicate, *after)
+        augment = inputs.generator("augment", *before, spec.dataset, spec.replicate, *after)
         batches = class_balanced_batches(labels, sizes.classes_per_batch, sizes.images_per_class, order, self.steps)
-        return in_turn(self.inputs, batches, augment)
+        return inputs.in_turn(self.inputs, batches, augment)
 
     def remaining_epochs(self) -> Iterator[int]:
         """Numbers, from 0, of the epochs that are still to be trained, until the last epoch or an early stop."""
@@ -257,16 +247,16 @@ class Trainer:
         self.model.eval()
         labels = self.data.train.labels
         if self.model.method.on_base:  # one view, whose draws depend on the seed
-            gen = generator("augment", self.spec.dataset, self.spec.replicate)
+            gen = inputs.generator("augment", self.spec.dataset, self.spec.replicate)
             features = self.inputs.batch(torch.arange(len(labels)), gen)
         else:
-            rows = fitted_rows(len(labels))
+            rows = inputs.fitted_rows(len(labels))
             features, labels = self._first_view(rows), labels[rows]
         labels = labels.to(self.site.device)
         if not bool(torch.isfinite(features).all()):
             raise UnitFailed("some pooled features of the training images are not finite")
         self.model.method.fit(self.model, features, labels)
-        loss = float(loss_of_any_classes(self.model, self.model.embed_features(features).distribution, labels))
+        loss = float(inputs.loss_of_any_classes(self.model, self.model.embed_features(features).distribution, labels))
         if not math.isfinite(loss):
             raise UnitFailed(f"loss became {loss} after the fit")
         return loss
@@ -276,7 +266,7 @@ class Trainer:
 
         They are of the first view that ``--frozen`` caches.
         """
-        if isinstance(self.inputs, CachedFeatures) and not self.inputs.through_backbone:
+        if isinstance(self.inputs, inputs.CachedFeatures) and not self.inputs.through_backbone:
             return self.inputs.features.first_view()
         images, device = self.data.train, self.site.device
 

@@ -25,25 +25,13 @@ from ..resources import keep_memory, pick_device, return_memory
 from ..store.files import write_atomic
 from ..store.folder import CHECKPOINT, LOG
 from ..store.specs import Point
-from .jobs import (
-    JOBS,
-    Alive,
-    Done,
-    EpochDone,
-    Event,
-    Failed,
-    Job,
-    ProposeJob,
-    ReadyJob,
-    TestJob,
-    TrainJob,
-)
+from . import jobs
 from .needs import check, visible
 
 
-def _read_jobs(jobs: queue.SimpleQueue[Job]) -> None:
+def _read_jobs(asked: queue.SimpleQueue[jobs.Job]) -> None:
     for line in sys.stdin:
-        jobs.put(JOBS.validate_json(line))
+        asked.put(jobs.JOBS.validate_json(line))
     # No clean-up: every file is written atomically, and a training must not outlive its parent by an epoch.
     os._exit(0)
 
@@ -56,7 +44,7 @@ def _become_silent(out: TextIO) -> None:
         ctypes.CDLL(None).prctl(end_with_parent, signal.SIGKILL)
 
 
-def run_job(job: Job, emit: Callable[[Event], None]) -> Done:
+def run_job(job: jobs.Job, emit: Callable[[jobs.Event], None]) -> jobs.Done:
     """Do one job in this process: propose trials, train, test or check the machine.
 
     A training or test emits an event after each epoch, and at most ten a second between. When memory runs out where
@@ -67,9 +55,9 @@ def run_job(job: Job, emit: Callable[[Event], None]) -> Done:
 
     freed = False
 
-    def heard(event: Event) -> None:
+    def heard(event: jobs.Event) -> None:
         nonlocal freed
-        freed = freed and not isinstance(event, EpochDone)
+        freed = freed and not isinstance(event, jobs.EpochDone)
         emit(event)
 
     while True:
@@ -83,39 +71,39 @@ def run_job(job: Job, emit: Callable[[Event], None]) -> Done:
         freed = True
 
 
-def _run_job(job: Job, emit: Callable[[Event], None]) -> Done:
+def _run_job(job: jobs.Job, emit: Callable[[jobs.Event], None]) -> jobs.Done:
     import torch
 
     from .environment import Meter
     from .gpu import open_gpu
 
     torch.set_num_threads(1)
-    if isinstance(job, ProposeJob):
-        return Done(points=_proposals(job))
+    if isinstance(job, jobs.ProposeJob):
+        return jobs.Done(points=_proposals(job))
     site = job.site.model_copy(update={"device": pick_device(job.site.device)})
     if site.device == "cuda":
-        open_gpu(job.sharing if isinstance(job, ReadyJob) else 0)
-    if isinstance(job, ReadyJob) and job.needs is None:
-        return Done()
+        open_gpu(job.sharing if isinstance(job, jobs.ReadyJob) else 0)
+    if isinstance(job, jobs.ReadyJob) and job.needs is None:
+        return jobs.Done()
     _ = site.plugin_tests  # imports the plug-ins
     torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms would import torch's compiler as well
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    resumed = isinstance(job, TrainJob) and (site.store.unit_dir(*job.unit) / CHECKPOINT).exists()
-    running = Meter.of(_at_most_ten_a_second(lambda step: emit(Alive(step=step))), resumed)
-    if isinstance(job, ReadyJob):
+    resumed = isinstance(job, jobs.TrainJob) and (site.store.unit_dir(*job.unit) / CHECKPOINT).exists()
+    running = Meter.of(_at_most_ten_a_second(lambda step: emit(jobs.Alive(step=step))), resumed)
+    if isinstance(job, jobs.ReadyJob):
         assert job.needs is not None
         check(job.needs, site, running.alive)
-        return Done()
+        return jobs.Done()
     visible(job.inputs, site.hidden_for)
-    if isinstance(job, TrainJob):
+    if isinstance(job, jobs.TrainJob):
         from .training import run_training
 
-        run_training(job.spec, site, lambda epoch: emit(EpochDone(epoch=epoch)), running)
+        run_training(job.spec, site, lambda epoch: emit(jobs.EpochDone(epoch=epoch)), running)
     else:
         from .testing import run_tests
 
         run_tests(job.specs, job.cell, site, running, job.trained, job.shared)
-    return Done()
+    return jobs.Done()
 
 
 def _at_most_ten_a_second(say: Callable[[str], None]) -> Callable[[str], None]:
@@ -131,7 +119,7 @@ def _at_most_ten_a_second(say: Callable[[str], None]) -> Callable[[str], None]:
     return alive
 
 
-def _proposals(job: ProposeJob) -> tuple[Point, ...]:
+def _proposals(job: jobs.ProposeJob) -> tuple[Point, ...]:
     from .tuning import propose
 
     asked: list[Point] = []
@@ -142,10 +130,10 @@ def _proposals(job: ProposeJob) -> tuple[Point, ...]:
     return tuple(asked)
 
 
-def failed(job: Job, error: BaseException) -> Failed:
+def failed(job: jobs.Job, error: BaseException) -> jobs.Failed:
     """Message for a job that ended with an error; the traceback is written to the folder of the training or test."""
     log = ""
-    if isinstance(job, TrainJob | TestJob):
+    if isinstance(job, jobs.TrainJob | jobs.TestJob):
         path = job.site.store.unit_dir(*job.unit) / LOG
         text = "".join(traceback.format_exception(error))
         with contextlib.suppress(OSError):  # a full disk is what the error says already
@@ -157,7 +145,7 @@ def failed(job: Job, error: BaseException) -> Failed:
     if is_out_of_memory(error):
         reason = f"out of memory: try fewer --workers, smaller settings or more memory: {reason}"
     place = "" if said else place_of(error)
-    return Failed(error=kind, reason=reason, place=place, log=log, ended=breaks_gpu(error))
+    return jobs.Failed(error=kind, reason=reason, place=place, log=log, ended=breaks_gpu(error))
 
 
 def main() -> None:
@@ -167,17 +155,17 @@ def main() -> None:
     os.register_at_fork(after_in_child=partial(_become_silent, out))
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a print in a plug-in must not break the protocol
     keep_memory()
-    jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
-    threading.Thread(target=_read_jobs, args=(jobs,), daemon=True).start()
+    asked: queue.SimpleQueue[jobs.Job] = queue.SimpleQueue()
+    threading.Thread(target=_read_jobs, args=(asked,), daemon=True).start()
 
-    def emit(event: Event) -> None:
+    def emit(event: jobs.Event) -> None:
         out.write(event.model_dump_json() + "\n")
 
     # What every job needs loads while the first one is still being planned.
     from . import training  # noqa: F401
 
     while True:
-        job = jobs.get()
+        job = asked.get()
         try:
             emit(run_job(job, emit))
         except BaseException as error:  # a plug-in that calls sys.exit must not end the worker

@@ -41,22 +41,11 @@ from ..store.specs import (
     Versions,
     place,
 )
+from . import setting
 from .asked import Asked, look_up, on_dataset
 from .checks import check, fitting_scorers, named_backbone, weights_hash
 from .experiment import Data, Experiment, Values
 from .published import NothingPublished, Published, find_published, stage_one
-from .setting import (
-    OPTIM_KEYS,
-    build,
-    from_file,
-    from_user,
-    head_start,
-    known_keys,
-    layer,
-    part,
-    resolve_fidelity,
-    search_ranges,
-)
 
 if TYPE_CHECKING:
     from ..methods._base import Method
@@ -427,7 +416,7 @@ def _check_all_used(asked: Asked, plans: Sequence[Plan]) -> None:
         raise UserError(f"--set {TRAIN_FROM}: nothing here trains a backbone (--frozen trains none)")
     if unused:
         classes = [site.methods.method(name) for name in asked.methods]
-        known = known_keys(classes, [site.recipe(name) for name in asked.datasets])
+        known = setting.known_keys(classes, [site.recipe(name) for name in asked.datasets])
         if unused[0] not in known:
             raise UnknownName("--set key", unused[0], known)
         what, name = ("base", "BASE") if any(each.on_base for each in classes) else ("method that is", "METHOD")
@@ -440,7 +429,7 @@ def _check_fidelity(asked: Asked) -> None:
     """Refuse a form that none of the methods has."""
     fidelity, methods = asked.experiment.fidelity, asked.methods
     classes = [asked.site.methods.method(name) for name in methods]
-    forms = {resolve_fidelity(method, fidelity, asked.experiment.protocol) for method in classes}
+    forms = {setting.resolve_fidelity(method, fidelity, asked.experiment.protocol) for method in classes}
     if fidelity != "corrected" and forms == {"corrected"}:
         raise UserError(
             f"--fidelity {fidelity}: {', '.join(methods)} {'has' if len(methods) == 1 else 'have'} one form only,"
@@ -497,16 +486,16 @@ def _plan_one(
     # What is fixed for a method is not fixed for a base that only serves it, unless it concerns data or backbone.
     of_base = ("data", "augment")
     texts = {k: v for k, v in experiment.set.items() if named or k.split(".")[0] in of_base or k == TRAIN_FROM}
-    fixed = from_user(texts, method, recipe, asked.frozen)
+    fixed = setting.from_user(texts, method, recipe, asked.frozen)
     unfixed, stage, published, served = _unfixed(asked, dataset, method, fixed, head, base)
-    built = build(method, {**unfixed, **fixed})
-    values = {**unfixed, **fixed, **layer(method=built.params.model_dump())}
+    built = setting.build(method, {**unfixed, **fixed})
+    values = {**unfixed, **fixed, **setting.layer(method=built.params.model_dump())}
     space: Mapping[str, Range] = {}
     if experiment.hparams == "tuned":
         below = site.methods.method(base)() if base else None
-        every = search_ranges(preset, recipe, built, stage, values, below, asked.frozen)
+        every = setting.search_ranges(preset, recipe, built, stage, values, below, asked.frozen)
         space = {key: value for key, value in every.items() if key not in fixed}
-    fitted, files, notes = check(asked, dataset, built, values, part(values, "view"))
+    fitted, files, notes = check(asked, dataset, built, values, setting.part(values, "view"))
     values |= fitted
     scorers = fitting_scorers(asked.scorers, built, values["model.dim"])
     select_by = experiment.tuning.select_by if requested else None
@@ -565,7 +554,7 @@ def _template(
     asked: Asked, cell: Cell, method: Method, values: Values, files: str, select_by: str | None, tune_for: TuneFor
 ) -> TrainSpec:
     """Specification of a training, as yet without the versions of its code."""
-    preset, view = asked.preset, part(values, "view")
+    preset, view = asked.preset, setting.part(values, "view")
     selection = preset.selection
     metric = selection.frozen_metric if method.means_frozen else selection.metric
     # Trials see the crops of the preset, whatever corruptions tests are asked for.
@@ -576,14 +565,14 @@ def _template(
         folds=preset.folds,
         fold=preset.validate[0],
         replicate=TUNING,
-        params=part(values, "method"),
+        params=setting.part(values, "method"),
         backbone=values["model.backbone"],
         weights=weights_hash(values["model.backbone"], asked.site.weights),
         dim=values["model.dim"],
-        optim=Optim(**part(values, "optim")),
-        batches=Batches(**part(values, "batches")),
+        optim=Optim(**setting.part(values, "optim")),
+        batches=Batches(**setting.part(values, "batches")),
         view=view,
-        augmentation=part(values, "augment"),
+        augmentation=setting.part(values, "augment"),
         selection=StageSelection(
             metric="map_at_r" if select_by else metric,
             scorer=select_by or method.scorer,
@@ -648,7 +637,7 @@ def _unfixed(
         published, served = _published(asked, dataset, method, {**values, **fixed}, head, base)
         values |= _layer(published)
     if asked.file is not None:
-        values |= from_file(asked.file.by_method[method.name], asked.file.path, method, values)
+        values |= setting.from_file(asked.file.by_method[method.name], asked.file.path, method, values)
     return values, stage, published, served
 
 
@@ -656,13 +645,13 @@ def _usual(asked: Asked, dataset: str, method: type[Method], fixed: Values) -> t
     """Values of recipe, preset, form and network options, the last wins; and the stage of the recipe they are of."""
     experiment, preset, name = asked.experiment, asked.preset, method.name
     recipe = asked.site.recipe(dataset)
-    form = fixed.get("method.form", resolve_fidelity(method, experiment.fidelity, experiment.protocol))
+    form = fixed.get("method.form", setting.resolve_fidelity(method, experiment.fidelity, experiment.protocol))
     own = {**method.defaults(form), **recipe.methods.get(name, {}), **preset.methods.get(name, {})}
-    params = layer(method=own)
+    params = setting.layer(method=own)
     # Parameters say which parts are trained, and that says which of the recipe's stages is meant.
-    frozen = asked.frozen or "backbone" not in build(method, {**params, **fixed}).trained_parts
+    frozen = asked.frozen or "backbone" not in setting.build(method, {**params, **fixed}).trained_parts
     stage = recipe.frozen if frozen else recipe.end_to_end
-    values = layer(
+    values = setting.layer(
         model={"backbone": recipe.backbone, "dim": recipe.dim},
         optim=stage.values(),
         data={**recipe.batches(), **recipe.view},
@@ -671,17 +660,17 @@ def _usual(asked: Asked, dataset: str, method: type[Method], fixed: Values) -> t
     if recipe.view:  # presets replace settings of photographs alone, those of the optimiser if the backbone is trained
         instead = preset.photographs
         optim = preset.optim if instead and stage is recipe.end_to_end else {}
-        values |= layer(
+        values |= setting.layer(
             model={key: instead[key] for key in ("backbone", "dim") if key in instead},
-            optim={key: value for key, value in optim.items() if key in OPTIM_KEYS},
+            optim={key: value for key, value in optim.items() if key in setting.OPTIM_KEYS},
             data={**{key: instead[key] for key in BATCHES if key in instead}, **preset.view},
             augment=instead.get("augmentation", {}),
         )
         if experiment.fidelity != "corrected":
             # No public code divides the features of photographs by a constant.
             values["data.calibrate"] = False
-    network = {"backbone": experiment.backbone, "dim": experiment.dim, **head_start(method, asked.frozen)}
-    values |= {**params, **layer(model={k: v for k, v in network.items() if v is not None})}
+    network = {"backbone": experiment.backbone, "dim": experiment.dim, **setting.head_start(method, asked.frozen)}
+    values |= {**params, **setting.layer(model={k: v for k, v in network.items() if v is not None})}
     source = "--backbone" if experiment.backbone is not None else f"the recipe of data set {dataset!r}"
     values["model.backbone"] = named_backbone(values["model.backbone"], asked.site.weights, source)
     return values, stage
@@ -699,14 +688,14 @@ def _published(
     network = f"{values['model.backbone']}/{values['model.dim']}"
 
     def find(of: type[Method], base: str, values: Values) -> Published:
-        params, pooling = build(of, values).params.model_dump(), experiment.set.get("data.pooling", "avg")
+        params, pooling = setting.build(of, values).params.model_dump(), experiment.set.get("data.pooling", "avg")
         return find_published(of, dataset, base, network=network, params=params, pooling=pooling)
 
     if not head:
         return find(method, base or site.recipe(dataset).base, values), ""
     of = site.methods.method(head)
-    form = resolve_fidelity(of, experiment.fidelity, experiment.protocol)
-    served = stage_one(find(of, method.name, layer(method=of.defaults(form))), method)
+    form = setting.resolve_fidelity(of, experiment.fidelity, experiment.protocol)
+    served = stage_one(find(of, method.name, setting.layer(method=of.defaults(form))), method)
     try:
         own = find(method, site.recipe(dataset).base, values)
     except NothingPublished:
@@ -715,7 +704,7 @@ def _published(
 
 
 def _layer(published: Published) -> Values:
-    return layer(method=published.params, optim=published.optim, data=published.data)
+    return setting.layer(method=published.params, optim=published.optim, data=published.data)
 
 
 def _differences(
@@ -732,7 +721,7 @@ def _differences(
         said.append(f"fidelity {method.form} instead of {run.forms[0]}")
     if asked.folds is not None:
         said.append(f"{asked.folds} folds")
-    before = {**unfixed, **layer(method=build(type(method), unfixed).params.model_dump())}
+    before = {**unfixed, **setting.layer(method=setting.build(type(method), unfixed).params.model_dump())}
     changed = [key for key, value in values.items() if value != before[key]]
     said += [key for key in sorted(changed, key=place) if not key.startswith("model.")]
     if template.partial:
@@ -763,7 +752,7 @@ def versions_of(spec: TrainSpec, tests: Tests, scorers: Iterable[str], site: Sit
         **{f"corruption.{name}": versions.corruption(name) for name in tests.corruptions},
     }
     protocol = {"protocol": spec.versions["protocol"]}
-    trained, tested = ({name: versions.version(entry) for name, entry in part.items()} for part in (training, testing))
+    trained, tested = ({name: versions.version(entry) for name, entry in own.items()} for own in (training, testing))
     return protocol | trained, protocol | tested
 
 

@@ -12,6 +12,7 @@ import pandas as pd
 from ..site import Site
 from ..store.folder import Damage, Store
 from ..store.specs import Cell
+from . import views
 from .compare import Comparison, Question, comparisons_frame, decided
 from .comparison import ComparisonRow, comparison_document, comparison_rows, rows_by_budget
 from .contender import Budget
@@ -26,18 +27,6 @@ from .seeds import SeedGroup, corruptions, divided, seed_groups
 from .splits import MEAN, split_comparisons
 from .studies import StudyRow, study_document, study_rows
 from .table import Document, grouped
-from .views import (
-    base_frame,
-    decision_document,
-    decisions,
-    form_document,
-    paired_frame,
-    rival_document,
-    split_document,
-    system_document,
-    systems_of,
-    verdict_document,
-)
 
 
 @dataclass(frozen=True)
@@ -116,8 +105,8 @@ class Judged:
             "comparisons": comparisons_frame(self.comparisons),
             "confidences": confidences(self.results.frame),
             "corruptions": corruptions(self.groups),
-            "paired": paired_frame(self.ask(PAIR)),
-            "paired_with_base": base_frame(by_question.get(BASE.name, ())),
+            "paired": views.paired_frame(self.ask(PAIR)),
+            "paired_with_base": views.base_frame(by_question.get(BASE.name, ())),
             "provenance": provenance(self.results),
             "scorers": scorers(self.results.frame),
         }
@@ -145,13 +134,13 @@ def write_report(
 
     documents = [
         comparison_document(judged.comparison, judged.untested, judged.splits),
-        split_document(judged.splits),
-        verdict_document(judged.ask(CONFIDENCE)),
-        system_document(systems_of(judged.ask(SYSTEM))),
-        rival_document(row for row in judged.comparisons if row.question == RIVAL.name),
-        decision_document(decisions(judged.groups, judged.ask(PAIR))),
+        views.split_document(judged.splits),
+        views.verdict_document(judged.ask(CONFIDENCE)),
+        views.system_document(views.systems_of(judged.ask(SYSTEM))),
+        views.rival_document(row for row in judged.comparisons if row.question == RIVAL.name),
+        views.decision_document(views.decisions(judged.groups, judged.ask(PAIR))),
         cost_document(judged.costs),
-        form_document([row for row in judged.comparisons if row.question == FORM.name]),
+        views.form_document([row for row in judged.comparisons if row.question == FORM.name]),
         rank_document(judged.over_datasets),
         study_document(judged.studies),
     ]

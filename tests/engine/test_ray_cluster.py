@@ -9,12 +9,11 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from bench.engine import ray_cluster
+from bench.engine import ray_workers
 from bench.engine.jobs import Done, JobCrashed, ReadyJob, TrainJob, WorkerDied
 from bench.engine.launch import Launch
 from bench.engine.needs import Needs
-from bench.engine.ray_cluster import RayWorkers, share_of_gpu
-from bench.engine.ray_nodes import Node
+from bench.engine.ray_workers import Node, RayWorkers, share_of_gpu
 from bench.errors import UserError
 from bench.site import Site
 
@@ -103,9 +102,9 @@ def cluster(tmp_path, monkeypatch):
     monkeypatch.setattr(FakeWorker, "made", there.made, raising=False)
     monkeypatch.setattr(FakeWorker, "starts", {}, raising=False)
     monkeypatch.setattr(FakeWorker, "checks", {}, raising=False)
-    monkeypatch.setattr(ray_cluster, "RayWorker", FakeWorker)
-    monkeypatch.setattr(ray_cluster, "connect", lambda address: True)
-    monkeypatch.setattr(ray_cluster, "watch_nodes", there.watch)
+    monkeypatch.setattr(ray_workers, "RayWorker", FakeWorker)
+    monkeypatch.setattr(ray_workers, "connect", lambda address: True)
+    monkeypatch.setattr(ray_workers, "watch_nodes", there.watch)
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(shutdown=lambda: None))
     return there
 
@@ -248,7 +247,7 @@ async def test_if_all_nodes_are_left_out_the_reason_of_the_first_is_the_error(cl
     ],
 )
 async def test_a_cluster_without_room_is_an_error_after_a_while(cluster, nodes, shares, message, monkeypatch):
-    monkeypatch.setattr(ray_cluster, "PATIENCE", 3)
+    monkeypatch.setattr(ray_workers, "PATIENCE", 3)
     async with beginning(cluster, **shares) as (_, starting):
         for _ in range(3):
             await cluster.see(*nodes)
@@ -294,7 +293,7 @@ async def test_a_node_whose_workers_die_at_their_start_is_left_out_after_three(c
 
 @pytest.mark.parametrize("token", [True, False])
 async def test_a_cluster_without_a_token_is_named(cluster, monkeypatch, token):
-    monkeypatch.setattr(ray_cluster, "connect", lambda address: token)
+    monkeypatch.setattr(ray_workers, "connect", lambda address: token)
     async with started(cluster, [node("a")]):
         pass
     assert any("has no token" in line for line in cluster.said) == (not token)

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 from bench.cli import main
-from bench.engine import ray_nodes
-from bench.engine.ray_nodes import Node, connect, watch_nodes
+from bench.engine import ray_workers
+from bench.engine.ray_workers import Node, connect, watch_nodes
 from bench.errors import UserError
 
 RUN = ("run", "--method", "cosface", "--dataset", "ndigit_smoke", "--hparams", "default", "--seeds", "1",
@@ -110,7 +110,7 @@ def test_an_error_of_ray_becomes_one_line(ray, error, advice):
 
 
 def test_a_cluster_that_never_answers_is_given_up(ray, monkeypatch):
-    monkeypatch.setattr(ray_nodes, "_PATIENCE", 0.05)
+    monkeypatch.setattr(ray_workers, "PATIENCE", 0.05)
     ray.init = lambda **options: time.sleep(1)
     with pytest.raises(UserError, match=r"has not answered for 0\.05 s"):
         connect("auto")

@@ -10,8 +10,8 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from bench.engine import jobs, pool, ray_nodes
-from bench.engine.ray_nodes import Host, Node, RayWorker
+from bench.engine import jobs, pool, ray_workers
+from bench.engine.ray_workers import Host, Node, RayWorker
 from bench.site import Site
 
 from tests.plans import planned
@@ -67,7 +67,7 @@ def _said(job, silence=None, declared=64, sharing=1, on_cpu=True):
 @pytest.mark.parametrize("last", [jobs.Done(), jobs.Failed(error="ValueError", reason="bad", place="", log="")])
 def test_the_actor_passes_on_what_its_process_says(job, process, last, tmp_path, monkeypatch):
     monkeypatch.setenv("JOBS", str(tmp_path / "job"))
-    monkeypatch.setattr(ray_nodes, "cores", lambda: 8)
+    monkeypatch.setattr(ray_workers, "cores", lambda: 8)
     process([*EVENTS, last])
     assert _said(job, sharing=3) == [*EVENTS, last]
     got = jobs.TrainJob.model_validate_json((tmp_path / "job").read_text())

@@ -15,8 +15,7 @@ from bench import score
 from bench.commands import embed as commands_embed
 from bench.commands.embed import embed_untrained
 from bench.datasets.view import View
-from bench.engine.encoder import Encoder
-from bench.engine.trained import open_network, unit_folder
+from bench.engine.trained import Encoder, open_network, unit_folder
 from bench.errors import UserError
 from bench.methods.backbones.registry import build_backbone
 from bench.protocols.rows import kind_of
@@ -276,7 +275,7 @@ def untrained(monkeypatch):
 
         return Encoder(View(image_size=16, resize=16, upright=True), run)
 
-    monkeypatch.setattr("bench.engine.encoder.bare_backbone", bare_backbone)
+    monkeypatch.setattr("bench.engine.trained.bare_backbone", bare_backbone)
     return lambda: bare_backbone("tf_efficientnet_lite0", None, "cpu")
 
 
