@@ -18,17 +18,7 @@ from typer.core import TyperCommand
 
 from ..errors import printable
 from ..names import split_names
-from ..planning.experiment import (
-    MACHINE,
-    NEEDED,
-    RARE_SECTIONS,
-    RESULTS,
-    SECTIONS,
-    SECTIONS_OF_HELP,
-    Experiment,
-    Option,
-    Section,
-)
+from ..planning import experiment
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,19 +42,19 @@ class Field(NamedTuple):
 
     place: str
     info: FieldInfo
-    how: Option
+    how: experiment.Option
 
 
-def _fields(model: type[Section], above: str = "") -> Iterator[tuple[str, Field]]:
+def _fields(model: type[experiment.Section], above: str = "") -> Iterator[tuple[str, Field]]:
     for name, info in model.model_fields.items():
-        if not above and name in SECTIONS:
-            yield from _fields(SECTIONS[name], f"{name}.")
+        if not above and name in experiment.SECTIONS:
+            yield from _fields(experiment.SECTIONS[name], f"{name}.")
         for how in info.metadata:
-            if isinstance(how, Option):
+            if isinstance(how, experiment.Option):
                 yield how.name or name, Field(f"{above}{name}", info, how)
 
 
-FIELDS: dict[str, Field] = dict(_fields(Experiment))
+FIELDS: dict[str, Field] = dict(_fields(experiment.Experiment))
 """Fields of an experiment by the names of their options."""
 
 
@@ -120,7 +110,9 @@ def typed_fields(ctx: typer.Context) -> dict[str, object]:
     return {**typed, "set": [*(ctx.params["set"] or ()), *settings]}
 
 
-Results = Annotated[Path, typer.Option("--results", help="Results folder.", metavar="DIR", rich_help_panel=RESULTS)]
+Results = Annotated[
+    Path, typer.Option("--results", help="Results folder.", metavar="DIR", rich_help_panel=experiment.RESULTS)
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 DataRoot = Annotated[
     Path | None,
@@ -128,10 +120,10 @@ DataRoot = Annotated[
         "--data-root",
         help="Folder of downloaded data sets; $BENCH_DATA, else the platform's for user data, if not given.",
         metavar="DIR",
-        rich_help_panel=MACHINE,
+        rich_help_panel=experiment.MACHINE,
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.", rich_help_panel=NEEDED)]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.", rich_help_panel=experiment.NEEDED)]
 Plugins = Annotated[list[Path] | None, option_of("plugin")]
 Strict = Annotated[
     bool,
@@ -203,7 +195,7 @@ class SectionedCommand(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options of every section, in the order of the sections."""
         params = self.get_params(ctx)
-        for section in (*SECTIONS_OF_HELP, *(RARE_SECTIONS if ctx.meta.get(ALL) else ()), OTHER):
+        for section in (*experiment.SECTIONS_OF_HELP, *(experiment.RARE_SECTIONS if ctx.meta.get(ALL) else ()), OTHER):
             with formatter.section(section):
                 of = [param for param in params if (getattr(param, "rich_help_panel", None) or OTHER) == section]
                 formatter.write_dl([param.get_help_record(ctx) for param in of])

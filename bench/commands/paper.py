@@ -10,22 +10,7 @@ import typer
 
 from ..errors import LINE, require_known
 from ..registry import load_plugins
-from .options import (
-    DEFAULT_RESULTS,
-    FIELDS,
-    DataRoot,
-    DryRun,
-    Json,
-    Plugins,
-    Results,
-    Row,
-    names,
-    option_of,
-    print_json,
-    say,
-    site_of,
-    takes,
-)
+from . import options
 from .run import carry_out
 
 if TYPE_CHECKING:
@@ -39,7 +24,7 @@ if TYPE_CHECKING:
     from ..report.table import Document
     from ..site import Site
 
-RUN = [name for name, field in FIELDS.items() if field.place.startswith("run.")]
+RUN = [name for name, field in options.FIELDS.items() if field.place.startswith("run.")]
 
 FOLDER = "reproduce"
 """Folder of the tables, inside the results folder."""
@@ -50,11 +35,11 @@ app = typer.Typer(
 
 
 @app.command("list")
-def list_items(as_json: Json = False) -> None:
+def list_items(as_json: options.Json = False) -> None:
     """List every table and figure that can be made, with its data sets."""
     from ..papers.items import every_item
 
-    rows: list[Row] = [
+    rows: list[options.Row] = [
         {
             "name": name,
             "title": named.item.title,
@@ -66,7 +51,7 @@ def list_items(as_json: Json = False) -> None:
         for name, named in every_item().items()
     ]
     if as_json:
-        print_json(rows)
+        options.print_json(rows)
         return
     width = max(len(row["name"]) for row in rows)
     for row in rows:
@@ -74,19 +59,20 @@ def list_items(as_json: Json = False) -> None:
 
 
 @app.command()
-@takes("seeds", "trials", "backbone", "dim", "weights", "allow_partial", "plugin", "set", *RUN, after="results")
+@options.takes("seeds", "trials", "backbone", "dim", "weights", "allow_partial", "plugin", "set", *RUN, after="results")
 def table(
     name: Annotated[str, typer.Argument(help="A table or figure, such as per/table5 (`bench paper list`).")],
     dataset: Annotated[
         list[str] | None, typer.Option(help="Data sets, comma separated; the paper's if not given.", metavar="D[,D..]")
     ] = None,
     hparams: Annotated[
-        str | None, option_of("hparams", help="As for `bench run`; published on the paper's data sets, else default.")
+        str | None,
+        options.option_of("hparams", help="As for `bench run`; published on the paper's data sets, else default."),
     ] = None,
-    data_root: DataRoot = None,
-    results: Results = DEFAULT_RESULTS,
-    dry_run: DryRun = False,
-    as_json: Json = False,
+    data_root: options.DataRoot = None,
+    results: options.Results = options.DEFAULT_RESULTS,
+    dry_run: options.DryRun = False,
+    as_json: options.Json = False,
     **typed: Any,
 ) -> None:
     """Run a table or figure of a paper, and print both numbers.
@@ -109,14 +95,14 @@ def table(
     named = find_item(name)
     launch = Launch(**{name: typed.pop(name) for name in RUN}).resolved()
     of_site = {name: typed.pop(name) for name in ("plugin", "weights", "allow_partial")}
-    site = site_of(results, data_root=data_root, device=launch.device_here, **of_site)
+    site = options.site_of(results, data_root=data_root, device=launch.device_here, **of_site)
     if named.item.kind == "drawing":
         _draw(named, site, results, dry_run)
         return
-    options = {**typed, "hparams": hparams}
+    asked = {**typed, "hparams": hparams}
 
     def plan(site: Site) -> list[PlannedItem]:
-        return [plan_item(named, each, options, site) for each in names(dataset, named.item.datasets)]
+        return [plan_item(named, each, asked, site) for each in options.names(dataset, named.item.datasets)]
 
     if dry_run:
         from .dry_run import plan_without, print_missing
@@ -165,7 +151,7 @@ def _reproduce(planned: list[PlannedItem], site: Site, results: Path, launch: La
     named, console = planned[0].named, Console(stderr=True)
     for each in planned:
         # Below the table, too; but by then the time is spent.
-        say(console, f"{named.name} on {each.dataset}: {what_differs(each)}")
+        options.say(console, f"{named.name} on {each.dataset}: {what_differs(each)}")
     outcome, documents = _tables(planned, site, results, launch, console)
     if outcome is None:
         return 130
@@ -179,11 +165,11 @@ def _reproduce(planned: list[PlannedItem], site: Site, results: Path, launch: La
         if not as_json:
             print_table(made, Console())
     if as_json:
-        print_json([line for each in documents for line in plain_rows(each.numbers)])
+        options.print_json([line for each in documents for line in plain_rows(each.numbers)])
     done = f"{outcome.trained} trainings done, {outcome.reused} already done; {len(written)} files in {results / place}"
     console.print(done, highlight=False, markup=False)
     for failure in outcome.failures:
-        say(console, f"failed {failure.line(LINE - len('failed '))}", "red")
+        options.say(console, f"failed {failure.line(LINE - len('failed '))}", "red")
     return 1 if outcome.failures else 0
 
 
@@ -243,8 +229,8 @@ def claims(
         Path | None,
         typer.Option(help="Where to write; report in the first results folder if not given.", metavar="DIR"),
     ] = None,
-    plugin: Plugins = None,
-    as_json: Json = False,
+    plugin: options.Plugins = None,
+    as_json: options.Json = False,
 ) -> None:
     """Judge claims of papers by the records of results folders.
 
@@ -264,19 +250,19 @@ def claims(
     from ..report.frame import plain_rows
     from .results import collect_from, open_results, say_what_was_left_out
 
-    folders = results or [DEFAULT_RESULTS]
+    folders = results or [options.DEFAULT_RESULTS]
     load_plugins(plugin or ())  # their metrics
-    site = site_of(folders[0], plugin=plugin)
+    site = options.site_of(folders[0], plugin=plugin)
     ledger = read_ledger(file, site)
-    require_known("paper", names(paper), ledger.paper)
+    require_known("paper", options.names(paper), ledger.paper)
     stores = [open_results(folder) for folder in folders]
     collected, damaged = collect_from(*stores)
     # All claims of the file are judged, so that verdicts do not depend on which of them are shown.
     found = judge(ledger, collected, site, stores)
-    shown = [each for each in found if not paper or each.claim.paper in names(paper)]
+    shown = [each for each in found if not paper or each.claim.paper in options.names(paper)]
     written = write_verdicts(ledger, shown, site, out or folders[0] / "report")
     if as_json:
-        print_json(plain_rows(to_frame(shown, site)))
+        options.print_json(plain_rows(to_frame(shown, site)))
         return
     say_what_was_left_out(damaged, collected.superseded, Console(stderr=True))
     print_verdicts(shown, site, Console())

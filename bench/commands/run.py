@@ -14,19 +14,7 @@ import typer
 from .. import interrupt
 from ..errors import LINE, UnitFailed, UserError
 from ..planning.experiment import EXISTING, FILES, Experiment, read_experiment
-from .options import (
-    DATA_ROOT,
-    DEFAULT_RESULTS,
-    FIELDS,
-    DataRoot,
-    DryRun,
-    HelpAll,
-    Results,
-    say,
-    site_of,
-    takes,
-    typed_fields,
-)
+from . import options
 from .results import at_work, collect_from, report_places, say_what_was_left_out
 
 if TYPE_CHECKING:
@@ -46,7 +34,7 @@ OnExisting = Literal["skip", "rerun", "error"]
 """Treatment of results that exist: reuse them (``skip``), make them again (``rerun``) or refuse (``error``)."""
 
 
-@takes(*FIELDS, after="data_root")
+@options.takes(*options.FIELDS, after="data_root")
 def run(
     ctx: typer.Context,
     file: Annotated[
@@ -57,7 +45,7 @@ def run(
             rich_help_panel=FILES,
         ),
     ] = None,
-    data_root: DataRoot = None,
+    data_root: options.DataRoot = None,
     save: Annotated[
         Path | None,
         typer.Option(
@@ -66,12 +54,12 @@ def run(
             rich_help_panel=FILES,
         ),
     ] = None,
-    dry_run: DryRun = False,
-    results: Results = DEFAULT_RESULTS,
+    dry_run: options.DryRun = False,
+    results: options.Results = options.DEFAULT_RESULTS,
     on_existing: Annotated[
         OnExisting, typer.Option(help="Results that exist: reuse, redo, or refuse.", rich_help_panel=EXISTING)
     ] = "skip",
-    help_all: HelpAll = False,
+    help_all: options.HelpAll = False,
     **typed: object,
 ) -> None:
     """Tune, train and test methods on data sets.
@@ -86,8 +74,8 @@ def run(
     from ..engine.launch import Launch
 
     table = {} if file is None else read_experiment(file)
-    experiment = Experiment.filled(table, typed_fields(ctx), str(file or ""))
-    site = site_of(
+    experiment = Experiment.filled(table, options.typed_fields(ctx), str(file or ""))
+    site = options.site_of(
         results,
         plugin=[Path(name) for name in experiment.plugins],
         data_root=data_root,
@@ -131,12 +119,14 @@ def run_experiment(
         built = plan(site)
     for line in built.lines:
         if line not in told:
-            say(console, line)
+            options.say(console, line)
     if save is not None:
         write_atomic(save, experiment.to_toml().encode())
     launch = launch.resolved()
     if experiment.frozen and launch.device == "cuda" and launch.workers is None and launch.gpus_per_worker is None:
-        say(console, "heads leave a GPU idle most of the time: --gpus-per-worker 0.12 trains eight at once on each")
+        options.say(
+            console, "heads leave a GPU idle most of the time: --gpus-per-worker 0.12 trains eight at once on each"
+        )
     if dry_run:
         print_dry_run(built.plans, site, results, launch)
         print_missing(lacking, site)
@@ -190,15 +180,15 @@ def carry_out(
                 raise
         _mark(store, protocol, version, console)
         if site.data_root is not None:
-            write_atomic(store.root / DATA_ROOT, site.data_root.encode())
+            write_atomic(store.root / options.DATA_ROOT, site.data_root.encode())
         for experiment in experiments:
             store.keep_experiment(experiment.to_toml(without=("run",)))
-        pool, there, workers = workers_of(launch, site, plans, claims.driver, partial(say, console))
+        pool, there, workers = workers_of(launch, site, plans, claims.driver, partial(options.say, console))
         trainings = sum(plan.trainings for plan in plans)
         done = f"{len(plans)} x (method, data set), up to {trainings} trainings, {workers}"
-        say(console, f"{done}; results in {results}")
+        options.say(console, f"{done}; results in {results}")
         for line in dict.fromkeys(_network(plan, site) for plan in plans):
-            say(console, line)
+            options.say(console, line)
         outcome: Outcome | None = None
         try:
             outcome = _execute(batches, pool, there, console, rerun)
@@ -255,7 +245,7 @@ def _mark(store: Store, protocol: str, version: int, console: Console) -> None:
     def set_aside(damage: Damage) -> None:
         if damage.path.name == MARKER:
             store.set_aside(damage)
-            say(console, f"{damage.reason}; made again")
+            options.say(console, f"{damage.reason}; made again")
 
     store.on_damage = set_aside
     store.mark(protocol, version)
@@ -342,7 +332,7 @@ def _summarise(outcome: Outcome, site: Site, results: Path, console: Console) ->
     metrics = write_metrics(collected, store.root)
     places: tuple[str, ...] = ("no test finished, so there is no table",)
     if metrics is not None or collected.splits:
-        judged, missing = Judged(store, collected), lambda line: say(console, f"not drawn: {line}")
+        judged, missing = Judged(store, collected), lambda line: options.say(console, f"not drawn: {line}")
         written = write_report(judged, store.root / "report", missing, site, damaged)
         print_tables(judged, Terminal())
         values = (f"{results / 'metrics.csv'}  every value",) if metrics is not None else ()
@@ -354,4 +344,4 @@ def _summarise(outcome: Outcome, site: Site, results: Path, console: Console) ->
     for place in places:
         console.print(place, highlight=False, markup=False, soft_wrap=True)
     for failure in outcome.failures:
-        say(console, f"failed {failure.line(LINE - len('failed '))}", "red")
+        options.say(console, f"failed {failure.line(LINE - len('failed '))}", "red")

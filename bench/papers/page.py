@@ -10,21 +10,9 @@ import pandas as pd
 from rich.console import Console
 
 from ..errors import printable
+from ..report import table
 from ..report.compare import Comparison
 from ..report.render import files_of
-from ..report.table import (
-    GAP,
-    Column,
-    Document,
-    cells_table,
-    grouped,
-    headings,
-    interval,
-    label,
-    number,
-    percent,
-    table_of,
-)
 from ..site import Site
 from ..store.files import write_atomic
 from .claims import Claim, Ledger, Source, commands, published_differences
@@ -64,11 +52,15 @@ def texts_of(ledger: Ledger, found: Sequence[Finding], site: Site) -> dict[str, 
     for setting, name in names.items():
         counts = Counter(each.outcome for each in found if each.setting == setting)
         rows.append([name, setting_text(setting), *(str(counts[kind]) for kind in OUTCOMES)])
-    tables = [cells_table("Verdicts by data set and setting", headings("data", "setting", *OUTCOMES, labels=2), rows)]
-    for claim, own in grouped(found, lambda each: each.claim).items():
+    tables = [
+        table.cells_table(
+            "Verdicts by data set and setting", table.headings("data", "setting", *OUTCOMES, labels=2), rows
+        )
+    ]
+    for claim, own in table.grouped(found, lambda each: each.claim).items():
         notes = tuple(_notes(claim, ledger.paper[claim.paper], site))
-        tables.append(table_of(columns(names), _both_forms(own), f"{claim.id}: {claim.says}", notes=notes))
-    page = Document("claims", "Claims of the papers", ABOUT, tuple(tables), to_frame(found, site))
+        tables.append(table.table_of(columns(names), _both_forms(own), f"{claim.id}: {claim.says}", notes=notes))
+    page = table.Document("claims", "Claims of the papers", ABOUT, tuple(tables), to_frame(found, site))
     texts = files_of(page)
     return {name: texts[name] for name in ("claims.csv", "claims.md")}
 
@@ -88,17 +80,17 @@ def _both_forms(found: Iterable[Finding]) -> list[Finding]:
     return [each for own in found for each in (own, own.released) if each and (each is own or each.decides)]
 
 
-def columns(names: Mapping[Setting, str]) -> tuple[Column[Finding], ...]:
+def columns(names: Mapping[Setting, str]) -> tuple[table.Column[Finding], ...]:
     """Columns of verdicts for readers; the numbers are of the B that decides."""
     return (
-        label("data", lambda each: names.get(each.setting, GAP)),
-        label("paper's data", papers_data),
-        label("form", lambda each: each.fidelity),
-        label("B", lambda each: each.decisive.about["b"]),
-        label("A - B", difference_text),
-        label("region", lambda each: f"±{_size_text(each.claim, each.region)}" if each.region else GAP),
-        label("seeds", seeds_of),
-        label("verdict", verdict_text),
+        table.label("data", lambda each: names.get(each.setting, table.GAP)),
+        table.label("paper's data", papers_data),
+        table.label("form", lambda each: each.fidelity),
+        table.label("B", lambda each: each.decisive.about["b"]),
+        table.label("A - B", difference_text),
+        table.label("region", lambda each: f"±{_size_text(each.claim, each.region)}" if each.region else table.GAP),
+        table.label("seeds", seeds_of),
+        table.label("verdict", verdict_text),
     )
 
 
@@ -171,7 +163,7 @@ def labels(found: Sequence[Finding]) -> dict[Setting, str]:
         {}
     """
     settings = sorted({each.setting for each in found if each.setting.dataset})
-    of_dataset = grouped(settings, lambda setting: setting.dataset)
+    of_dataset = table.grouped(settings, lambda setting: setting.dataset)
     return {
         setting: dataset if place == 1 else f"{dataset} #{place}"
         for dataset, own in sorted(of_dataset.items())
@@ -182,11 +174,11 @@ def labels(found: Sequence[Finding]) -> dict[Setting, str]:
 def difference_text(each: Finding) -> str:
     """Mean difference from the B that decides with its 95 % t-interval, in points of percent if it is a share."""
     mean, _, low, high = _difference(each.decisive).values()
-    return interval(*(_size_text(each.claim, end, "+") for end in (mean, low, high)))
+    return table.interval(*(_size_text(each.claim, end, "+") for end in (mean, low, high)))
 
 
 def _size_text(claim: Claim, value: float, sign: str = "") -> str:
-    return percent(value, 2, sign) if claim.declared.unit == "share" else number(value, 3, sign)
+    return table.percent(value, 2, sign) if claim.declared.unit == "share" else table.number(value, 3, sign)
 
 
 def seeds_of(each: Finding) -> str:
@@ -211,7 +203,7 @@ def print_verdicts(found: Sequence[Finding], site: Site, console: Console) -> No
 
 def _lines(found: Sequence[Finding], site: Site) -> Iterator[str]:
     names = labels(found)
-    judged = grouped((each for each in _both_forms(found) if each.decisive.n), lambda each: each.claim)
+    judged = table.grouped((each for each in _both_forms(found) if each.decisive.n), lambda each: each.claim)
     for claim, own in judged.items():
         yield claim.id
         for each in own:

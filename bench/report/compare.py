@@ -17,15 +17,7 @@ import numpy as np
 import pandas as pd
 from scipy import special, stats
 
-from ..protocols.statistics.paired import (
-    ROUNDING,
-    holm,
-    p_different,
-    p_equivalent,
-    probability_of_superiority,
-    seeds_needed,
-    verdict,
-)
+from ..protocols.statistics import paired
 from .contender import Contender
 from .seeds import ComparedColumn, SeedGroup
 from .table import grouped, interval, percent
@@ -184,7 +176,7 @@ class Comparison:
     def superiority(self) -> dict[str, float]:
         """Share of units at which the contender is better, ties counted half, with its exact 95 % interval."""
         found = np.array([self.column.sign * (self.values[at] - self.others[at]) for at in common(self)])
-        better = probability_of_superiority(found) if len(found) else (NAN, NAN, NAN)
+        better = paired.probability_of_superiority(found) if len(found) else (NAN, NAN, NAN)
         return dict(zip(("superiority", "superiority_ci95_low", "superiority_ci95_high"), better))
 
     def turned(self) -> Comparison:
@@ -209,7 +201,7 @@ class Comparison:
         A difference smaller than the region counts as the region; without either there is no number.
         """
         effect = max(abs(self.mean), self.column.declared.equivalence)
-        return seeds_needed(self.sd, effect, alpha=alpha) if self.n > 1 and effect > 0 else None
+        return paired.seeds_needed(self.sd, effect, alpha=alpha) if self.n > 1 and effect > 0 else None
 
 
 def common(row: Comparison) -> list[int]:
@@ -294,9 +286,9 @@ def compare(
         half = special.stdtrit(len(at) - 1, 1 - ALPHA / 2) * sd * np.sqrt(1 / len(at) + ratio)
         found.low[places], found.high[places] = mean - half, mean + half
         if ratio == ratio:
-            found.p[places] = p_different(difference, ratio)
+            found.p[places] = paired.p_different(difference, ratio)
             if region > 0:
-                found.p_equivalence[places] = p_equivalent(difference, region, ratio)
+                found.p_equivalence[places] = paired.p_equivalent(difference, region, ratio)
     return found
 
 
@@ -329,7 +321,7 @@ def decided(rows: Iterable[Comparison], question: Question) -> list[Comparison]:
     for row, p in zip(found, tested.p):
         if row.reason is None:
             kinds = ("p_holm", "p_equivalence_holm") if question.adjusted else ("p", "p_equivalence")
-            row.outcome = verdict(row.mean, *(getattr(row, kind) for kind in kinds))
+            row.outcome = paired.verdict(row.mean, *(getattr(row, kind) for kind in kinds))
             if row.outcome == "undecided" and row.aurocs is not None and row.mean > 0 and p <= ALPHA:
                 row.reason = Reason.NOT_ABOVE_CHANCE
             elif row.same_order_as:
@@ -343,7 +335,7 @@ def decided(rows: Iterable[Comparison], question: Question) -> list[Comparison]:
 def _agree(row: Comparison) -> None:
     """Take a decision back if replicates differ in sign, and say so if they contradict each other."""
     differences = np.array([row.column.sign * (row.values[at] - row.others[at]) for at in common(row)])
-    signs = [differences[differences > ROUNDING], differences[differences < -ROUNDING]]
+    signs = [differences[differences > paired.ROUNDING], differences[differences < -paired.ROUNDING]]
     most = max(map(len, signs))
     if not min(map(len, signs)) or row.outcome == "equivalent":  # a tie contradicts nothing
         return
@@ -370,7 +362,7 @@ def _p_of_chance(rows: Sequence[Comparison]) -> np.ndarray:
 def _adjust(rows: Sequence[Comparison], question: Question) -> None:
     for own in grouped(rows, question.family).values():
         for kind in ("p", "p_equivalence"):
-            for row, p in zip(own, holm(np.array([getattr(row, kind) for row in own]))):
+            for row, p in zip(own, paired.holm(np.array([getattr(row, kind) for row in own]))):
                 setattr(row, f"{kind}_holm", float(p))
         known = [row for row in own if row.p == row.p]
         for row, p in zip(known, stats.false_discovery_control([row.p for row in known]) if known else ()):
@@ -389,7 +381,7 @@ def _mark_survivors(rows: Sequence[Comparison]) -> None:
     ]
     values, others = [_signed(row, row.values) for row, _ in pairs], [_signed(*pair) for pair in pairs]
     found = compare(values, others, 0.0, [row.test_over_train for row, _ in pairs])
-    lost = {id(row) for (row, _), low in zip(pairs, found.low) if not low > ROUNDING}
+    lost = {id(row) for (row, _), low in zip(pairs, found.low) if not low > paired.ROUNDING}
     for row in {id(row): row for row, _ in pairs}.values():
         row.survives = id(row) not in lost
 
