@@ -1,4 +1,4 @@
-"""Crops, jitter, views and the pixel cache against torchvision and PIL."""
+"""Crops, jitter, views and the pixel cache against torchvision and PIL, also resized many at once."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -6,14 +6,16 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from bench.datasets import DataError
+from bench.datasets import DataError, gpu_crops
 from bench.datasets.decode import decode
+from bench.datasets.gpu_crops import resized_boxes
 from bench.datasets.omniglot import TurnedImages
 from bench.datasets.photo_images import PhotoImages
 from bench.datasets.pixel_cache import PixelCache
 from bench.datasets.view import PhotoAugmentation, View, colour_jitter, crop_boxes, cropped_view, evaluation_view
 from PIL import Image
 from scipy.stats import ks_2samp
+from torch.nn.functional import interpolate
 
 STILL = PhotoAugmentation(area_low=1, ratio_low=1, ratio_high=1, flip=0, brightness=0, contrast=0, saturation=0)
 
@@ -280,3 +282,29 @@ def test_a_cache_that_cannot_be_written_says_what_to_do(files, monkeypatch, tmp_
 def test_a_view_that_makes_no_sense_is_refused(wrong):
     with pytest.raises(ValueError, match=r"resize|fit"):
         View(**{"image_size": 32, "resize": 40, **wrong})
+
+
+SIZES = [(90, 120), (300, 200), (31, 500), (224, 224)]
+BOXES = [(3, 4, 80, 100), (0, 0, 300, 200), (5, 100, 20, 300), (100, 50, 124, 10)]
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("size", [16, 128])
+@pytest.mark.parametrize("at_once", [1, 1 << 30])
+def test_boxes_are_resized_as_by_torch(monkeypatch, interpolation, size, at_once):
+    """Larger and smaller, at the edges of images, in parts and at once; noise is the worst that can be resized."""
+    monkeypatch.setattr(gpu_crops, "AT_ONCE", at_once)
+    rng = torch.Generator().manual_seed(0)
+    images = [torch.randint(256, (3, h, w), generator=rng, dtype=torch.uint8) for h, w in SIZES]
+    pixels = torch.cat([image.permute(1, 2, 0).reshape(-1, 3) for image in images])
+    first = [sum(h * w for h, w in SIZES[:number]) for number in range(len(SIZES))]
+    places = torch.tensor([(start, w, *box) for start, (_, w), box in zip(first, SIZES, BOXES)])
+    found = resized_boxes(pixels, places, (300, 300), size, interpolation)
+    assert (found.dtype, found.shape) == (torch.uint8, (4, 3, size, size))
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    for image, (top, left, h, w), crop in zip(images, BOXES, found):
+        box = image[None, :, top : top + h, left : left + w]
+        expected = interpolate(box, [size, size], mode=interpolation, antialias=True)[0]
+        difference = (crop.int() - expected.int()).abs()
+        assert int(difference.max()) <= 2
+        assert float((difference > 0).float().mean()) < 0.05

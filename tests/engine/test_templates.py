@@ -1,6 +1,8 @@
-"""`bench new` writes plug-ins that pass their checks and run as they are."""
+"""What `bench new` writes and the plug-in of the README pass their checks and run as they are."""
 
 import csv
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -67,3 +69,25 @@ def test_the_template_of_photographs_is_found_verified_and_planned(cli, new, tmp
     run = ("run", "--method", "cosface", "--dataset", "birds", *asked, "--weights", "none", "--seeds", "1", "--dry-run")
     done = cli(*run, "--backbone", "squeezenet1_0", "--set", "data.image_size=64", "--hparams", "default")
     assert "cosface on birds" in done.stdout
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_list_of_options_is_current():
+    table = import_file(ROOT / ".ci" / "option_table.py")
+    text = table.PAGE.read_text(encoding="utf-8")
+    assert "`--tune-for <retrieval|confidence|both>`" in table.current("")
+    assert table.current(text) == text, "type: uv run python .ci/option_table.py"
+
+
+@pytest.mark.slow
+def test_the_method_of_the_readme_passes_its_check_and_runs(cli, tmp_path):
+    """Fault A1: the "complete" method of the README failed `bench test`."""
+    blocks = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL))
+    assert set(blocks) == {"tiny.py"}
+    (tmp_path / "tiny.py").write_text(blocks["tiny.py"])
+    assert "tiny" in cli("test", "--method", "tiny", "--plugin", "tiny.py").stdout
+    asked = ("--method", "tiny", "--dataset", "ndigit_smoke", "--plugin", "tiny.py", "--workers", "1")
+    cli("run", *asked, "--hparams", "default", "--seeds", "1", "--set", "optim.epochs=1")
+    assert ",tiny," in (tmp_path / "results" / "runs" / "metrics.csv").read_text()

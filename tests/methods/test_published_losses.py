@@ -1,12 +1,7 @@
-"""Losses and gradients against the equations and against the public EL-nivMF and NIR code.
-
-The numbers under ``tests/golden/losses`` were computed from the equations (``truth_*``) and by the public code
-(``ref_*``); see the README there. Nothing of that code is used here. What has no form here, and why: ``arcface``
-clamps cosines and is in no table; ``proxynca_dim0`` sums over the batch and ``proxynca_v2`` takes the root of its
-distance, which no paper does; NIR's Multi-Similarity has a softplus around a mean, its tables take EL-nivMF's row.
-"""
+"""Losses and gradients against the equations, public codes, pytorch-metric-learning and closed-form gradients."""
 
 import json
+import math
 from functools import partial
 from pathlib import Path
 
@@ -14,9 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from bench.methods import nivmf_losses
-from bench.methods.distributions import PointMass, VonMisesFisher
+from bench.methods.distributions import IsotropicNormal, PointMass, VonMisesFisher
 from bench.methods.el_nivmf import ElNivmf
-from bench.methods.losses import ArcFaceLoss
+from bench.methods.losses import ArcFaceLoss, CosFaceLoss, arcface_cosines
 from bench.methods.margin import Margin, margin_loss
 from bench.methods.multi_similarity import MultiSimilarity, multi_similarity_loss
 from bench.methods.nir import NIR
@@ -27,6 +22,7 @@ from bench.methods.proxy_anchor import ProxyAnchor
 from bench.methods.proxy_anchor_el_nivmf import ProxyAnchorElNivmf
 from bench.methods.proxy_distance import ProxyDistance
 from bench.methods.proxy_nca import ProxyNCA
+from pytorch_metric_learning import losses as pml
 
 from .per_golden import error, load
 
@@ -280,3 +276,65 @@ def test_nir_and_its_flow_with_stored_weights(name, dim, conditioned):
     z = held["z"].requires_grad_()
     held["grad_z"] = along_the_sphere(held["grad_z"], z.detach())
     check(objective(PointMass(z), labels), held, z=z, proxies=objective.proxies)
+
+
+def _data(n=12, c=7, d=5, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, d, generator=g, dtype=torch.float64)
+    return x, torch.randint(c, (n,), generator=g)
+
+
+def _with_reference_weights(ours, reference):
+    with torch.no_grad():
+        ours.weight.copy_(reference.W.T)
+    return ours
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.2, 0.5, 1.0])
+def test_arcface_equals_pytorch_metric_learning(margin):
+    x, y = _data()
+    reference = pml.ArcFaceLoss(7, 5, margin=math.degrees(margin), scale=16).double()
+    ours = _with_reference_weights(ArcFaceLoss(7, 5, 16.0, margin).double(), reference)
+    assert ours(PointMass(x), y).item() == pytest.approx(reference(x, y).item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.2, 0.7])
+def test_cosface_equals_pytorch_metric_learning(margin):
+    x, y = _data()
+    reference = pml.CosFaceLoss(7, 5, margin=margin, scale=16).double()
+    ours = _with_reference_weights(CosFaceLoss(7, 5, 16.0, margin).double(), reference)
+    assert ours(PointMass(x), y).item() == pytest.approx(reference(x, y).item(), rel=1e-10)
+
+
+@pytest.mark.parametrize("margin", [0.1, 0.5, 1.3])
+def test_arcface_target_and_its_slope_are_the_closed_form(margin):
+    angle = torch.linspace(0.05, math.pi - 0.05, 200, dtype=torch.float64)
+    cosine = angle.cos().requires_grad_()
+    value = arcface_cosines(cosine, margin)
+    value.sum().backward()
+    inside = angle + margin < math.pi
+    expected = torch.where(inside, (angle + margin).cos(), angle.cos() - margin * math.sin(margin))
+    slope = torch.where(inside, (angle + margin).sin() / angle.sin(), 1.0)
+    torch.testing.assert_close(value.detach(), expected, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(cosine.grad, slope, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("loss", [ArcFaceLoss, CosFaceLoss])
+def test_cosines_of_one_and_minus_one_give_finite_gradients(loss, dtype):
+    torch.manual_seed(0)
+    module = loss(3, 4, 64.0, 0.5).to(dtype)
+    x = torch.cat([module.weight.detach()[:1], -module.weight.detach()[:1], torch.zeros(1, 4, dtype=dtype)])
+    x.requires_grad_()
+    module(PointMass(x), torch.tensor([0, 0, 1])).backward()
+    assert torch.isfinite(x.grad).all()
+    assert torch.isfinite(module.weight.grad).all()
+
+
+def test_a_vanishing_variance_gives_the_deterministic_loss():
+    x, y = _data()
+    unit = x / x.norm(dim=1, keepdim=True)
+    torch.manual_seed(0)
+    loss = CosFaceLoss(7, 5, 16.0, 0.2).double()
+    sampled = loss(IsotropicNormal(unit, torch.full((12,), 1e-16, dtype=torch.float64)), y)
+    assert sampled.item() == pytest.approx(loss(PointMass(unit), y).item(), abs=1e-5)

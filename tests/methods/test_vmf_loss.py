@@ -1,4 +1,4 @@
-"""vMF-loss against a plain autograd form, Monte Carlo and the authors' closed form; the faulty sampler's faults."""
+"""vMF-loss against a plain autograd form, Monte Carlo and the authors' closed form; vMF-FL as a cross-entropy."""
 
 import csv
 from pathlib import Path
@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from bench.methods.distributions import VonMisesFisher, vmf_log_normalizer, vmf_mean_resultant_length
+from bench.methods._model import classifier_confidences
+from bench.methods.distributions import IsotropicNormal, VonMisesFisher, vmf_log_normalizer, vmf_mean_resultant_length
 from bench.methods.distributions.von_mises_fisher import released_rsample
+from bench.methods.vmf_fl import LikelihoodClassifier
 from bench.methods.vmf_loss import VmfLoss, _MeanLogSum, surrogate_log_normalizer
 
 F64 = torch.float64
@@ -71,3 +73,19 @@ def test_the_released_sampler_has_the_public_sampler_s_faults(row):
     cosine = z @ mu
     error = 5 * (2 / n) ** 0.5 * float(row["ref_sd_cos"])
     assert cosine.mean().item() == pytest.approx(float(row["ref_mean_cos"]), abs=max(error, 2e-4))
+
+
+@pytest.mark.parametrize("kind", ["vmf", "normal"])
+def test_the_loss_is_the_cross_entropy_over_log_densities(kind):
+    torch.manual_seed(0)
+    mu, spread = F.normalize(torch.randn(6, 5, dtype=F64), dim=-1), 0.1 + torch.rand(6, dtype=F64)
+    x = VonMisesFisher(mu, 9.0 / spread) if kind == "vmf" else IsotropicNormal(mu, spread)
+    objective = LikelihoodClassifier(4, 5).double()
+    labels = torch.tensor([0, 1, 2, 3, 0, 1])
+    w = F.normalize(objective.weight, dim=-1)
+    likelihood = torch.stack([x.log_prob(w[c]) for c in range(4)], 1)
+    torch.testing.assert_close(objective(x, labels), F.cross_entropy(likelihood, labels))
+    found = classifier_confidences(objective, x)
+    probability = torch.softmax(likelihood, 1)
+    torch.testing.assert_close(found["max_probability"], probability.amax(1).log())
+    torch.testing.assert_close(found["neg_entropy"], (probability * probability.log()).sum(1))

@@ -1,12 +1,15 @@
-"""Experiments: what is typed, written to a file, read from it, and kept with the results."""
+"""Experiments: typed, written, read and kept; and settings that no file or option can have."""
 
 import json
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 from bench.cli import main
-from bench.planning.experiment import Experiment, read_experiment
+from bench.errors import UserError
+from bench.planning.experiment import LARGEST, Experiment, read_experiment, read_settings_file
+from bench.planning.setting import convert
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "experiment.schema.json"
 
@@ -121,3 +124,40 @@ def test_the_schema_in_the_docs_is_current():
         'type: uv run python -c "import json; from bench.planning.experiment import Experiment;'
         ' print(json.dumps(Experiment.model_json_schema(), indent=1))" > docs/experiment.schema.json'
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.json", '{"optim.lr": 1, "optim.lr": 2}', "the key 'optim.lr' is there more than once"),
+        ("a.json", '{"cosface": {"method.scale": 1, "method.scale": 2}}', "is there more than once"),
+        ("a.toml", '"optim.lr" = 1\n"optim.lr" = 2\n', "not valid TOML"),
+        ("a.json", "[" * 30_000, "nested too deeply" if sys.version_info < (3, 14) else "not valid JSON"),
+        ("a.toml", "a = " + "[" * 30_000, "nested too deeply"),
+        ("a.toml", "a" + ".a" * 20_000 + " = 1", "more than 100 dots"),
+        ("a.json", '{"optim.lr": NaN}', "NaN is not a JSON number"),
+        ("a.json", '{"optim.lr": 1e999}', "must be text, a finite number"),
+        ("a.json", '{"optim.lr": [[1]]}', "must be text, a finite number"),
+        ("a.json", '{"cosface": {"method.scale": {}}}', "must be text, a finite number"),
+        ("a.toml", '"optim.lr" = 2020-01-01', "must be text, a finite number"),
+        ("a.json", '{"optim.optimizer": "\\ud800"}', "cannot be printed"),
+        ("a.json", '{"optim.optimizer": "\\ud800%s"}' % ("a" * 9000), r"cannot be printed: '\ud800aaa"),
+        ("a.json", '{"%s": null}' % ("a" * 9000), "aaa…' must be text"),
+        ("a.json", " " * (LARGEST + 1), "more than 64000 bytes"),
+        ("a.json", '{"optim.epochs": ' + "9" * 5000 + "}", "not valid JSON"),
+    ],
+)
+def test_a_file_of_settings_is_refused_in_one_line(tmp_path, name, text, message):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError) as caught:
+        read_settings_file(str(tmp_path / name), ["cosface"])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300 + len(str(tmp_path))
+
+
+@pytest.mark.parametrize(("text", "default"), [("9" * 400, 20), ("1000001", 20), ("9" * 400, ()), ("1e999", 0.1)])
+def test_huge_numbers_are_out_of_range(text, default):
+    with pytest.raises(UserError, match="out of range") as caught:
+        convert(text, default, "--set optim.x")
+    assert len(str(caught.value)) < 100
