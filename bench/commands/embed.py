@@ -263,7 +263,7 @@ def _embedded(
 
     from ..datasets.decode import decode
     from ..progress import progress_bar
-    from ..scoring.feature_parts import usable
+    from ..scoring.feature_parts import names_and_roles, usable
 
     groups_of(groups, listing.ids)  # before hours are spent
     with progress_bar(Console(stderr=True)) as advance:
@@ -278,11 +278,8 @@ def _embedded(
             return torch.stack([small(decode(paths[i], encoder.view.upright)) for i in rows.tolist()])
 
         arrays = encoder.run(load, len(paths))
-    arrays |= {"labels": photographs.labels.numpy(), "class_names": np.array(photographs.class_names)}
-    for role, rows in (("is_query", photographs.queries), ("is_gallery", photographs.gallery)):
-        if rows is not None:
-            arrays[role] = np.isin(np.arange(len(paths)), rows.numpy())
+    arrays |= names_and_roles(photographs)
     tabled = dict(zip(listing.ids, listing.groups))
     if groups is None and any(tabled.values()):
         arrays["groups"] = np.array([tabled[name] for name in photographs.ids])
-    return arrays | groups_of(groups, photographs.ids) | {"ids": np.array(photographs.ids)}
+    return arrays | groups_of(groups, photographs.ids)

@@ -38,7 +38,6 @@ from .queries import QUERIES, queries_file
 from .running import Running
 
 Model = EmbeddedModel | ConcatenatedModels
-Files = dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -137,11 +136,11 @@ def run_tests(
         side_by_side = spec.ensemble == "concatenated"
         models: Sequence[Model] = [ConcatenatedModels(members)] if side_by_side else members
         folder = site.store.unit_dir(cell, "test", spec.id)
-        files = {} if side_by_side else _keep_arrays(folder, members, images)
+        files = {} if side_by_side else _keep(folder, "embeddings", members, [_arrays(m, images) for m in members])
         views = [views_of_model(model, images, spec) for model in models]
         rows = mean_rows([rows_of_model(model, spec, of) for model, of in zip(models, views)])
         if not side_by_side and "risk" in spec.tests.groups:
-            files |= _keep_queries(folder, members, views, spec.tests.groups)
+            files |= _keep(folder, QUERIES, members, [queries_file(of, spec.tests.groups) for of in views])
         record = TestRecord(
             unit=spec.id,
             cell=cell,
@@ -393,39 +392,28 @@ def _mean_curve(curves: Sequence[Curve]) -> Curve:
     return Curve(severity=curves[0].severity, rank=ranks)
 
 
-def _keep_queries(
-    folder: Path, members: Sequence[EmbeddedModel], views: Sequence[Mapping[str, Embeddings]], groups: Sequence[str]
-) -> dict[str, str]:
-    """Write what is known of every query, of several models one file each; SHA-256 by file name."""
-    files: Files = {}
-    for member, of_member in zip(members, views):
-        files |= _write(folder, QUERIES, member, members, queries_file(of_member, groups))
+def _keep(folder: Path, kind: str, members: Sequence[EmbeddedModel], contents: Sequence[bytes]) -> dict[str, str]:
+    """Write files of a kind, one for each of several models; SHA-256 by file name."""
+    files: dict[str, str] = {}
+    for member, data in zip(members, contents):
+        fold = f"-fold-{member.trained.spec.fold}" if len(members) > 1 else ""
+        write_atomic(folder / f"{kind}{fold}.safetensors", data)
+        files[f"{kind}{fold}.safetensors"] = sha256(data)
     return files
 
 
-def _write(folder: Path, kind: str, member: EmbeddedModel, members: Sequence[EmbeddedModel], data: bytes) -> Files:
-    """Write a file of one of several models; its name and SHA-256."""
-    fold = f"-fold-{member.trained.spec.fold}" if len(members) > 1 else ""
-    write_atomic(folder / f"{kind}{fold}.safetensors", data)
-    return {f"{kind}{fold}.safetensors": sha256(data)}
-
-
-def _keep_arrays(folder: Path, members: Sequence[EmbeddedModel], images: TestImages) -> dict[str, str]:
-    """Write embeddings and confidences of the test images, of several models one file each; SHA-256 by file name."""
-    files: Files = {}
-    for member in members:
-        arrays = {"labels": images.images.labels}
-        roles = {"queries": images.view.queries, "gallery": images.view.gallery}
-        arrays |= {name: rows for name, rows in roles.items() if rows is not None}
-        arrays |= {
-            f"{kind}_{'fraction' if kind == 'crop' else 'quality'}": shown.quality
-            for kind, shown in images.corrupted.items()
-        }
-        distribution = ""
-        for name, split in (("clean", "test"), *((kind, f"test_{kind}") for kind in images.corrupted)):
-            distribution, parameters = to_arrays(member.embeddings[split])
-            confidences = {f"confidence.{key}": value for key, value in member.confidence[split].items()}
-            arrays |= {f"{name}.{key}": value.contiguous() for key, value in {**parameters, **confidences}.items()}
-        data = save(arrays, {"distribution": distribution, "ids": "\n".join(images.images.ids)})
-        files |= _write(folder, "embeddings", member, members, data)
-    return files
+def _arrays(member: EmbeddedModel, images: TestImages) -> bytes:
+    """File of a model's embeddings and confidences of the test images."""
+    arrays = {"labels": images.images.labels}
+    roles = {"queries": images.view.queries, "gallery": images.view.gallery}
+    arrays |= {name: rows for name, rows in roles.items() if rows is not None}
+    arrays |= {
+        f"{kind}_{'fraction' if kind == 'crop' else 'quality'}": shown.quality
+        for kind, shown in images.corrupted.items()
+    }
+    distribution = ""
+    for name, split in (("clean", "test"), *((kind, f"test_{kind}") for kind in images.corrupted)):
+        distribution, parameters = to_arrays(member.embeddings[split])
+        confidences = {f"confidence.{key}": value for key, value in member.confidence[split].items()}
+        arrays |= {f"{name}.{key}": value.contiguous() for key, value in {**parameters, **confidences}.items()}
+    return save(arrays, {"distribution": distribution, "ids": "\n".join(images.images.ids)})

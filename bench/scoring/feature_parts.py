@@ -77,11 +77,7 @@ def embed_features(
     for kind, under in corrupted.items():
         columns[f"corrupted_{kind}"] = parts.column(kind, under.evaluation)
         columns[f"severity_{kind}"] = held((1 - under.quality).numpy())
-    small = {"labels": images.labels.numpy(), "ids": np.array(images.ids)}
-    small |= {"class_names": np.array(images.class_names), "about": np.array([encoder.about])}
-    for role, rows in (("is_query", images.queries), ("is_gallery", images.gallery)):
-        if rows is not None:
-            small[role] = np.isin(np.arange(len(images)), rows.numpy())
+    small = {**names_and_roles(images), "about": np.array([encoder.about])}
     write_columns(out, columns | {key: held(value) for key, value in small.items()})
     shutil.rmtree(kept)
     what = ", ".join(f"{key} {list(column.shape)}" for key, column in columns.items())
@@ -89,6 +85,15 @@ def embed_features(
         f"{len(images)} images of {images.num_classes} classes in {out}: {what};"
         " `bench data features NAME --train FILE --test FILE` imports two such files"
     )
+
+
+def names_and_roles(images: PhotoImages) -> dict[str, np.ndarray]:
+    """Labels, names and roles of images, as files of embeddings and of features have them."""
+    arrays = {"labels": images.labels.numpy(), "class_names": np.array(images.class_names)}
+    for role, rows in (("is_query", images.queries), ("is_gallery", images.gallery)):
+        if rows is not None:
+            arrays[role] = np.isin(np.arange(len(images)), rows.numpy())
+    return arrays | {"ids": np.array(images.ids)}
 
 
 def _of_dataset(name: str, split: str, encoder: Encoder, site: Site) -> PhotoImages:

@@ -183,25 +183,29 @@ def _of_npz(path: Path, features: bool) -> tuple[dict[str, Column], list[str]]:
         members = archive.infolist()
         names = [info.filename.removesuffix(".npy") for info in members]
         wanted, others = known_names(names, keys_among(names, features))
-        chosen = {key: members[names.index(key)] for key in wanted}
-        needed = {key: _unpacked_size(archive, info, key) for key, info in chosen.items()}
+        found = {key: _member(path, archive, members[names.index(key)], key, features) for key in wanted}
         if not features:  # which are read in blocks
-            check_unpacked(sum(needed.values()), path.stat().st_size)
-        return {key: _member(path, archive, info, key, features) for key, info in chosen.items()}, others
+            check_unpacked(sum(map(_unpacked_size, found.values())), path.stat().st_size)
+        return found, others
 
 
-def _unpacked_size(archive: zipfile.ZipFile, info: zipfile.ZipInfo, key: str) -> int:
-    """Size of an array in memory by its header, which must fit what the file holds."""
+def _unpacked_size(column: Column) -> int:
+    """Size of an array in memory, bytes."""
+    width = column.dtype.itemsize
+    return math.prod(column.shape) * (TEXT_BYTES + width if column.dtype.kind in "US" else max(8, width))
+
+
+def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, key: str, features: bool) -> Column:
+    """Array of a file, whose header must fit what the file holds."""
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise BadInput(f"{key} is packed in a way that NumPy does not write")
     with archive.open(info) as file:
-        shape, dtype, _ = _npy_header(file, key)
+        shape, dtype, by_columns = _npy_header(file, key)
         if dtype.hasobject:
             raise BadInput(f"{key} contains pickled Python objects, which are never read; save numbers or plain text")
         if len(shape) > MOST_DIMENSIONS:
             raise BadInput(f"{key} has {len(shape)} dimensions; damaged")
-        count = math.prod(shape)
-        claimed = count * dtype.itemsize
+        claimed = math.prod(shape) * dtype.itemsize
         packed = MOST_DEFLATE if info.compress_type == zipfile.ZIP_DEFLATED else 1
         left = info.file_size - file.tell()
     stored = min(left, packed * info.compress_size)
@@ -209,7 +213,24 @@ def _unpacked_size(archive: zipfile.ZipFile, info: zipfile.ZipInfo, key: str) ->
         raise BadInput(f"{key} claims {size(claimed)} of data and the file holds {size(max(0, stored))}; damaged")
     if not dtype.itemsize:
         raise BadInput(f"{key} has {size(0)} for every value; damaged")
-    return count * (TEXT_BYTES + dtype.itemsize if dtype.kind in "US" else max(8, dtype.itemsize))
+    if features and by_columns and len(shape) > 1:
+        raise BadInput(f"{key} is stored by columns; save np.ascontiguousarray({key})")
+
+    def blocks() -> Iterator[np.ndarray]:
+        with _whole_npz(), zipfile.ZipFile(path) as opened, opened.open(info) as stream:
+            _npy_header(stream, key)
+            if by_columns or not shape:
+                content = stream.read()
+                yield np.frombuffer(content, dtype).reshape(shape, order="F" if by_columns else "C").copy("C")
+                return
+            row = math.prod(shape[1:]) * dtype.itemsize
+            rows = max(1, BLOCK // max(1, row))
+            for start in range(0, shape[0], rows):
+                count = min(rows, shape[0] - start)
+                yield np.frombuffer(bytearray(stream.read(count * row)), dtype).reshape(count, *shape[1:])
+            stream.read(1)  # checks the sum of all of it
+
+    return Column(shape, dtype, blocks)
 
 
 def _npy_header(file: IO[bytes], key: str) -> tuple[tuple[int, ...], np.dtype[Any], bool]:
@@ -229,29 +250,6 @@ def _npy_header(file: IO[bytes], key: str) -> tuple[tuple[int, ...], np.dtype[An
             raise BadInput(f"{key} are float8, which NumPy saves and cannot read: {key}.astype(np.float32)") from None
         raise BadInput(f"{key} is not a NumPy array ({first_line(error, 160)})") from None
     return shape, dtype, by_columns
-
-
-def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, key: str, features: bool) -> Column:
-    with archive.open(info) as file:
-        shape, dtype, by_columns = _npy_header(file, key)
-    if features and by_columns and len(shape) > 1:
-        raise BadInput(f"{key} is stored by columns; save np.ascontiguousarray({key})")
-
-    def blocks() -> Iterator[np.ndarray]:
-        with _whole_npz(), zipfile.ZipFile(path) as opened, opened.open(info) as stream:
-            _npy_header(stream, key)
-            if by_columns or not shape:
-                content = stream.read()
-                yield np.frombuffer(content, dtype).reshape(shape, order="F" if by_columns else "C").copy("C")
-                return
-            row = math.prod(shape[1:]) * dtype.itemsize
-            rows = max(1, BLOCK // max(1, row))
-            for start in range(0, shape[0], rows):
-                count = min(rows, shape[0] - start)
-                yield np.frombuffer(bytearray(stream.read(count * row)), dtype).reshape(count, *shape[1:])
-            stream.read(1)  # checks the sum of all of it
-
-    return Column(shape, dtype, blocks)
 
 
 def _of_safetensors(path: Path, features: bool) -> tuple[dict[str, Column], list[str]]:
