@@ -269,7 +269,7 @@ def _draw(chosen: tuple[str, ...], site: Site, results: Path, out: Path | None) 
     load_plugins(map(Path, site.plugins))  # their distributions, and titles of their metrics
     if set(kinds) <= THEORY.keys() and out is None and not (site.store.root / "store.json").exists():
         raise UserError(f"{site.results} holds no results; name a folder for the figures with --out")
-    collected, damaged = Results.of(()), list["Damage"]()
+    collected, damaged = Results(()), list["Damage"]()
     if results.exists() or not set(kinds) <= THEORY.keys():
         store = open_results(results)
         collected, damaged = collect_from(store)
@@ -364,12 +364,11 @@ def _say_what_was_rescored(collected: Collected) -> None:
     from ..store.specs import versions_text
 
     made = {record.unit: record.spec for record in collected.rescorings}
-    units = collected.frame["unit"]
     codes = {unit: versions_text(spec.versions) for unit, spec in made.items()}
     for code in sorted({*codes.values()}):
-        of_code = [unit for unit in made if codes[unit] == code]
+        of_code = {unit for unit in made if codes[unit] == code}
         tests = len({made[unit].test for unit in of_code})
-        count = int(units.isin(of_code).sum())
+        count = sum(unit in of_code for each in collected.measured for unit in each.units)
         typer.echo(
             f"{count} values of {tests} tests are rescored by code {code}; provenance.csv has both codes", err=True
         )

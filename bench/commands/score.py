@@ -330,19 +330,19 @@ def compare(
     load_plugins(plugin or ())
     store, methods = open_results(results), names(asked)
     collected, damaged = collect_from(store)
-    frame = collected.frame
-    if frame.empty:
+    tested = {each.columns.method for each in collected.tests}
+    if not tested:
         raise UserError(f"{store.root} has no finished test yet; `bench status` shows what exists")
     for name in methods:
-        if name not in set(frame["method"]):
+        if name not in tested:
             failed = next((each for each in failures(store, ()) if name in each.place.split("/")), None)
             if failed is not None:
                 said = f"{failed.what}: {failed.reason}; `bench status` lists all"
                 raise UserError(f"{name} has no finished test here: {said}")
-            raise UnknownName("method of these results", name, set(frame["method"]))
-    lines = paired_methods(seed_groups(collected.merged), methods)
+            raise UnknownName("method of these results", name, tested)
+    lines = paired_methods(seed_groups(collected.measured), methods)
     if lines.empty or not lines["seeds"].any():
-        have = ", ".join(sorted(set(frame["method"])))
+        have = ", ".join(sorted(tested))
         raise UserError(
             f"{store.root} has no two methods with a common seed on one data set (of {have}); `bench status` counts"
             " what each has, and `bench run` with the options of their run adds another"

@@ -71,4 +71,4 @@ def draw_figure(named: Named, planned: Sequence[PlannedItem], site: Site, out: P
         return []
     every = collect(site.store).tests if rows else ()
     tests = tuple(record for record in every if any(row.tested(record) for row in rows))
-    return write_kinds([kind], Source(site, Results.of(tests)), out, note)
+    return write_kinds([kind], Source(site, Results(tests)), out, note)

@@ -197,10 +197,7 @@ def findings(ledger: Ledger, results: Results, site: Site, stores: Sequence[Stor
         Findings in the corrected form of the methods, then those in the form of public codes, each in the order of the
         file. A claim without records of all sides on a data set has one finding there that says what is missing.
     """
-    metrics = {claim.metric for claim in ledger.claim}
-    groups = seed_groups(results.merged) if not results.frame.empty else []
-    # A contender without any of the metrics stays, so that it is known to have been tested.
-    groups = [replace(group, rows=group.rows[group.rows["metric"].isin(metrics)]) for group in groups]
+    groups = seed_groups(results.measured)
     by_split = groups_by_split(results)
     ratios = {each: test_over_train(splits, results, *stores) for each, splits in by_split.items()}
     over = {each: (by_split[each], ratio) for each, ratio in ratios.items() if ratio == ratio}

@@ -29,7 +29,7 @@ Cells = dict[tuple[str, str], BySeed]
 
 def measured(planned: PlannedItem, results: Results) -> Cells:
     """Values that our runs measured for the cells of a paper's table; rows that were not tested are absent."""
-    groups = {group.contender: group for group in seed_groups(results.merged)} if results.tests else {}
+    groups = {group.contender: group for group in seed_groups(results.measured)}
     cells: Cells = {}
     for each in planned.rows:
         group = groups.get(each.contender)
@@ -54,20 +54,21 @@ def read_row(
 
 def read(group: SeedGroup, reads: Reads) -> BySeed:
     """Values by seed of one cell of a paper's table, read from the tests of its row; empty if nothing was measured."""
-    rows = group.rows
     confidence = group.confidence if reads.confidence == "own" else reads.confidence
-    chosen = rows[
-        (rows["metric"] == reads.metric)
-        & (rows["split"] == reads.split)
-        & (rows["confidence"] == confidence)
-        & (rows["fraction"].isna() if reads.fraction is None else (rows["fraction"] - reads.fraction).abs() < 1e-9)
-    ]
-    if reads.scorer != "own" or (chosen["scorer"] != "").any():
-        chosen = chosen[chosen["scorer"] == (group.scorer if reads.scorer == "own" else reads.scorer)]
-    for variant in reads.variant:
-        found = chosen[chosen["variant"] == variant]
-        if not found.empty:
-            return {int(seed): float(value) for seed, value in zip(found["seed"], found["value"])}
+    found = {
+        variant: [
+            (scorer, seed, value)
+            for scorer, fraction, seed, value in group.values(reads.metric, reads.split, variant, confidence)
+            if (fraction is None) is (reads.fraction is None)
+            and abs((fraction or 0.0) - (reads.fraction or 0.0)) < 1e-9
+        ]
+        for variant in reads.variant
+    }
+    scored = reads.scorer != "own" or any(scorer != "" for every in found.values() for scorer, *_ in every)
+    asked = group.scorer if reads.scorer == "own" else reads.scorer
+    for every in found.values():
+        if own := {seed: value for scorer, seed, value in every if not scored or scorer == asked}:
+            return own
     return {}
 
 
@@ -189,7 +190,7 @@ def print_table(document: Document, console: Console) -> None:
 def fill_form(named: Named, results: Results) -> Document:
     """A paper's table filled with the results of a folder, one table per data set; it has none without results."""
     legend, tables, numbers = "Mean ± SD over seeds of our own runs.", [], []
-    for (dataset,), groups in divided(seed_groups(results.merged), ["dataset"]).items():
+    for (dataset,), groups in divided(seed_groups(results.measured), ["dataset"]).items():
         columns = named.columns(dataset)
         names = distinct_labels([group.contender for group in groups])
         measured: Cells = {}

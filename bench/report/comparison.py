@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from statistics import fmean
 from typing import NamedTuple
 
 import pandas as pd
@@ -73,12 +74,18 @@ _GIVEN = (
 
 def thresholds(group: SeedGroup) -> str:
     """What the threshold for a share of wrong answers, which validation images set, gives; empty in old records."""
-    rows = group.rows[group.rows["metric"].isin(["operating_coverage", "operating_risk"])]
-    wish = next((text for text in rows["variant"] if text.startswith("risk=")), "").partition(",")[0]
-    means = rows.groupby(["split", "variant", "metric"], observed=True)["value"].mean()
+    metrics = ("operating_coverage", "operating_risk")
+    wishes = (variant for _, _, _, variant, metric, *_ in group.keys if metric in metrics)
+    wish = next((text for text in wishes if text.startswith("risk=")), "").partition(",")[0]
+
+    def mean(metric: str, split: str, variant: str) -> float:
+        names = sorted(group.confidences(metric, split))
+        found = [value for name in names for *_, value in group.values(metric, split, variant, name) if value == value]
+        return fmean(found) if found else GONE
+
     said = []
     for split, end, where in _GIVEN if wish else ():
-        answered, wrong = (means.get((split, wish + end, f"operating_{each}"), GONE) for each in ("coverage", "risk"))
+        answered, wrong = (mean(metric, split, wish + end) for metric in metrics)
         said += [f"{percent(wrong, 1)} % wrong, {percent(answered, 0)} % answered {where}"] if wrong == wrong else []
     asked = percent(float(wish.removeprefix("risk=") or GONE), 0)
     return f"a threshold set on validation images for {asked} % wrong answers gives {'; '.join(said)}" if said else ""
@@ -279,7 +286,7 @@ def _rival_means(group: SeedGroup, column: ComparedColumn) -> list[float]:
     """Means of a deterministic method that a probabilistic one has to beat."""
     names = {group.confidence}
     if column.of_confidence:
-        names |= {name for name in set(group.rows["confidence"]) - {""} if kind_of(name) == "image"}
+        names |= {name for name in {key[2] for key in group.keys} - {""} if kind_of(name) == "image"}
     means = [SeedStatistics.of(group.column(column, name)).mean for name in sorted(names)]
     return [mean for mean in means if mean == mean]
 

@@ -100,15 +100,14 @@ def paper_tags(site: Site, method: str) -> list[str]:
 
 def published(results: Results, site: Site) -> list[Published]:
     """What each contender of the results reached."""
-    groups = seed_groups(results.merged) if results.tests else []
-    return [Published.of(group, site, results.tests) for group in groups]
+    return [Published.of(group, site, results.tests) for group in seed_groups(results.measured)]
 
 
 def of_training(site: Site, unit: str) -> Published | None:
     """What a training reached in its latest test; None if it has none."""
     tests = [record for record in site.store.tests() if record.spec.train == (unit,)]
     latest = max(tests, key=lambda record: record.finished, default=None)
-    return None if latest is None else published(Results.of((latest,)), site)[0]
+    return None if latest is None else published(Results((latest,)), site)[0]
 
 
 def model_index(each: Published) -> list[EvalResult]:

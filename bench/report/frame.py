@@ -2,27 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from ..errors import UserError
 from ..protocols.rows import SplitRow, cost_of, kind_of
-from ..store.files import write_atomic
+from ..store.files import atomic_file
 from ..store.folder import Store
-from ..store.records import COLUMNS, KEYS, ROW_KEYS, RescoreRecord, Role, TestRecord
+from ..store.records import COLUMNS, KEYS, LAYOUT, ROW_KEYS, Columns, Layout, RescoreRecord, Role, Rows, TestRecord
 from ..store.specs import Pinned, versions_text
-from .contender import CONTENDER_KEYS
-from .render import to_csv
+from .contender import CONTENDER_KEYS, Contender
+from .render import csv_text
 from .table import grouped
 
-ROLE_COLUMNS = ("unit", *Role.model_fields)
+
+class Measured(NamedTuple):
+    """Values of a test and of its rescorings; ``units`` measured them: one for each row, or one for all."""
+
+    columns: Columns
+    role: Role
+    rows: Rows
+    units: tuple[str, ...]
+
+    @classmethod
+    def of(cls, record: TestRecord, rescorings: Sequence[RescoreRecord]) -> Measured:
+        """Values of a test, with those of its rescorings in their place if they differ."""
+        if not rescorings:
+            return cls(record.columns, record.role, Rows.of(record.rows), (record.unit,))
+        held = {_key(row): (row, record.unit) for row in record.rows}
+        for each in rescorings:
+            for row in each.rows:
+                known = held.get(_key(row))
+                if known is None or known[0]["value"] != row["value"]:  # equal ones keep the unit that measured them
+                    held[_key(row)] = row, each.unit
+        rows, units = zip(*held.values()) if held else ((), ())
+        return cls(record.columns, record.role, Rows.of(rows), units)
+
+
+def _key(row: SplitRow) -> tuple[object, ...]:
+    return tuple(row.get(name) for name in ROW_KEYS)
+
+
+Wanted = Callable[[pd.DataFrame], "pd.Series[bool]"]
+"""Chooses lines of a table of what is measured (:data:`~bench.store.records.LAYOUT`)."""
+
+
+class Chosen(NamedTuple):
+    """Some values, by number of the test, line in the table of what is measured, and place in the rows of the test."""
+
+    tests: np.ndarray
+    lines: np.ndarray
+    places: np.ndarray
+    values: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -31,61 +70,74 @@ class Results:
 
     Attributes:
         superseded: Number of records that do not count: there is a later one, or they froze a source of randomness.
-        splits: Records of runs on class splits that are not a data set's own, which table ``splits`` compares.
         rescorings: Rescorings of the tests that count, also on class splits, the earliest first.
-        frame: Tidy table of results (``metrics.csv``), one row per measured value.
-        roles: Table with one row per test and rescoring: its id and its :class:`~bench.store.records.Role`.
+        splits: Records of runs on class splits that are not a data set's own, which table ``splits`` compares.
     """
 
     tests: tuple[TestRecord, ...]
-    superseded: int
-    frame: pd.DataFrame
-    roles: pd.DataFrame
+    superseded: int = 0
     rescorings: tuple[RescoreRecord, ...] = ()
     splits: tuple[TestRecord, ...] = ()
 
     @cached_property
-    def merged(self) -> pd.DataFrame:
-        """Tidy table, joined with the columns of the roles."""
-        units = self.frame["unit"].cat
-        roles = self.roles.set_index("unit").reindex(units.categories)
-        roles = roles.astype({name: "category" for name, kind in roles.dtypes.items() if _is_text(kind)})
-        return pd.concat([self.frame, roles.iloc[units.codes].reset_index(drop=True)], axis="columns")
+    def measured(self) -> tuple[Measured, ...]:
+        """Values of the tests, sorted by :data:`~bench.store.records.KEYS`."""
+        by_test = grouped(self.rescorings, lambda record: record.spec.test)
+        every = [Measured.of(record, by_test.get(record.unit, ())) for record in self.tests]
+        return tuple(sorted(every, key=lambda each: tuple(getattr(each.columns, name) for name in KEYS)))
 
     @property
     def trained(self) -> frozenset[str]:
         """Ids of the tested trainings."""
         return frozenset(unit for test in (*self.tests, *self.splits) for unit in test.spec.train)
 
-    @classmethod
-    def of(
-        cls,
-        tests: tuple[TestRecord, ...],
-        superseded: int = 0,
-        rescorings: tuple[RescoreRecord, ...] = (),
-        splits: tuple[TestRecord, ...] = (),
-    ) -> Results:
-        """Tabulate test records: one table with one measured value per row, one with the role of each test."""
-        units = {record.unit for record in tests}
-        own = [record for record in rescorings if record.spec.test in units]
-        return cls(tests, superseded, _tidy(tests, own), _roles(tests, own), rescorings, splits)
+    @property
+    def frame(self) -> pd.DataFrame:
+        """Tidy table of results (``metrics.csv``), one row per measured value."""
+        return self.rows()[list(COLUMNS)]
 
+    @cached_property
+    def heads(self) -> pd.DataFrame:
+        """What is measured, a line each, sorted, of every layout."""
+        keys = [layout.keys[at] for layout in self._starts for at in layout.order]
+        columns = zip(*keys) if keys else [()] * len(LAYOUT)
+        return pd.DataFrame(dict(zip(LAYOUT, map(_column, columns)))).astype({"fraction": float})
 
-def _measured(record: TestRecord, rescorings: Sequence[RescoreRecord]) -> list[tuple[SplitRow, str]]:
-    """Values of a test and its rescorings, each with the unit that measured it."""
-    if not rescorings:
-        return [(row, record.unit) for row in record.rows]
-    held = {_key(row): (row, record.unit) for row in record.rows}
-    for each in rescorings:
-        for row in each.rows:
-            known = held.get(_key(row))
-            if known is None or known[0]["value"] != row["value"]:  # equal ones keep the unit that measured them
-                held[_key(row)] = row, each.unit
-    return list(held.values())
+    @cached_property
+    def _starts(self) -> dict[Layout, int]:
+        """Number of the first line of each layout."""
+        layouts = list(dict.fromkeys(each.rows.layout for each in self.measured))
+        return dict(zip(layouts, accumulate((len(layout.keys) for layout in layouts), initial=0)))
 
+    def choose(self, wanted: Wanted | None = None, dataset: str = "") -> Chosen:
+        """Values about the lines that are wanted, or about all, of a data set or of all; sorted by test and line."""
+        kept = wanted(self.heads).to_numpy(dtype=bool) if wanted else np.ones(len(self.heads), dtype=bool)
+        of_layout = {}
+        for layout, start in self._starts.items():
+            lines = np.flatnonzero(kept[start : start + len(layout.keys)])
+            of_layout[layout] = lines + start, np.array(layout.order, dtype=int)[lines]
+        found = [(np.empty(0, int), np.empty(0, int), np.empty(0, int), np.empty(0))]
+        for at, each in enumerate(self.measured):
+            if dataset in ("", each.columns.dataset):
+                lines, places = of_layout[each.rows.layout]
+                found.append((np.full(len(lines), at), lines, places, np.asarray(each.rows.values)[places]))
+        return Chosen(*map(np.concatenate, zip(*found)))
 
-def _key(row: SplitRow) -> tuple[object, ...]:
-    return tuple(row.get(name) for name in ROW_KEYS)
+    def rows(self, wanted: Wanted | None = None, dataset: str = "") -> pd.DataFrame:
+        """Rows of the tidy table with the columns of the roles of their tests; most uses want a small part of it."""
+        chosen = self.choose(wanted, dataset)
+        names = {unit: at for at, unit in enumerate(sorted({unit for each in self.measured for unit in each.units}))}
+        places = np.cumsum([0, *(len(each.units) for each in self.measured)])
+        single = np.array([len(each.units) == 1 for each in self.measured], dtype=bool)
+        codes = np.array([names[unit] for each in self.measured for unit in each.units], dtype=int)
+        made = codes[places[chosen.tests] + np.where(single[chosen.tests], 0, chosen.places)]
+        tests = {name: _column(getattr(each.columns, name) for each in self.measured) for name in KEYS}
+        roles = {name: _column(getattr(each.role, name) for each in self.measured) for name in Role.model_fields}
+        table = {name: column.iloc[chosen.tests].array for name, column in tests.items()}
+        table |= {name: self.heads[name].iloc[chosen.lines].array for name in LAYOUT}
+        table |= {"value": chosen.values, "unit": pd.Categorical.from_codes(made, pd.Index(list(names), dtype="str"))}
+        table |= {name: column.iloc[chosen.tests].array for name, column in roles.items()}
+        return pd.DataFrame(table)[[*COLUMNS, *Role.model_fields]]
 
 
 def collect(*stores: Store) -> Results:
@@ -112,14 +164,14 @@ def collect(*stores: Store) -> Results:
     units = {record.unit for record in (*tests, *splits)}
     rescorings = (record for store in stores for record in store.rescorings() if record.spec.test in units)
     ordered = sorted(rescorings, key=lambda record: (record.finished, record.unit))
-    results = Results.of(tests, count - len(latest), tuple(ordered), splits)
-    infinite = results.frame[np.isinf(results.frame["value"])]
-    if len(infinite):
-        first = infinite.iloc[0]
-        place = f"{first['method']} on {first['dataset']}, seed {first['seed']}"
-        raise UserError(
-            f"{place}: {first['metric']} is infinite, which no test writes; remove that test and run it again"
-        )
+    results = Results(tests, count - len(latest), tuple(ordered), splits)
+    for columns, _, rows, _ in results.measured:
+        if np.isinf(rows.values).any():
+            metric = next(row["metric"] for row in rows if row["value"] in (float("inf"), -float("inf")))
+            raise UserError(
+                f"{columns.method} on {columns.dataset}, seed {columns.seed}: {metric} is infinite, which no test"
+                " writes; remove that test and run it again"
+            )
     return results
 
 
@@ -136,21 +188,6 @@ def _check_images(records: Iterable[TestRecord]) -> None:
                 f"two data sets are called {record.columns.dataset}: the test images of {' and '.join(named)} differ;"
                 " keep their results in folders of their own, or run one of them again"
             )
-
-
-def _tidy(tests: Iterable[TestRecord], rescorings: Iterable[RescoreRecord]) -> pd.DataFrame:
-    by_test = grouped(rescorings, lambda record: record.spec.test)
-    measured = [(record.columns, _measured(record, by_test.get(record.unit, ()))) for record in tests]
-    # By column: a dictionary per row takes several times the memory. Texts are slower to select than their categories.
-    test = np.repeat(np.arange(len(measured)), [len(values) for _, values in measured])
-    table = {name: _column(getattr(columns, name) for columns, _ in measured).iloc[test] for name in KEYS}
-    table = {name: column.reset_index(drop=True) for name, column in table.items()}
-    rows = [row for _, values in measured for row, _ in values]
-    for name in (*ROW_KEYS, "value", "n_queries", "n_lone"):
-        table[name] = _column([row.get(name) for row in rows])
-    table["unit"] = pd.Series([unit for _, values in measured for _, unit in values]).astype("category")
-    frame = pd.DataFrame(table, columns=list(COLUMNS)).astype({"value": float, "fraction": float})
-    return frame.sort_values([*KEYS, *ROW_KEYS], kind="stable", ignore_index=True)
 
 
 def _column(values: Iterable[object]) -> pd.Series[Any]:
@@ -172,13 +209,6 @@ def as_texts(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.astype({name: "str" if _is_text(kinds.dtype) else object for name, kinds in held.items()})
 
 
-def _roles(tests: Iterable[TestRecord], rescorings: Iterable[RescoreRecord]) -> pd.DataFrame:
-    roles = {record.unit: dict(record.role) for record in tests}
-    rows = [{"unit": unit, **role} for unit, role in roles.items()]
-    rows += [{"unit": record.unit, **roles[record.spec.test]} for record in rescorings]
-    return pd.DataFrame(rows, columns=list(ROLE_COLUMNS))
-
-
 def tested_splits(splits: Iterable[str]) -> list[str]:
     """Splits of test images among others, clean ones first, then corrupted ones by name; no validation images.
 
@@ -189,24 +219,42 @@ def tested_splits(splits: Iterable[str]) -> list[str]:
     return sorted(split for split in set(splits) if split == "test" or split.startswith("test_"))
 
 
-def _over_seeds(rows: pd.DataFrame, *columns: str) -> pd.DataFrame:
+def _over_seeds(results: Results, wanted: Wanted, *columns: str) -> pd.DataFrame:
     """Mean, SD and number of seeds of every contender by these columns."""
-    grouped = rows.groupby([*CONTENDER_KEYS, *columns], sort=True, dropna=False, observed=True)["value"]
-    return grouped.agg(mean="mean", sd="std", seeds="count").reset_index()
+    chosen, heads = results.choose(wanted), results.heads
+    every = [Contender.of_columns(each.columns) for each in results.measured]
+    contenders = {contender: at for at, contender in enumerate(sorted(set(every)))}
+    kinds = heads.groupby(list(columns), observed=True, dropna=False).ngroup()
+    owner = np.array([contenders[each] for each in every], dtype=int)
+    cells = owner[chosen.tests] * len(heads) + kinds.to_numpy()[chosen.lines]
+    found = pd.Series(chosen.values).groupby(cells).agg(mean="mean", sd="std", seeds="count")
+    owners, kind = np.divmod(found.index.to_numpy(dtype=int), max(len(heads), 1))
+    table = {name: _column(getattr(each, name) for each in contenders) for name in CONTENDER_KEYS}
+    table = {name: column.iloc[owners].array for name, column in table.items()}
+    lines = heads[~kinds.duplicated()].set_index(kinds[~kinds.duplicated()]).loc[kind]
+    return pd.DataFrame({**table, **{name: lines[name].array for name in columns}, **found.reset_index(drop=True)})
 
 
-def scorers(frame: pd.DataFrame) -> pd.DataFrame:
+def scorers(results: Results) -> pd.DataFrame:
     """Table of retrieval and verification metrics by contender and scorer, over the seeds that have a value."""
-    rows = frame[(frame["scorer"] != "") & (frame["confidence"] == "") & frame["fraction"].isna()]
-    return _over_seeds(rows, "split", "scorer", "variant", "metric")
+
+    def wanted(heads: pd.DataFrame) -> pd.Series[bool]:
+        return (heads["scorer"] != "") & (heads["confidence"] == "") & heads["fraction"].isna()
+
+    return _over_seeds(results, wanted, "split", "scorer", "variant", "metric")
 
 
-def confidences(frame: pd.DataFrame) -> pd.DataFrame:
+def confidences(results: Results) -> pd.DataFrame:
     """Table of the metrics that judge a confidence, for every one of every contender, with its kind and its cost."""
-    tested = frame["split"].isin(tested_splits(frame["split"]))
-    rows = frame[tested & (frame["confidence"] != "") & frame["fraction"].isna()]
-    rows = rows.assign(kind=rows["confidence"].map(kind_of), cost=rows["confidence"].map(cost_of))
-    return _over_seeds(rows, "split", "scorer", "confidence", "kind", "cost", "variant", "metric")
+
+    def wanted(heads: pd.DataFrame) -> pd.Series[bool]:
+        tested = heads["split"].isin(tested_splits(heads["split"]))
+        return tested & (heads["confidence"] != "") & heads["fraction"].isna()
+
+    table = _over_seeds(results, wanted, "split", "scorer", "confidence", "variant", "metric")
+    for name, of in (("cost", cost_of), ("kind", kind_of)):
+        table.insert(table.columns.get_loc("confidence") + 1, name, table["confidence"].map(of))
+    return table
 
 
 def provenance(results: Results) -> pd.DataFrame:
@@ -255,9 +303,30 @@ def _plain(value: object) -> object:
 
 def write_metrics(results: Results, root: Path) -> Path | None:
     """Write the tidy table as ``metrics.csv`` to the folder ``root``; None if no test is finished."""
-    if results.frame.empty:
+    if not any(len(each.rows) for each in results.measured):
         return None
     root.stat()  # a folder that was deleted meanwhile is not made again; see write_file
     path = root / "metrics.csv"
-    write_atomic(path, to_csv(results.frame).encode())
+    with atomic_file(path) as file:
+        file.write(f"{','.join(COLUMNS)}\n".encode())
+        for test in _csv_lines(results.measured):
+            file.write(test.encode())
     return path
+
+
+def _csv_lines(measured: Iterable[Measured]) -> Iterator[str]:
+    """Lines of the tidy table, test by test: the whole table would take gigabytes."""
+
+    @cache
+    def texts(layout: Layout) -> list[tuple[str, str]]:
+        keys = (layout.keys[at] for at in layout.order)
+        cells = ([csv_text("" if each is None else each) for each in key] for key in keys)
+        return [(f"{','.join(cell[: len(ROW_KEYS)])},", f",{','.join(cell[len(ROW_KEYS) :])},") for cell in cells]
+
+    for columns, _, rows, units in measured:
+        start = "".join(f"{csv_text(getattr(columns, name))}," for name in KEYS)
+        order = rows.layout.order
+        values = ("" if value != value else repr(value) for value in map(rows.values.__getitem__, order))
+        ends = [f"{csv_text(unit)}\n" for unit in units]
+        ends = [ends[at] for at in order] if len(ends) > 1 else ends * len(order)
+        yield "".join([f"{start}{a}{value}{b}{end}" for (a, b), value, end in zip(texts(rows.layout), values, ends)])

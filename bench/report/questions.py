@@ -19,7 +19,6 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from ..protocols.rows import (
     COMBINED,
@@ -444,14 +443,14 @@ def _with_base(groups: Sequence[SeedGroup]) -> Iterator[Comparison]:
     by_contender = {group.contender: group for group in groups}
     for head in groups:
         # Budgets and pinned values of head and base may differ.
-        trained_on = set(head.rows["base_train"].unique()) if head.contender.base else set()
+        trained_on = {each.role.base_train for each in head.tests} if head.contender.base else set()
         bases = [group for group in groups if trained_on & group.trained]
-        parts = [group.rows[group.rows["train"].isin(trained_on)] for group in bases]
+        parts = [each for group in bases for each in group.tests if each.role.train in trained_on]
         if not parts:
             continue
         # Its networks at seeds that have no head, so that these are named.
-        alike = by_contender[Contender.of(parts[0])].rows
-        base = SeedGroup.of(pd.concat([*parts, alike[~alike["seed"].isin(head.rows["seed"])]]))
+        alike = by_contender[Contender.of_columns(parts[0].columns)].tests
+        base = SeedGroup.of([*parts, *(each for each in alike if each.columns.seed not in head.tested)])
         yield from paired("base", [(head, base)], compared())
 
 

@@ -104,7 +104,7 @@ def to_csv(frame: pd.DataFrame) -> str:
                 continue
         parts.append((own, names))
     texts = [np.array(kinds, dtype=object) for _, kinds in parts]
-    blocks = [",".join(_csv_text(name) for name in frame.columns)]
+    blocks = [",".join(csv_text(name) for name in frame.columns)]
     for start in range(0, len(frame), 100_000):  # all lines at once would take twice the memory
         columns = (text[codes[start : start + 100_000]] for text, (codes, _) in zip(texts, parts))
         blocks.append("\n".join(map(",".join, zip(*columns))))
@@ -115,13 +115,14 @@ def _by_kind(column: pd.Series[Any]) -> tuple[np.ndarray, list[str]]:
     """Kinds of values of a column as texts of a CSV, and the place among them of every row's."""
     if isinstance(column.dtype, pd.CategoricalDtype | pd.StringDtype) or column.dtype.kind in "iub":
         codes, found = pd.factorize(column, use_na_sentinel=True)
-        return np.where(codes < 0, len(found), codes), [*map(_csv_text, found), ""]
+        return np.where(codes < 0, len(found), codes), [*map(csv_text, found), ""]
     # Zeros of both signs, and 1 and 1.0 among objects, are one kind but different texts.
-    text: Callable[[Any], str] = repr if column.dtype.kind == "f" else _csv_text
+    text: Callable[[Any], str] = repr if column.dtype.kind == "f" else csv_text
     return np.arange(len(column)), ["" if each is None or each != each else text(each) for each in column.tolist()]
 
 
-def _csv_text(value: object) -> str:
+def csv_text(value: object) -> str:
+    """A value as a cell of a CSV file: no formula, and one line."""
     text = str(_harmless(value))
     return '"' + text.replace('"', '""') + '"' if any(c in text for c in ',"\r\n') else text
 

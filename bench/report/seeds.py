@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self
+from statistics import fmean
+from typing import Any, Self
 
 import pandas as pd
 
 from ..protocols.metrics import METRICS, Metric, declared_metric, known_metrics, title_of
 from ..protocols.rows import RERANKED
 from ..protocols.statistics.paired import summarise
-from .contender import Contender, by_contender
-from .frame import tested_splits
+from .contender import Contender
+from .frame import Measured, tested_splits
 from .table import GAP, Cell, grouped, number, percent
 
 
@@ -153,121 +155,124 @@ def seeds_text(seeds: Collection[int], what: str = "seed") -> str:
 
 @dataclass(frozen=True)
 class SeedGroup:
-    """Results of all seeds of a contender, with what tables need to know about the method.
-
-    The rows are those of the tidy table, joined with the columns of :class:`~bench.store.records.Role`.
-    """
+    """Results of all seeds of a contender, with what tables need to know about the method; sorted by seed."""
 
     contender: Contender
-    rows: pd.DataFrame
+    tests: tuple[Measured, ...]
     scorer: str
-    confidence: str
-    probabilistic: bool
-    trainings: int
-    reference: bool = False
 
     @classmethod
-    def of(cls, rows: pd.DataFrame) -> Self:
-        """Make a group of the rows of one contender."""
-        first = rows.iloc[0]
-        return cls(
-            Contender.of(rows),
-            rows,
-            str(first["primary_scorer"]),
-            str(first["default_confidence"]),
-            bool(first["probabilistic"]),
-            int(first["trainings"]),
-            bool(first.get("reference", False)),
-        )
+    def of(cls, tests: Iterable[Measured]) -> Self:
+        """Make a group of the tests of one contender."""
+        every = tuple(tests)
+        return cls(Contender.of_columns(every[0].columns), every, every[0].role.primary_scorer)
+
+    @property
+    def confidence(self) -> str:
+        """Its default confidence."""
+        return self.tests[0].role.default_confidence
+
+    @property
+    def probabilistic(self) -> bool:
+        """Whether its method is probabilistic."""
+        return self.tests[0].role.probabilistic
+
+    @property
+    def trainings(self) -> int:
+        """Number of trainings that were spent on tuning."""
+        return self.tests[0].role.trainings
+
+    @property
+    def reference(self) -> bool:
+        """Whether heads on frozen features are compared with this network."""
+        return self.tests[0].role.reference
 
     @cached_property
     def tested(self) -> frozenset[int]:
         """Seeds with a test."""
-        return frozenset(map(int, self.rows["seed"].unique()))
+        return frozenset(each.columns.seed for each in self.tests)
 
     @cached_property
     def trained(self) -> frozenset[str]:
         """Ids of the tested models."""
-        return frozenset(map(str, self.rows["train"].unique()))
+        return frozenset(each.role.train for each in self.tests)
 
     @property
     def seeds(self) -> int:
         """Number of seeds."""
         return len(self.tested)
 
+    def values(
+        self, metric: str, split: str, variant: str, confidence: str
+    ) -> Iterator[tuple[str, float | None, int, float]]:
+        """Scorer, share removed, seed and value of what was measured."""
+        for each in self.tests:
+            for scorer, fraction, at in each.rows.layout.places.get((metric, split, variant, confidence), ()):
+                yield scorer, fraction, each.columns.seed, each.rows.values[at]
+
     def per_seed(self, metric: str, split: str = "test", variant: str = "", confidence: str = "") -> dict[int, float]:
         """Values of a metric by seed, under the method's own scorer if the metric depends on a scorer."""
-        chosen = self._values.get((metric, split, variant, confidence), [])
-        if any(scorer != "" for scorer, _, _ in chosen):
+        chosen = [each for each in self.values(metric, split, variant, confidence) if each[1] is None]
+        if any(scorer != "" for scorer, *_ in chosen):
             chosen = [value for value in chosen if value[0] == self.scorer]
-        return {seed: value for _, seed, value in chosen}
+        return {seed: value for *_, seed, value in chosen}
 
     def only(self, seed: int) -> Self:
         """The results of one seed."""
-        return self.of(self.rows[self.rows["seed"] == seed])
+        return self.of(each for each in self.tests if each.columns.seed == seed)
 
     def under(self, scorer: str) -> Self:
         """The same results, with another scorer in place of the method's own."""
         if scorer == self.scorer:
             return self
         other = replace(self, scorer=scorer)
-        other.__dict__.update(
-            _values=self._values, _judged=self._judged, queries=self.queries
-        )  # slow to compute, and the same
+        other.__dict__.update(_judged=self._judged, queries=self.queries)  # slow to compute, and the same
         return other
 
     def scorers(self, metric: str, split: str, confidence: str) -> set[str]:
         """Scorers under which a metric judges a confidence."""
-        return {scorer for scorer, _, _ in self._values.get((metric, split, "", confidence), [])}
+        return {scorer for scorer, *_ in self.values(metric, split, "", confidence)}
 
     def confidences(self, metric: str, split: str = "") -> set[str]:
         """Names of the confidences that a metric judges, on some images or on any."""
-        return {name for place, name in self._judged.get(metric, ()) if split in ("", place)}
+        return {name for place, _, name in self._judged.get(metric, ()) if split in ("", place)}
 
     def splits(self, metric: str) -> set[str]:
         """Images that a metric was measured on."""
-        return {split for split, _ in self._judged.get(metric, ())}
+        return {split for split, *_ in self._judged.get(metric, ())}
 
     @cached_property
-    def _judged(self) -> dict[str, set[tuple[str, str]]]:
-        """Images and confidences by metric."""
-        found: dict[str, set[tuple[str, str]]] = {}
-        for metric, split, _, name in self._values:
-            found.setdefault(metric, set()).add((split, name))
-        return found
+    def keys(self) -> tuple[tuple[Any, ...], ...]:
+        """What was measured (:data:`~bench.store.records.LAYOUT`), at whichever seeds, sorted for each seed."""
+        layouts = dict.fromkeys(each.rows.layout for each in self.tests)
+        return tuple(layout.keys[at] for layout in layouts for at in layout.order)
 
     @cached_property
-    def _values(self) -> dict[_Measured, list[tuple[str, int, float]]]:
-        """Scorer, seed and value of each row.
-
-        Tables ask for hundreds of metrics of a group, and a look through all of its rows takes milliseconds.
-        """
-        rows = self.rows[self.rows["fraction"].isna()]
-        found: dict[_Measured, list[tuple[str, int, float]]] = {}
-        for key, scorer, seed, value in zip(_keys(rows), rows["scorer"], rows["seed"], rows["value"]):
-            found.setdefault(key, []).append((scorer, int(seed), float(value)))
+    def _judged(self) -> dict[str, set[tuple[str, str, str]]]:
+        """Images, variants and confidences by metric, but for curves."""
+        found: dict[str, set[tuple[str, str, str]]] = {}
+        for split, _, confidence, variant, metric, fraction, *_ in self.keys:
+            if fraction is None:
+                found.setdefault(metric, set()).add((split, variant, confidence))
         return found
 
     @cached_property
     def queries(self) -> dict[str, float]:
         """Number of queries by whose answers confidences are judged, by split; nan if not known."""
-        rows = self.rows.reindex(columns=["split", "n_queries"])[(self.rows["metric"] == "confidence_auroc").to_numpy()]
-        counts = pd.to_numeric(rows["n_queries"], errors="coerce")
-        return {str(split): float(own.mean()) for split, own in counts.groupby(rows["split"], observed=True)}
+        counts: dict[str, list[int]] = {}
+        for layout, times in Counter(each.rows.layout for each in self.tests).items():
+            for split, *_, metric, _, count, _ in layout.keys:
+                if metric == "confidence_auroc":
+                    counts.setdefault(split, []).extend([] if count is None else times * [count])
+        return {split: fmean(own) if own else float("nan") for split, own in counts.items()}
 
     def curve(self, metric: str, split: str, variant: str, confidence: str) -> dict[float, SeedStatistics]:
         """Mean and SD over seeds of each point of a filter-out curve, by share removed."""
-        curve = self._curves.get((metric, split, variant, confidence), {})
-        return {fraction: SeedStatistics.of(curve[fraction]) for fraction in sorted(curve)}
-
-    @cached_property
-    def _curves(self) -> dict[_Measured, dict[float, dict[int, float]]]:
-        """Value by share removed and seed of each curve."""
-        rows = self.rows[self.rows["fraction"].notna() & (self.rows["scorer"] == self.scorer)]
-        found: dict[_Measured, dict[float, dict[int, float]]] = {}
-        for key, fraction, seed, value in zip(_keys(rows), rows["fraction"], rows["seed"], rows["value"]):
-            found.setdefault(key, {}).setdefault(float(fraction), {})[int(seed)] = float(value)
-        return found
+        found: dict[float, dict[int, float]] = {}
+        for scorer, fraction, seed, value in self.values(metric, split, variant, confidence):
+            if fraction is not None and scorer == self.scorer:
+                found.setdefault(fraction, {})[seed] = value
+        return {fraction: SeedStatistics.of(found[fraction]) for fraction in sorted(found)}
 
     def column(self, column: ComparedColumn, confidence: str | None = None) -> dict[int, float]:
         """Values of a column of the comparison table, by seed."""
@@ -287,18 +292,18 @@ class SeedGroup:
     def _constant(self) -> dict[str, str]:
         aurocs: dict[str, list[float]] = {}
         correlated = set()
-        for (metric, split, _, name), values in self._values.items():
-            known = [value for _, _, value in values if value == value]
-            if metric == "confidence_auroc" and split in tested_splits([split]):
-                aurocs.setdefault(name, []).extend(known)
-            elif metric.startswith("spearman_") and known:
-                correlated.add(name)
+        for metric in self._judged:
+            for split, variant, name in self._judged[metric] if metric.startswith(CONSTANT) else ():
+                known = [value for *_, value in self.values(metric, split, variant, name) if value == value]
+                if metric == "confidence_auroc" and split in tested_splits([split]):
+                    aurocs.setdefault(name, []).extend(known)
+                elif metric != "confidence_auroc" and known:
+                    correlated.add(name)
         names = {name for name, values in aurocs.items() if set(values) == {0.5}} - correlated
         if not names:
             return {}
-        judged = self.rows[self.rows["metric"] == "confidence_auroc"].get("n_queries", pd.Series(dtype=float))
-        queries = pd.to_numeric(judged, errors="coerce").max()
-        count = f"{int(queries):,} " if queries > 0 else ""
+        queries = max((count or 0 for *_, metric, _, count, _ in self.keys if metric == "confidence_auroc"), default=0)
+        count = f"{queries:,} " if queries > 0 else ""
         return dict.fromkeys(names, f"constant for all {count}images")
 
     def gaps(self, column: ComparedColumn, seeds: Collection[int]) -> str:
@@ -315,20 +320,17 @@ class SeedGroup:
 
     @cached_property
     def _is_reranked(self) -> bool:
-        return bool((self.rows["variant"] == RERANKED).any())
+        return any(variant == RERANKED for _, _, _, variant, *_ in self.keys)
 
 
-_Measured = tuple[str, str, str, str]
-"""Metric, split, variant and confidence."""
+CONSTANT = ("confidence_auroc", "spearman_")
+"""Starts of the names of the metrics that tell a constant confidence."""
 
 
-def _keys(rows: pd.DataFrame) -> Iterable[_Measured]:
-    return zip(rows["metric"], rows["split"], rows["variant"], rows["confidence"])
-
-
-def seed_groups(merged: pd.DataFrame) -> list[SeedGroup]:
+def seed_groups(measured: Iterable[Measured]) -> list[SeedGroup]:
     """Group results by contender, in sorted order."""
-    return [SeedGroup.of(rows) for rows in by_contender(merged)]
+    groups = grouped(measured, lambda each: Contender.of_columns(each.columns))
+    return [SeedGroup.of(groups[contender]) for contender in sorted(groups)]
 
 
 def divided(groups: Iterable[SeedGroup], keys: Sequence[str]) -> dict[tuple[str, ...], list[SeedGroup]]:
@@ -343,13 +345,13 @@ def corruptions(groups: Sequence[SeedGroup]) -> pd.DataFrame:
     ``spearman`` (rank correlation with 1 - severity) and ``paired`` (share of images that are less confident once
     corrupted) are nan for clean images. The table is empty if the centre crop is the only corruption.
     """
-    tested = tested_splits(split for group in groups for split in set(group.rows["split"]))
+    tested = tested_splits(split for group in groups for split in {split for split, *_ in group.keys})
     names = {"test": "clean", **{split: split.removeprefix("test_") for split in tested if split != "test"}}
     if not set(names) - {"test", "test_crop"}:
         return pd.DataFrame()
     lines = []
     for group in groups:
-        own, splits = group.confidence, set(group.rows["split"])
+        own, splits = group.confidence, {split for split, *_ in group.keys}
         for split, name in names.items():
             if split not in splits:
                 continue

@@ -23,8 +23,7 @@ BySplit = Mapping[int, SeedGroup]
 def groups_by_split(results: Results) -> dict[Contender, dict[int, SeedGroup]]:
     """Values over seeds of every contender on class splits that are not the data set's own."""
     found: dict[Contender, dict[int, SeedGroup]] = {}
-    of_splits = Results.of(results.splits, rescorings=results.rescorings).merged if results.splits else None
-    for group in seed_groups(of_splits) if of_splits is not None else ():
+    for group in seed_groups(Results(results.splits, rescorings=results.rescorings).measured):
         pinned = group.contender.pinned
         found.setdefault(group.contender._replace(pinned=pinned.on_split(0)), {})[pinned.class_seed] = group
     return found
@@ -32,7 +31,7 @@ def groups_by_split(results: Results) -> dict[Contender, dict[int, SeedGroup]]:
 
 def test_over_train(splits: BySplit, results: Results, *stores: Store) -> float:
     """Test over training classes of the first test of a contender whose training is here; nan if there is none."""
-    units = {unit for group in splits.values() for unit in group.rows["unit"].unique()}
+    units = {unit for group in splits.values() for each in group.tests for unit in each.units}
     for record in results.splits:
         if record.unit in units and record.test_classes is not None:
             every = (store.trained(record.trained_cell, record.spec.train[0]) for store in stores)

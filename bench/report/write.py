@@ -40,7 +40,7 @@ class Judged:
     @cached_property
     def groups(self) -> list[SeedGroup]:
         """Values over seeds of every contender."""
-        return seed_groups(self.results.merged) if self.results.tests else []
+        return seed_groups(self.results.measured)
 
     @cached_property
     def by_dataset(self) -> dict[str, list[SeedGroup]]:
@@ -103,12 +103,12 @@ class Judged:
         by_question = grouped(self.comparisons, lambda row: row.question)
         return {
             "comparisons": comparisons_frame(self.comparisons),
-            "confidences": confidences(self.results.frame),
+            "confidences": confidences(self.results),
             "corruptions": corruptions(self.groups),
             "paired": views.paired_frame(self.ask(PAIR)),
             "paired_with_base": views.base_frame(by_question.get(BASE.name, ())),
             "provenance": provenance(self.results),
-            "scorers": scorers(self.results.frame),
+            "scorers": scorers(self.results),
         }
 
     @cached_property

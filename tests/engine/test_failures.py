@@ -3,16 +3,13 @@
 import errno
 import re
 
-import pandas as pd
 import pytest
 from bench.cli import main
 from bench.engine.jobs import Failure
 from bench.errors import LINE
-from bench.protocols.rows import row
 from bench.store.folder import Store
-from bench.store.records import COLUMNS, KEYS
-from bench.store.specs import Pinned
 
+from tests import records
 from tests.templates import PLAIN, written
 
 RUN = ("--dataset", "ndigit_smoke", "--seeds", "1", "--set", "optim.epochs=1", "--workers", "1")
@@ -183,19 +180,16 @@ def test_a_report_of_a_read_only_folder_goes_elsewhere_as_a_whole(tmp_path, monk
     results, out = tmp_path / "results", tmp_path / "out"
     store = Store(results)
     store.mark("reality_check", 1)
-    columns = dict.fromkeys(KEYS, "") | {"pinned": Pinned(), "trials": 0, "dim": 8, "seed": 0}
-    item = {"split": "test", **row("map_at_r", 0.5, n_queries=3)}
-    table = pd.DataFrame([{**columns, **item, "unit": "u"}], columns=list(COLUMNS))
-    collected = frame.Results((object(),), 0, table, pd.DataFrame(columns=list(frame.ROLE_COLUMNS)))
+    collected = frame.Results((records.of_test(records.columns(), [records.map_at_r(0.5)]),))
     monkeypatch.setattr(frame, "collect", lambda store: collected)
     monkeypatch.setattr("bench.report.write.write_report", lambda judged, out, *others: [out / "report.html"])
 
-    def refused(path, data, write=frame.write_atomic):
+    def refused(path, write=frame.atomic_file):
         if path.parent == results:
             raise OSError(errno.EROFS, "Read-only file system", str(path))
-        write(path, data)
+        return write(path)
 
-    monkeypatch.setattr(frame, "write_atomic", refused)
+    monkeypatch.setattr(frame, "atomic_file", refused)
     assert main(["report", "--results", str(results), "--out", str(out), "--json"]) == 0
     assert "map_at_r" in (out / "metrics.csv").read_text()
     assert "Read-only file system" in refusal("report", "--results", results)

@@ -17,6 +17,8 @@ from bench.report.seeds import SeedGroup, SeedStatistics
 from bench.site import Site
 from bench.store.specs import Pinned
 
+from tests.report.shown import measured
+
 NAMES = {
     *(f"per/table{n}" for n in range(1, 6)), "per/figure3", "per/timings",
     *(f"el/table{n}" for n in (1, 2, 4, 5)), *(f"el/figure{n}" for n in (2, 4, 5, 6, 9, 10, 11)),
@@ -150,7 +152,7 @@ def _group(lines):
         **CONTENDER._asdict(), "split": "test", "scorer": "", "confidence": "", "variant": "", "fraction": math.nan,
         "primary_scorer": "mls", "default_confidence": "method", "probabilistic": True, "trainings": 0,
     }  # fmt: skip
-    return SeedGroup.of(pd.DataFrame([{**usual, **line} for line in lines]))
+    return SeedGroup.of(measured(pd.DataFrame([{**usual, "unit": str(line["seed"]), **line} for line in lines])))
 
 
 def test_a_cell_reads_its_scorer_confidence_variant_and_share():

@@ -9,12 +9,13 @@ import pandas as pd
 from bench.report import comparison as compared
 from bench.report import questions, ranks, seeds, views
 from bench.report.compare import ask
-from bench.report.frame import Results
+from bench.report.contender import CONTENDER_KEYS
+from bench.report.frame import Measured, Results
 from bench.report.render import files_of
 from bench.report.seeds import divided, seed_groups
 from bench.report.write import Judged
 from bench.store.folder import Store
-from bench.store.records import COLUMNS
+from bench.store.records import COLUMNS, Columns, Role, Rows
 from bench.store.specs import Pinned
 from rich.console import Console
 
@@ -39,7 +40,25 @@ def joined(made):
 
 def groups(frame, roles):
     """Values over seeds of every contender."""
-    return seed_groups(frame.merge(roles, on="unit"))
+    return seed_groups(measured(frame.merge(roles, on="unit")))
+
+
+def results(rows):
+    """Results that have such a table."""
+    made = Results(())
+    made.__dict__["measured"] = tuple(measured(rows))
+    return made
+
+
+def measured(rows):
+    """Tests of a tidy table that has the columns of their roles, too; it need not have the others."""
+    for _, own in rows.groupby([*CONTENDER_KEYS, "seed", "unit"], sort=True, dropna=False):
+        lines = own.astype(object).where(own.notna(), None).to_dict("records")
+        lines = [{**line, "n_queries": line.get("n_queries") or None} for line in lines]
+        first = {"train": "", "base_train": "", **lines[0]}
+        columns = Columns.model_construct(**{name: first[name] for name in Columns.model_fields})
+        role = Role(**{name: first[name] for name in Role.model_fields if name in first})
+        yield Measured(columns, role, Rows.of(lines), (first["unit"],))
 
 
 def by_dataset(frame, roles):
@@ -96,7 +115,7 @@ def judged(root, *made):
     tests, splits = [], []
     for record in (record for each in made for record in each.records()):
         (splits if record.columns.pinned.class_seed else tests).append(record)
-    return Judged(Store(root), Results.of(tuple(tests), splits=tuple(splits)))
+    return Judged(Store(root), Results(tuple(tests), splits=tuple(splits)))
 
 
 def printed(show, *what, width=80, **options):

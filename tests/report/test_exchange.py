@@ -82,7 +82,7 @@ def shown(dataset, method="dul_cls", pinned=None, values=(0.5, 0.7)):
             {"split": "test_crop", **row("spearman_crop", math.nan, confidence="norm")},
         ]
         tests.append(records.of_test(columns, rows, finished=100.0 + seed))
-    return published(Results.of(tuple(tests)), Site(results="none"))
+    return published(Results(tuple(tests)), Site(results="none"))
 
 
 def test_a_document_of_every_eval_ever_fits_its_schema_and_has_the_values(tmp_path):

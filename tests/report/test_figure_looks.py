@@ -19,7 +19,7 @@ from bench.report.figures.style import SLOTS, figure_style, look_at, look_of, lo
 from bench.report.figures.tested import TestedModel
 from matplotlib.collections import LineCollection
 
-from tests.report.shown import roles_of, tidy
+from tests.report.shown import results, roles_of, tidy
 
 METHODS = [f"method_{number:02d}" for number in range(26)]
 FRACTIONS = (0.0, 0.6)
@@ -40,7 +40,7 @@ def _merged(methods, seeds=2):
                             lines.append(row | keys | {"value": 0.3 + 0.01 * place + 0.2 * fraction + 0.01 * seed})
             lines.append(row | {"metric": "map_at_r", "value": 0.3 + 0.01 * place + 0.001 * seed * (-1) ** place})
     frame = tidy(lines)
-    return frame.merge(roles_of(frame, default_confidence="method", probabilistic=True))
+    return results(frame.merge(roles_of(frame, default_confidence="method", probabilistic=True)))
 
 
 def _coloured(axis):
@@ -83,7 +83,7 @@ def test_settings_of_a_method_differ_in_line_and_fill():
 
 
 def _source(merged):
-    return SimpleNamespace(datasets=("d",), results=SimpleNamespace(tests=(), merged=merged))
+    return SimpleNamespace(datasets=("d",), results=merged)
 
 
 def _filter_out(merged):

@@ -182,7 +182,7 @@ class _Images:
 
 def _source(store, tests, dataset=lambda name, view: _Images()):
     site = SimpleNamespace(store=store, dataset=dataset)
-    return Source(site, Results.of(tuple(tests)))
+    return Source(site, Results(tuple(tests)))
 
 
 @pytest.fixture

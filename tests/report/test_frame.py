@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from bench.errors import UserError
 from bench.report.contender import CONTENDER_KEYS
-from bench.report.frame import ROLE_COLUMNS, as_texts, collect, plain_rows, write_metrics
+from bench.report.frame import as_texts, collect, plain_rows, write_metrics
 from bench.store.records import COLUMNS, KEYS
 
 from tests import records
@@ -35,9 +35,10 @@ def test_texts_are_categories_inside_and_texts_for_users(store):
 
 def test_roles_join_the_rows_of_their_units(store):
     results = collect(store)
-    expected = as_texts(results.frame).merge(results.roles, on="unit")
-    assert as_texts(results.merged).map(str).values.tolist() == expected.map(str).values.tolist()
-    assert list(results.merged.columns) == list(expected.columns)
+    roles = pd.DataFrame([{"unit": each.unit, **dict(each.role)} for each in results.tests])
+    expected = as_texts(results.frame).merge(roles, on="unit")
+    assert as_texts(results.rows()).map(str).values.tolist() == expected.map(str).values.tolist()
+    assert list(results.rows().columns) == list(expected.columns)
 
 
 def test_of_two_results_of_a_setting_the_later_one_counts(store):
@@ -46,8 +47,7 @@ def test_of_two_results_of_a_setting_the_later_one_counts(store):
     assert [record.unit for record in results.tests] == ["c", "b"]
     assert results.frame["unit"].tolist() == ["b", "c"]
     assert tuple(results.frame.columns) == COLUMNS
-    assert tuple(results.roles.columns) == ROLE_COLUMNS
-    assert results.roles["trainings"].tolist() == [3, 3]
+    assert results.rows()["trainings"].tolist() == [3, 3]
     assert store.reads == 1
 
 

@@ -242,7 +242,7 @@ def test_a_metric_of_half_of_the_records_is_shown_with_the_others_named(tmp_path
     measured = {"split": "test", **row("recall_at_1", 0.8, scorer="cosine")}
     half = [each.model_copy(update={"rows": (*each.rows, measured)}) for each in HEADS[0].records()]
     others = [record for each in MADE[1:-1] for record in each.records()]
-    (part,) = parts_of(Judged(Store(tmp_path), Results.of((*half, *others))))
+    (part,) = parts_of(Judged(Store(tmp_path), Results((*half, *others))))
     table = results_table(part, [], [])
     assert "80.00 ± 0.00" in [cell.text for cell in table.rows[0].cells]
     assert any(each.startswith("No R@1: close (point), point, unsure (point) (not measured)") for each in table.notes)

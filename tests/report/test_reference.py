@@ -87,7 +87,7 @@ def test_each_metric_of_retrieval_has_a_sentence_if_some_head_is_not_better(tmp_
         for record, level in zip(made.records(), levels[made.name]):
             extra = {"split": "test", **row("recall_at_1", level, scorer="cosine")}
             records.append(record.model_copy(update={"rows": (*record.rows, extra)}))
-    judged = Judged(Store(tmp_path), Results.of(tuple(records)))
+    judged = Judged(Store(tmp_path), Results(tuple(records)))
     (part,) = parts(judged.comparison)
     sentence = "R@1 of heads against raw, the network as it is (50.00): worse: wins."
     assert part.against == [f"{MARK} {sentence}"]  # its MAP@R is better

@@ -8,7 +8,7 @@ from bench.report.figures.sweeps import draw, find_sweeps
 from bench.store.specs import Pinned
 from scipy import stats
 
-from tests.report.shown import roles_of, tidy
+from tests.report.shown import results, roles_of, tidy
 
 SEEDS = 3
 
@@ -26,16 +26,16 @@ def _merged(pins, method="nir", **values):
             rho = {"metric": "spearman_crop", "split": "test_crop", "scorer": "", "confidence": "norm", "value": -value}
             lines += [row | rho, row | rho | {"confidence": "random", "value": 9.0}]
     frame = tidy(lines)
-    return frame.merge(roles_of(frame))
+    return results(frame.merge(roles_of(frame)))
 
 
 def _drawn(merged):
-    return draw(SimpleNamespace(results=SimpleNamespace(merged=merged)), "d", pytest.fail)
+    return draw(SimpleNamespace(results=merged), "d", pytest.fail)
 
 
 def test_results_that_differ_in_one_value_are_a_sweep():
     pins = [*({"method.omega": value, "optim.epochs": 2} for value in (10, 0.1, 1)), {}]
-    (sweep,) = find_sweeps(_merged(pins))
+    (sweep,) = find_sweeps(_merged(pins).measured)
     assert (sweep.key, list(sweep.groups), sweep.contender.pinned.text) == (
         "method.omega",
         ["0.1", "1", "10"],
@@ -54,12 +54,12 @@ def test_results_that_differ_in_one_value_are_a_sweep():
     ],
 )
 def test_other_results_are_none(pins):
-    assert find_sweeps(_merged(pins)) == []
+    assert find_sweeps(_merged(pins).measured) == []
 
 
 def test_two_swept_values_make_a_line_for_each_of_the_other():
     pins = [{"method.a": a, "method.b": b} for a in (1, 2) for b in (3, 4, 5)]
-    sweeps = find_sweeps(_merged(pins))
+    sweeps = find_sweeps(_merged(pins).measured)
     assert [(sweep.key, len(sweep.groups)) for sweep in sweeps] == [("method.a", 2)] * 3 + [("method.b", 3)] * 2
     assert [drawn.stem for drawn in _drawn(_merged(pins))] == ["sweep_method_a_d", "sweep_method_b_d"]
 

@@ -11,11 +11,11 @@ import pytest
 from bench.protocols.rows import FREE_IMAGE_CONFIDENCES, OWN, RETRIEVAL_CONFIDENCES
 from bench.report.compare import ask
 from bench.report.questions import CONFIDENCE, rankings_of
-from bench.report.seeds import seed_groups
 from bench.report.views import verdict_document
 from bench.store.specs import Pinned
 from scipy import stats
 
+from tests.report.shown import groups as groups_of
 from tests.report.shown import roles_of, tidy, verdicts_of
 
 FREE = (*FREE_IMAGE_CONFIDENCES, *RETRIEVAL_CONFIDENCES)
@@ -118,7 +118,7 @@ def test_the_ranking_of_the_better_validation_recall_is_judged_and_the_files_hav
     assert (first.ranking, first.about["own_mean"]) == ("cosine", pytest.approx(0.7))
     better = merged["value"].where(merged["scorer"] != "mls", merged["value"] + 0.2)
     assert verdicts_of(merged.assign(value=better), roles)[0].ranking == "mls"
-    groups = seed_groups(merged.merge(roles, on="unit"))
+    groups = groups_of(merged, roles)
     both = ask(CONFIDENCE, groups)
     assert [(each.ranking, each.about["chosen"]) for each in both][::4] == [("cosine", True), ("mls", False)]
     # Another scorer on request is no ranking of a system.

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from ...protocols.metrics import title_of
 from ...protocols.rows import MARGIN, RERANKED, kind_of
 from ...store.records import COLUMNS, KEYS
+from ..frame import Results
 from .curves import CONTROLS, MOST_CURVES, Curve, Panel, curve_figure, seed_curve
 from .source import Drawing, Note, Shown, Source, labelled
 from .style import LINES, PALETTE, Look
@@ -29,10 +30,14 @@ BRIEF = (MARGIN, *CONTROLS)
 """Confidences that are shown of each of many contenders, next to the default one."""
 
 
-def curve_points(frame: pd.DataFrame, dataset: str, split: str) -> pd.DataFrame:
+def curve_points(results: Results, dataset: str, split: str) -> pd.DataFrame:
     """Select points of filter-out curves on a split of the test images, under the method's own scorer."""
-    rows = frame[(frame["dataset"] == dataset) & (frame["split"] == split) & frame["metric"].isin(CURVES)]
-    rows = rows[rows["variant"].isin(list(VARIANTS))]
+
+    def wanted(heads: pd.DataFrame) -> pd.Series[bool]:
+        drawn = heads["metric"].isin(CURVES) & heads["variant"].isin(list(VARIANTS))
+        return (heads["split"] == split) & drawn
+
+    rows = results.rows(wanted, dataset)
     return rows[rows["scorer"].astype(object) == rows["primary_scorer"]]
 
 
@@ -83,7 +88,7 @@ def filtered_figure(contenders: Sequence[Shown], about: str) -> Figure:
 def draw(source: Source, dataset: str, note: Note) -> Iterator[Drawing]:
     """Yield a filter-out figure of the clean test images, and one per corruption."""
     for name, split in splits_of(source, dataset).items():
-        rows = curve_points(source.results.merged, dataset, split)
+        rows = curve_points(source.results, dataset, split)
         if rows.empty:
             note(f"{dataset}, {name}: no filter-out curves")
             continue
@@ -94,12 +99,12 @@ def draw(source: Source, dataset: str, note: Note) -> Iterator[Drawing]:
         yield Drawing(f"filter_out_{dataset}_{name}", figure, rows[shown][list(COLUMNS)])
 
 
-def risk_table(frame: pd.DataFrame, dataset: str, split: str) -> pd.DataFrame:
+def risk_table(results: Results, dataset: str, split: str) -> pd.DataFrame:
     """Table of the risk-coverage curves of every test, by each confidence, under the method's own scorer.
 
     ``coverage`` is the share of the queries that is kept, the most confident ones, and ``risk`` 1 minus their Recall@1.
     """
-    rows = curve_points(frame, dataset, split)
+    rows = curve_points(results, dataset, split)
     rows = rows[(rows["metric"] == CURVES[1]) & (rows["variant"] == "query_only")]
     table = rows[[*KEYS, "default_confidence", "confidence"]].assign(
         kind=rows["confidence"].map(kind_of), coverage=1 - rows["fraction"], risk=1 - rows["value"]
@@ -153,7 +158,7 @@ def _default(shown: Shown) -> str:
 def draw_risk(source: Source, dataset: str, note: Note) -> Iterator[Drawing]:
     """Yield a figure of risk-coverage curves for the clean test images, and one per corruption."""
     for name, split in splits_of(source, dataset).items():
-        table = risk_table(source.results.merged, dataset, split)
+        table = risk_table(source.results, dataset, split)
         if table.empty:
             note(f"{dataset}, {name}: no filter-out curves, of which risk and coverage are read")
             continue

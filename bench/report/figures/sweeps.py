@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from ...errors import printable
 from ...protocols.statistics.paired import summarise
 from ..contender import Contender
+from ..frame import Measured
 from ..seeds import COMPARED, ComparedColumn, SeedGroup, defined_values, seed_groups
 from .curves import Curve, Panel, curve_figure
 from .source import Drawing, Note, Source
@@ -38,10 +39,10 @@ class Sweep(NamedTuple):
         return Curve(label, look, np.array(list(found)), mean, low, high)
 
 
-def find_sweeps(merged: pd.DataFrame) -> list[Sweep]:
+def find_sweeps(measured: Iterable[Measured]) -> list[Sweep]:
     """Find sweeps: contenders that differ in one pinned value, sorted by the name of the setting."""
     found: dict[tuple[str, Contender], dict[str, SeedGroup]] = {}
-    for group in seed_groups(merged):
+    for group in seed_groups(measured):
         pinned = group.contender.pinned
         for key, value in pinned.values.items():
             rest = group.contender._replace(pinned=pinned.without({key}))
@@ -63,7 +64,7 @@ def _place(value: str) -> tuple[bool, float, str]:
 
 def draw(source: Source, dataset: str, note: Note) -> Iterator[Drawing]:
     """Yield a figure of metrics against the value of each setting that the user fixed to several values."""
-    sweeps = find_sweeps(source.results.merged[source.results.merged["dataset"] == dataset])
+    sweeps = find_sweeps(each for each in source.results.measured if each.columns.dataset == dataset)
     for key in dict.fromkeys(sweep.key for sweep in sweeps):
         chosen = [sweep for sweep in sweeps if sweep.key == key]
         lines = [
