@@ -54,7 +54,9 @@ class Results:
         from ..report.frame import collect
         from ..report.write import Judged
 
-        return Judged(self._store, collect(self._store))
+        found = collect(self._store)
+        self._store.keep_in_mind()
+        return Judged(self._store, found)
 
     @cached_property
     def metrics(self) -> pd.DataFrame:

@@ -233,6 +233,7 @@ def report(
         if out is None:
             raise
         write_metrics(collected, out)  # the results folder is read-only, say
+    store.keep_in_mind()
     say_what_was_left_out(damaged, collected.superseded, messages)
     _say_what_was_rescored(collected)
     if as_json:
@@ -290,7 +291,7 @@ def open_results(results: Path, damaged_marker: bool = False) -> Store:
     from ..protocols._base import PROTOCOLS, get_protocol
     from ..store.folder import Store
 
-    store = Store(results)
+    store = Store(results, remember=True)
     recognised = damaged_marker and store.has_lost_marker() and store.marker_of_records() is not None
     for name in PROTOCOLS:
         store.open(name, get_protocol(name).version, create=recognised)
@@ -356,6 +357,7 @@ def status_rows(store: Store) -> list[Row]:
                 "codes": dict(Counter(f"{what} by code {versions_text(versions)}" for what, versions in codes)),
             }
         )
+    store.keep_in_mind()
     return rows
 
 

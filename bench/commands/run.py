@@ -162,9 +162,11 @@ def carry_out(
 
     from ..engine.launch import workers_of
     from ..store.files import write_atomic
+    from ..store.remembered import Remembered
 
     plans = tuple(plan for batch in batches for plan in batch)
     store = site.store
+    store.remembered = Remembered(store.root)
     protocol, version = plans[0].cell.protocol, plans[0].template.protocol_version
     store.open(protocol, version, create=True)
     rerun = on_existing == "rerun"
@@ -325,9 +327,8 @@ def _summarise(outcome: Outcome, site: Site, results: Path, console: Console) ->
     from ..report.frame import write_metrics
     from ..report.terminal import print_tables
     from ..report.write import Judged, write_report
-    from ..store.folder import Store
 
-    store = Store(site.store.root)
+    store = site.store
     collected, damaged = collect_from(store)
     metrics = write_metrics(collected, store.root)
     places: tuple[str, ...] = ("no test finished, so there is no table",)
@@ -337,6 +338,7 @@ def _summarise(outcome: Outcome, site: Site, results: Path, console: Console) ->
         print_tables(judged, Terminal())
         values = (f"{results / 'metrics.csv'}  every value",) if metrics is not None else ()
         places = (*report_places(written, results / "report"), *values)
+    store.keep_in_mind()
     say_what_was_left_out(damaged, collected.superseded, console)
     for damage in set(damaged):
         store.set_aside(damage)

@@ -49,6 +49,7 @@ from .records import (
     TrialRecord,
     read_marker,
 )
+from .remembered import Remembered, state_of
 from .specs import Cell, Kind
 
 RECORD = "record.json"
@@ -91,11 +92,12 @@ class Store:
     """A results folder, with its records of finished trainings, tests and tuning trials.
 
     Damaged files are never used: they count as missing, and ``on_damage`` is called with each. The folder is made on
-    first write.
+    first write. With ``remember`` a record whose file has not changed since a command read it is not checked again.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, remember: bool = False) -> None:
         self.root = root
+        self.remembered = Remembered(root) if remember else None
         self.on_damage: Callable[[Damage], None] = lambda damage: None
         self._archives: tuple[tuple[object, ...], dict[str, tuple[Path, bytes]]] = (), {}
 
@@ -198,6 +200,10 @@ class Store:
 
     def _read(self, path: Path, kind: type[R]) -> R | None:
         """A record, or None if it is missing or damaged."""
+        place = str(path.relative_to(self.root)) if self.remembered else ""
+        state = state_of(path) if self.remembered else None
+        if self.remembered and (known := self.remembered.get(place, state, kind)):
+            return known
         try:
             record = kind.from_json(self.text(path))
         except FileNotFoundError:
@@ -213,7 +219,14 @@ class Store:
         if path.parts[-len(record.place) :] != record.place:
             self.on_damage(Damage(path, f"it belongs at {'/'.join(record.place)}"))
             return None
+        if self.remembered and state:
+            self.remembered.add(place, state, record)
         return record
+
+    def keep_in_mind(self) -> None:
+        """Write what was read for the next command, if this store remembers and it is worth it."""
+        if self.remembered:
+            self.remembered.write()
 
     def _each(self, kind: type[R], cells: str, name: str) -> Iterator[R]:
         """Yield the whole records of some cells, in the order of their paths."""

@@ -27,11 +27,11 @@ from pydantic import (
     ValidationError,
     WrapValidator,
 )
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 
 from ..errors import shortened
 from ..protocols.rows import SplitRow
-from ..seeds import content_id
+from ..seeds import canonical_json, content_id
 from .files import DamagedFile, read_json
 from .specs import (
     Cell,
@@ -51,9 +51,6 @@ SCHEMA_VERSION = 3
 
 FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=128)]
 """Name of a file in the folder of a unit; no path, because records may come from anywhere."""
-
-_SMALL_NUMBER = re.compile(rb"0\.0000([1-9])(\d*)(?=[],}])|e-(\d)(?=[],}])")
-"""Numbers from 1e-05 to 1e-04, and exponents of one digit, as pydantic writes them."""
 
 
 class DamagedRecord(ValueError):
@@ -98,61 +95,48 @@ class _Record(_Value):
 
 def checked_content(text: str | bytes, kind: str) -> dict[str, Any]:
     """Read the fields of a record from the content of its file, and check its checksum and schema."""
-    held: Any = _as_written(text) if isinstance(text, bytes) else None
-    whole, checksum, written = held is not None, None, b""
+    held: Any = _by_layout(text) if isinstance(text, bytes) else None
+    whole = held is not None
     try:
-        if not whole:
-            held = from_json(text)
-            checksum, written = _without_checksum(held)
-        # A repeated key is in the text alone. The parser that sees such keys takes three times as long.
-        if not whole and _colons(text) != (checksum is not None) + _colons(written):
-            held = read_json(text)
-            checksum, written = _without_checksum(held)
+        held = held if whole else read_json(text)
     except ValueError as error:
         raise DamagedRecord(shortened(f"not valid JSON: {error}")) from None
     if not isinstance(held, dict):
         raise DamagedRecord("not a JSON object")
-    found, schema = held.get("kind"), held.get("schema")
+    found, schema = held.pop("kind", None), held.pop("schema", None)
     if schema != SCHEMA_VERSION or found != kind:
         found, schema = (shortened(str(value), 40) for value in (found, schema))
         raise DamagedRecord(f"a {found} record of schema {schema}, not a {kind} record of {SCHEMA_VERSION}")
-    if not whole and not _is_content_id(checksum, held, written):
+    if not whole and not _is_whole(held.pop("checksum", None), {**held, "kind": kind, "schema": schema}):
         raise DamagedRecord("its checksum does not fit its content")
-    return {key: value for key, value in held.items() if key not in ("kind", "schema")}
+    return held
 
 
-def _as_written(text: bytes) -> dict[str, Any] | None:
-    """The fields of a whole record in a text as :meth:`_Record.to_json` writes most; None if another look is needed.
-
-    Without its white space such a text is what the checksum is of: no value has to be written again. Rows whose texts
-    agree with earlier ones but for the values need not be read either.
-    """
-    head, has_rows, rest = text.partition(b'\n "rows": [\n')
-    rows, _, tail = rest.rpartition(b"\n ]")
-    before, _, after = head.partition(b'\n "checksum": "')
-    if after[16:18] != b'",':
-        return None
-    parts = [_compact(before + after[18:])]
+def _is_whole(checksum: object, held: object) -> bool:
     try:
-        values, written = _values_of(b"\n" + rows) if has_rows else ((), ())
-        parts += [b'"rows":[', *written, b"]" + _compact(tail)] if has_rows else ()
-        if _digest(b"".join(parts)).encode() != after[:16]:
-            return None
-        short = b"".join([*parts[:2], *parts[-1:] * bool(has_rows)])
-        held: dict[str, Any] = from_json(short)
-    except (ValueError, TypeError, OverflowError):
+        return checksum == content_id(held)
+    except (ValueError, RecursionError):  # half of a surrogate pair, a number that is not finite
+        return False
+
+
+def _by_layout(text: bytes) -> Any:
+    """The fields of a whole record with rows, as :meth:`_Record.to_json` writes it; None if another look is needed.
+
+    Most rows differ from earlier ones in their values alone. Without white space their text is what the checksum is of.
+    """
+    before, found, rest = text.partition(b'\n "rows": [\n')
+    rows, _, after = rest.rpartition(b"\n ]")
+    if not found:
         return None
-    if _colons(short) != _colons(to_json(held)):  # a repeated key
+    try:
+        values, written = _values_of(b"\n" + rows)
+        held = read_json(before + b'"rows": ["rows"]' + after)
+        checksum = held.pop("checksum")
+        start, found, end = canonical_json(held).encode().partition(b'"rows":["rows"]')
+        digest = hashlib.blake2b(b"".join([start, b'"rows":[', *written, b"]", end]), digest_size=8)
+    except (ValueError, TypeError, OverflowError, KeyError, AttributeError, RecursionError):
         return None
-    return {**held, "rows": values} if has_rows else held
-
-
-def _compact(text: bytes) -> bytes:
-    """JSON as :func:`bench.seeds.canonical_json` writes it, from JSON in lines; texts with ``": `` in them differ."""
-    return _NEW_LINE.sub(b"", text).replace(b'": ', b'":')
-
-
-_NEW_LINE = re.compile(rb"\n *")
+    return {**held, "rows": values} if checksum == digest.hexdigest() else None
 
 
 def _values_of(text: bytes) -> tuple[Rows, list[bytes]]:
@@ -163,56 +147,20 @@ def _values_of(text: bytes) -> tuple[Rows, list[bytes]]:
     return Rows(layout, array("d", [NAN if value is None else value for value in numbers])), parts
 
 
+_WHITE = re.compile(rb"\n *")
 _VALUE = re.compile(rb'"value": ([^,]*),')
 
 
 @lru_cache(maxsize=64)
 def _written_layout(texts: tuple[bytes, ...]) -> tuple[Layout, list[bytes]]:
     """Layout of rows from their text, which is cut at the values, and its parts without white space."""
-    start, *ends = map(_compact, texts)
+    start, *ends = (_WHITE.sub(b"", text).replace(b'": ', b'":') for text in texts)
     parts = [start, *(b"," + end for end in ends)]
     written = [*(part + b'"value":' for part in parts[:-1]), parts[-1]]
-    rows = _ROWS.validate_python(from_json(b"[" + b"0".join(written) + b"]"))
-    if _colons(b"".join(written)) != len(rows) * len(SplitRow.__annotations__) or len(rows) != len(ends):
-        raise ValueError("a key is missing, or there more than once")
+    rows = _ROWS.validate_python(read_json(b"[" + b"0".join(written) + b"]"))
+    if len(rows) != len(ends):
+        raise ValueError("a value is missing")
     return Rows.of(rows).layout, written
-
-
-def _without_checksum(held: object) -> tuple[object, bytes]:
-    """Take the checksum out of a JSON object; returns it and the text of the rest."""
-    checksum = held.pop("checksum", None) if isinstance(held, dict) else None
-    return checksum, to_json(held)
-
-
-def _colons(text: str | bytes) -> int:
-    """Number of colons that follow a quotation mark, as after every key."""
-    return text.count('":') if isinstance(text, str) else text.count(b'":')
-
-
-def _is_content_id(checksum: object, held: dict[str, Any], written: bytes) -> bool:
-    """Check if a checksum is the id of some content, given also as written by pydantic."""
-    # Keys in a file are sorted, and pydantic writes most values as the id's text has them, in a quarter of the time;
-    # but 0.00001 for 1e-05, and that is a common learning rate.
-    try:
-        return (
-            checksum == _digest(written)
-            or checksum == _digest(_SMALL_NUMBER.sub(_with_exponent, written))
-            or checksum == content_id(held)
-        )
-    except (ValueError, RecursionError):  # half of a surrogate pair, a number that is not finite
-        return False
-
-
-def _with_exponent(number: re.Match[bytes]) -> bytes:
-    """A small number as Python writes it."""
-    first, more, exponent = number.groups()
-    if exponent:
-        return b"e-0" + exponent
-    return first + (b"." + more if more else b"") + b"e-05"
-
-
-def _digest(text: bytes) -> str:
-    return hashlib.blake2b(text, digest_size=8).hexdigest()
 
 
 class _Unit(_Record):
@@ -447,7 +395,7 @@ class Layout:
         return found
 
 
-_layout = lru_cache(maxsize=256)(Layout)
+layout_of = lru_cache(maxsize=256)(Layout)
 
 
 class Rows(Sequence[SplitRow]):
@@ -466,7 +414,7 @@ class Rows(Sequence[SplitRow]):
             return rows
         every = list(rows)
         values = (row["value"] for row in every)
-        layout = _layout(tuple(tuple(row.get(name) for name in LAYOUT) for row in every))
+        layout = layout_of(tuple(tuple(row.get(name) for name in LAYOUT) for row in every))
         return cls(layout, array("d", [NAN if value is None else value for value in values]))
 
     def __len__(self) -> int:

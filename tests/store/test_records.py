@@ -6,7 +6,6 @@ from dataclasses import fields
 import pandas as pd
 import pytest
 from bench.errors import UserError
-from bench.store import records
 from bench.store.folder import Store
 from bench.store.records import SCHEMA_VERSION, DamagedRecord, TrialRecord, checked_content
 from bench.store.specs import Pinned, StudySpec, TestSpec, TrainSpec
@@ -106,17 +105,8 @@ def test_what_no_record_can_contain_is_damage(number):
 
 @pytest.mark.parametrize("value", [1e-07, 1e16, 5e-324, 0.1, -0.0, 1.5, 1e-05, -1e-05, 9.9999e-05, 1e-10, 1.25e-06])
 def test_every_float_has_one_checksum(value):
-    """The quick form of the checksum's text may write a float otherwise; the other form decides then."""
     record = _trial(value=value)
     assert TrialRecord.from_json(record.to_json()) == record
-
-
-@pytest.mark.parametrize("value", [1e-05, -1e-05, 9.9999e-05, 1.25e-06, 0.0001, 0.25, -7e-09, 3e-10])
-def test_the_quick_form_of_a_checksum_knows_small_numbers(value, monkeypatch):
-    """Learning rates of 1e-05 made the records of most trainings take the slow form, four times as long."""
-    text = _trial(value=value, reason="é").to_json()
-    monkeypatch.setattr(records, "content_id", lambda held: pytest.fail("the slow form"))
-    checked_content(text, "trial")
 
 
 def test_the_order_of_keys_in_a_file_does_not_count():
