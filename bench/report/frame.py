@@ -253,7 +253,7 @@ def confidences(results: Results) -> pd.DataFrame:
 
     table = _over_seeds(results, wanted, "split", "scorer", "confidence", "variant", "metric")
     for name, of in (("cost", cost_of), ("kind", kind_of)):
-        table.insert(table.columns.get_loc("confidence") + 1, name, table["confidence"].map(of))
+        table.insert(list(table.columns).index("confidence") + 1, name, table["confidence"].map(of))
     return table
 
 

@@ -45,9 +45,9 @@ class Entry(NamedTuple):
     """State of a file, the fields of its record but for the rows as JSON, and layout and values of the rows."""
 
     state: State
-    fields: bytes
-    layout: Layout | None
-    values: bytes
+    fields: bytes | memoryview
+    layout: Layout | None = None
+    values: bytes | memoryview = b""
 
 
 def state_of(path: Path) -> State | None:
@@ -98,8 +98,10 @@ class Remembered:
     def add(self, place: str, state: State, record: R) -> None:
         """Remember a record whose file was in this state before it was read."""
         fields = record.model_dump_json(exclude={"rows"}).encode()
-        rows = Rows.of(record.rows) if isinstance(record, TestRecord | RescoreRecord) else None
-        self._new[place] = Entry(state, fields, rows and rows.layout, rows.values.tobytes() if rows else b"")
+        self._new[place] = Entry(state, fields)
+        if isinstance(record, TestRecord | RescoreRecord):
+            rows = Rows.of(record.rows)
+            self._new[place] = Entry(state, fields, rows.layout, rows.values.tobytes())
 
     def write(self) -> None:
         """Write the copy again if many records are not in it; a folder that cannot be written to has none."""
