@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import fmean, stdev
 from types import SimpleNamespace
 
 import matplotlib.colors
@@ -13,8 +14,9 @@ from bench.methods.distributions.arrays import from_arrays
 from bench.protocols.confidence import risk_coverage
 from bench.registry import Registry
 from bench.report.figures import filter_out, images
-from bench.report.figures.curves import MOST_CURVES, Curve, Panel, curve_figure
-from bench.report.figures.filter_out import risk_figure, risk_table
+from bench.report.figures.curves import MOST_CURVES, Curve, Panel, curve_figure, seed_points
+from bench.report.figures.filter_out import CURVES, risk_figure, risk_table
+from bench.report.figures.source import labelled
 from bench.report.figures.style import SLOTS, figure_style, look_at, look_of, looks
 from bench.report.figures.tested import TestedModel
 from matplotlib.collections import LineCollection
@@ -123,7 +125,27 @@ def test_the_best_are_coloured_and_the_rest_counted():
     assert texts == [*(f"{name} [method]" for name in METHODS[-4:]), "22 others"]
 
 
+def test_a_long_legend_takes_nothing_from_the_panels():
+    labels = [f"{name}, convnet/64, tuned once,\n4 trials\n[max_cosine]" for name in METHODS]
+    curves = [Curve(label, look_of(name), np.arange(3.0), np.arange(3.0)) for label, name in zip(labels, METHODS)]
+    with figure_style():
+        figure = curve_figure([Panel("", curves, "y")], x="x", title="t")
+        figure.draw_without_rendering()
+    assert figure.axes[0].get_position().height * figure.get_figheight() > 2
+
+
 # The numbers
+
+
+def test_points_are_means_over_seeds_by_contender():
+    merged = _merged(METHODS[:2], seeds=3)
+    found = seed_points(list(labelled(merged)), ["metric", "variant", "confidence"], "fraction")
+    for number, method in enumerate(METHODS[:2]):
+        rows = merged[(merged["method"] == method) & (merged["confidence"] == "oracle") & (merged["split"] == "test")]
+        rows = rows[(rows["metric"] == CURVES[1]) & (rows["variant"] == "query_only")]
+        of = [rows[rows["fraction"] == fraction]["value"] for fraction in FRACTIONS]
+        plain = [[fraction, fmean(values), stdev(values)] for fraction, values in zip(FRACTIONS, of)]
+        np.testing.assert_allclose(found[number, CURVES[1], "query_only", "oracle"], plain)
 
 
 def test_risk_is_one_minus_the_recall_of_the_queries_that_are_kept():

@@ -8,7 +8,7 @@ import pandas as pd
 
 from ...store.records import KEYS
 from ..frame import Results
-from .curves import Curve, Panel, curve_figure, seed_curve
+from .curves import Curve, Panel, curve_figure, seed_curve, seed_points
 from .source import Drawing, Note, Shown, Source, labelled
 
 RANK = "mean confidence rank (0.5 = uninformative)"
@@ -32,11 +32,12 @@ def confidence_ranks(results: Results, dataset: str) -> pd.DataFrame:
 
 
 def _curves(contenders: list[Shown], corruption: str, x: str) -> list[Curve]:
-    found = ((each, each.rows[each.rows["corruption"] == corruption]) for each in contenders)
+    points = seed_points(contenders, ["corruption", "confidence"], x)
     return [
-        seed_curve(f"{each.label}\n[{rows['confidence'].iloc[0]}]", each.look, rows, x)
-        for each, rows in found
-        if len(rows)
+        seed_curve(f"{each.label}\n[{confidence}]", each.look, own)
+        for each in contenders
+        for (number, of, confidence), own in points.items()
+        if (number, of) == (each.number, corruption)
     ]
 
 

@@ -14,6 +14,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from .source import Shown
 from .style import FULL_PAGE, HALF_PAGE, Look, panels
 
 MOST_CURVES = 6
@@ -28,7 +29,7 @@ CONTROLS = {"random": ":", "oracle": "--"}
 class Curve:
     """Curve: points ``x`` and ``y``, and a band ``low`` to ``high`` (empty without one), ``[P]`` each.
 
-    ``controls`` are values by place, in the colour of the curve, by names in :data:`CONTROLS`.
+    ``controls`` are points ``[P, 2]`` or more columns, in the colour of the curve, by names in :data:`CONTROLS`.
     """
 
     label: str
@@ -37,7 +38,7 @@ class Curve:
     y: np.ndarray
     low: np.ndarray = field(default_factory=lambda: np.empty(0))
     high: np.ndarray = field(default_factory=lambda: np.empty(0))
-    controls: Mapping[str, pd.Series] = field(default_factory=dict)
+    controls: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def mean(self) -> float:
@@ -55,13 +56,27 @@ class Panel(NamedTuple):
     rest: Sequence[Curve] = ()
 
 
-def seed_curve(
-    label: str, look: Look, rows: pd.DataFrame, x: str, y: str = "value", *, band: bool = True, **more: Any
-) -> Curve:
-    """Means over the seeds of a table by a column, with a band of one standard deviation; one seed has none."""
-    points = rows.groupby(x)[y].agg(["mean", "std"])
-    mean, sd = points["mean"].to_numpy(), points["std"].fillna(0.0).to_numpy()
-    return Curve(label, look, points.index.to_numpy(), mean, *((mean - sd, mean + sd) if band else ()), **more)
+NO_POINTS = np.empty((0, 3))
+"""Points of a curve that has none."""
+
+
+def seed_points(
+    contenders: Sequence[Shown], by: Sequence[str], x: str, y: str = "value"
+) -> dict[tuple[object, ...], np.ndarray]:
+    """Points of curves, place, mean and SD over seeds, ``[P, 3]``, by number of the contender and values of columns."""
+    table = pd.concat({each.number: each.rows[[*by, x, y]] for each in contenders}, names=["contender"])
+    points = table.groupby(["contender", *by, x], observed=True)[y].agg(["mean", "std"]).reset_index()
+    found: dict[tuple[object, ...], list[tuple[float, ...]]] = {}
+    for *key, at, mean, sd in points.itertuples(index=False):
+        found.setdefault(tuple(key), []).append((at, mean, sd))
+    return {key: np.array(own, dtype=float) for key, own in found.items()}
+
+
+def seed_curve(label: str, look: Look, points: np.ndarray, *, band: bool = True, **more: Any) -> Curve:
+    """Curve of :func:`seed_points`, with a band of one standard deviation; one seed has none."""
+    x, mean, sd = points.T
+    sd = np.nan_to_num(sd)
+    return Curve(label, look, x, mean, *((mean - sd, mean + sd) if band else ()), **more)
 
 
 def curve_figure(
@@ -116,7 +131,7 @@ def _draw(axis: Axes, panel: Panel, kept: Sequence[str]) -> None:
         if len(curve.low):
             axis.fill_between(curve.x, curve.low, curve.high, color=look.colour, alpha=0.15, lw=0)
         for name, values in curve.controls.items():
-            axis.plot(values.index, values, CONTROLS[name], lw=1.0, color=look.colour)
+            axis.plot(values[:, 0], values[:, 1], CONTROLS[name], lw=1.0, color=look.colour)
         width, every = 1.6 if look.marker else 1.1, max(1, len(curve.x) // 10)
         (line,) = axis.plot(curve.x, curve.y, ls=look.line, lw=width, color=look.colour, label=curve.label)
         line.set(marker=look.marker, fillstyle=look.fill, ms=3.5, markevery=every)
@@ -132,4 +147,7 @@ def _legend_below(figure: Figure, axes: Sequence[Axes], grey: int) -> None:
         width = max(len(line) for label in shown for line in label.split("\n"))
         columns = max(1, min(len(shown), 4, int(figure.get_figwidth() * 13) // (width + 8)))  # letters of 8 points
         handles, names = list(shown.values()), list(shown)
-        figure.legend(handles, names, ncols=columns, loc="outside lower center", fontsize=8, handlelength=3.0)
+        legend = figure.legend(handles, names, ncols=columns, loc="outside lower center", fontsize=8, handlelength=3.0)
+        # The panels give it half an inch; a higher one would leave them nothing.
+        more = legend.get_tightbbox().height / figure.dpi - 0.5  # type: ignore[union-attr]
+        figure.set_figheight(figure.get_figheight() + max(0.0, more))

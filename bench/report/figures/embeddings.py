@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from ...protocols.structure import singular_spectrum, spectral_decay
-from .curves import Panel, curve_figure, seed_curve
+from .curves import Panel, curve_figure, seed_curve, seed_points
 from .source import Drawing, Note, Source, each_contender
 
 
@@ -32,9 +32,10 @@ def draw_spectra(source: Source, dataset: str, note: Note) -> Iterator[Drawing]:
         return
     table["spectral_decay"] = table.pop("spectral_decay")  # the last column
     decay = table.groupby(["index", "seed"])["spectral_decay"].first().groupby("index").mean()
+    contenders = list(each_contender(table))
+    points = seed_points(contenders, [], "number", "singular_value")
     curves = [
-        seed_curve(f"{label} (decay {decay[index]:.2f})", look, rows, "number", "singular_value")
-        for index, label, look, rows in each_contender(table)
+        seed_curve(f"{label} (decay {decay[index]:.2f})", look, points[index,]) for index, label, look, _ in contenders
     ]
     title, x = f"{dataset}, test embeddings (band: SD over seeds)", "number of the singular value"
     figure = curve_figure([Panel("", curves, "share of their sum")], x=x, title=title, yscale="log")

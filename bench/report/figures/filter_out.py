@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 
 import pandas as pd
@@ -12,7 +12,7 @@ from ...protocols.metrics import title_of
 from ...protocols.rows import MARGIN, RERANKED, kind_of
 from ...store.records import COLUMNS, KEYS
 from ..frame import Results
-from .curves import CONTROLS, MOST_CURVES, Curve, Panel, curve_figure, seed_curve
+from .curves import CONTROLS, MOST_CURVES, NO_POINTS, Curve, Panel, curve_figure, seed_curve, seed_points
 from .source import Drawing, Note, Shown, Source, labelled
 from .style import LINES, PALETTE, Look
 
@@ -53,19 +53,6 @@ def images_of(split: str) -> str:
     return f"{kind} test images"
 
 
-def _filtered(shown: Shown, known: Collection[str]) -> Iterator[Curve]:
-    """Curves of a contender, in the order of the panels, each by its default confidence with those of the controls."""
-    own = _default(shown)
-    label, columns = f"{shown.label} [{own}]", ["metric", "variant", "confidence", "fraction", "value"]
-    rows = shown.rows.loc[shown.rows["confidence"].isin([own, *CONTROLS]), columns]
-    rows = rows.assign(removed=100 * rows["fraction"])
-    for metric, variant in product(CURVES, known):
-        every = rows[(rows["metric"] == metric) & (rows["variant"] == variant)]
-        of = {name: every[every["confidence"] == name] for name in (own, *CONTROLS)}
-        controls = {name: of[name].groupby("removed")["value"].mean() for name in CONTROLS if len(of[name])}
-        yield seed_curve(label, shown.look, of[own], "removed", controls=controls)
-
-
 def filtered_figure(contenders: Sequence[Shown], about: str) -> Figure:
     """Plot MAP@R and Recall@1 as the least confident images are removed, mean and SD over seeds of each contender.
 
@@ -75,14 +62,21 @@ def filtered_figure(contenders: Sequence[Shown], about: str) -> Figure:
         contenders: What is shown, with points of these curves and variants alone.
         about: Beginning of the title.
     """
-    known = {variant for each in contenders for variant in each.rows["variant"].unique()}
-    titles = [title for variant, title in VARIANTS.items() if variant in known]
-    curves = zip(*(_filtered(each, [variant for variant in VARIANTS if variant in known]) for each in contenders))
-    places = product((title_of(metric.removeprefix("filter_out_")) for metric in CURVES), titles)
-    shown = [Panel(title, own, y) for (y, title), own in zip(places, curves)]
+    measured = {variant for each in contenders for variant in each.rows["variant"].unique()}
+    known = {variant: title for variant, title in VARIANTS.items() if variant in measured}
+    points = seed_points(contenders, ["metric", "variant", "confidence"], "fraction")
+    points = {key: own * (100, 1, 1) for key, own in points.items()}
+    shown = []
+    for metric, variant in product(CURVES, known):
+        curves = []
+        for each, own in ((each, _default(each)) for each in contenders):
+            of = {name: points.get((each.number, metric, variant, name), NO_POINTS) for name in (own, *CONTROLS)}
+            controls = {name: of[name] for name in CONTROLS}
+            curves.append(seed_curve(f"{each.label} [{own}]", each.look, of[own], controls=controls))
+        shown.append(Panel(known[variant], curves, title_of(metric.removeprefix("filter_out_"))))
     title = f"{about} (thick: own confidence, dotted: random, dashed thin: oracle; band: SD)"
     x = "least confident images removed, %"
-    return curve_figure(shown, x=x, title=title, columns=len(titles), most=FEW, share_y="row")
+    return curve_figure(shown, x=x, title=title, columns=len(known), most=FEW, share_y="row")
 
 
 def draw(source: Source, dataset: str, note: Note) -> Iterator[Drawing]:
@@ -118,19 +112,23 @@ def risk_figure(table: pd.DataFrame, title: str) -> Figure:
     Of more than :data:`FEW` contenders, only :data:`BRIEF` are shown next to the default confidence, and the default
     confidences of all others behind them.
     """
-    contenders = list(labelled(table))
+    percent = table.assign(coverage=100 * table["coverage"], risk=100 * table["risk"])
+    contenders = list(labelled(percent))
+    points = seed_points(contenders, ["confidence"], "coverage", "risk")
     brief = len(contenders) > FEW
     names = sorted(set(table["confidence"]), key=lambda name: (kind_of(name), name))
     looks = {name: _look(name, place) for place, name in enumerate(names)}
-    own = {
-        each.number: _risk(each, _default(each), "default confidence (image)", Look(PALETTE[0], "o"))
-        for each in contenders
-    }
+
+    def risk(each: Shown, name: str, label: str, look: Look) -> Curve:
+        return seed_curve(label, look, points.get((each.number, name), NO_POINTS), band=False)
+
+    first = Look(PALETTE[0], "o")
+    own = {each.number: risk(each, _default(each), "default confidence (image)", first) for each in contenders}
     order = sorted(own, key=lambda number: abs(own[number].mean))[:MOST_CURVES]  # without values last
     shown = []
     for each in (each for each in contenders if each.number in order):
         others = [name for name in names if name != _default(each) and (not brief or name in BRIEF)]
-        curves = [_risk(each, name, f"{name} ({kind_of(name)})", looks[name]) for name in others]
+        curves = [risk(each, name, f"{name} ({kind_of(name)})", looks[name]) for name in others]
         rest = [curve for number, curve in own.items() if number != each.number] if brief else []
         y = f"their {title_of('recall_at_1')} errors, %"
         shown.append(Panel(f"{each.label}\n[{_default(each)}]", [own[each.number], *curves], y, rest))
@@ -143,12 +141,6 @@ def risk_figure(table: pd.DataFrame, title: str) -> Figure:
 def _look(name: str, place: int) -> Look:
     colour = {"retrieval": "0.3", "control": "0.6"}.get(kind_of(name), PALETTE[0])
     return Look(colour, "", CONTROLS.get(name, LINES[place % len(LINES)]))
-
-
-def _risk(shown: Shown, name: str, label: str, look: Look) -> Curve:
-    rows = shown.rows[shown.rows["confidence"] == name]
-    points = rows.assign(coverage=100 * rows["coverage"], risk=100 * rows["risk"])
-    return seed_curve(label, look, points, "coverage", "risk", band=False)
 
 
 def _default(shown: Shown) -> str:

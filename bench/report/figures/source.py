@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from ...site import Site
 from ...store.records import TestRecord, TrainRecord
-from ..contender import Contender, by_contender, distinct_labels
+from ..contender import CONTENDER_KEYS, Contender, distinct_labels
 from ..frame import Results
 from .style import Look, looks
 
@@ -87,10 +87,10 @@ class Shown(NamedTuple):
 
 def labelled(frame: pd.DataFrame) -> Iterator[Shown]:
     """Yield each contender in a table of one data set, under the name that tells it apart in tables."""
-    groups = list(by_contender(frame))
-    contenders = [Contender.of(rows) for rows in groups]
-    names = [textwrap.fill(name, 40) for name in distinct_labels(contenders).values()]
-    yield from map(Shown, range(len(groups)), names, looks([each.method for each in contenders]), groups)
+    groups = frame.groupby(list(CONTENDER_KEYS), sort=True, dropna=False, observed=True)
+    found = {Contender._make(key): rows for key, rows in groups}
+    names = [textwrap.fill(name, 40) for name in distinct_labels(list(found)).values()]
+    yield from map(Shown, range(len(found)), names, looks([each.method for each in found]), found.values())
 
 
 def each_contender(table: pd.DataFrame) -> Iterator[Shown]:
