@@ -138,7 +138,7 @@ def test_a_long_legend_takes_nothing_from_the_panels():
 
 
 def test_points_are_means_over_seeds_by_contender():
-    merged = _merged(METHODS[:2], seeds=3)
+    merged = _merged(METHODS[:2], seeds=3).rows()
     found = seed_points(list(labelled(merged)), ["metric", "variant", "confidence"], "fraction")
     for number, method in enumerate(METHODS[:2]):
         rows = merged[(merged["method"] == method) & (merged["confidence"] == "oracle") & (merged["split"] == "test")]
