@@ -48,7 +48,7 @@ LEFT_FOR = 600.0
 _TEMPORARY = re.compile(r"\..+\.part|\..+\.[a-z0-9_]{8}|\.checkpoint\.pt\.\d+")  # the last two: of earlier versions
 _WRITER = re.compile(r".+\.([A-Za-z0-9-]+)-(\d+)-[0-9a-f]{8}\.part")
 _SEAL = hashlib.sha256().digest_size
-_digests: dict[str, tuple[tuple[int, int, int] | None, str]] = {}
+_digests: dict[str, tuple[State | None, str]] = {}
 
 
 class DamagedFile(UserError):
@@ -137,13 +137,17 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def file_state(path: Path) -> tuple[int, int, int] | None:
-    """Size, time and inode of a file, one of which changes if it is written anew; None if there is no such file."""
+State = tuple[int, int, int, int]
+"""Size, times and inode of a file, some of which change if it is written."""
+
+
+def file_state(path: Path) -> State | None:
+    """State of a file; None if there is no such file."""
     try:
         state = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return state.st_size, state.st_mtime_ns, state.st_ino
+    return state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino
 
 
 def file_sha256(path: Path) -> str:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from shlex import quote
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from ..errors import UserError, first_line
 from ..names import part_of_path
@@ -33,6 +33,7 @@ from .files import (
     PLACE,
     DamagedFile,
     file_sha256,
+    file_state,
     read_archive,
     read_sealed,
     sha256,
@@ -49,7 +50,7 @@ from .records import (
     TrialRecord,
     read_marker,
 )
-from .remembered import Remembered, state_of
+from .remembered import R, Remembered
 from .specs import Cell, Kind
 
 RECORD = "record.json"
@@ -72,8 +73,6 @@ MADE_OF_RECORDS = {"metrics.csv", "report"}
 """Entries of a results folder that are made of its records."""
 
 _UNIT = re.compile(r"(train|test|study|rescore)-[0-9a-f]{16}")
-
-R = TypeVar("R", TrainRecord, TestRecord, StudyRecord, TrialRecord, RescoreRecord)
 
 
 class Damage(NamedTuple):
@@ -200,9 +199,8 @@ class Store:
 
     def _read(self, path: Path, kind: type[R]) -> R | None:
         """A record, or None if it is missing or damaged."""
-        place = str(path.relative_to(self.root)) if self.remembered else ""
-        state = state_of(path) if self.remembered else None
-        if self.remembered and (known := self.remembered.get(place, state, kind)):
+        state = file_state(path) if self.remembered else None
+        if self.remembered and state and (known := self.remembered.get(path, state, kind)):
             return known
         try:
             record = kind.from_json(self.text(path))
@@ -220,7 +218,7 @@ class Store:
             self.on_damage(Damage(path, f"it belongs at {'/'.join(record.place)}"))
             return None
         if self.remembered and state:
-            self.remembered.add(place, state, record)
+            self.remembered.add(path, state, record)
         return record
 
     def keep_in_mind(self) -> None:
