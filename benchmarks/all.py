@@ -387,7 +387,8 @@ def measure(row: Row, side: str, size: int, out: Path) -> None:
     before, start = _status("VmRSS"), _processor_seconds()
     result = work(*data)
     seconds, peak = _processor_seconds() - start, _status("VmHWM") - before
-    used = {Path(each["filepath"]).parent.name: each.get("architecture") for each in threadpool_info()}
+    blas = (each for each in threadpool_info() if each["user_api"] == "blas")
+    used = {Path(each["filepath"]).parent.name: each["architecture"] for each in blas}
     used["torch"] = torch.backends.cpu.get_cpu_capability()
     out.write_bytes(pickle.dumps((seconds, peak / 1024, result, used)))
 

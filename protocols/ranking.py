@@ -504,7 +504,9 @@ def _rank_block(
 def _scores(scorer: Scorer, queries: Tensor, gallery: Tensor, apart: Tensor, count: int) -> Tensor:
     """Scores ``[Q, G]``: at least the best ``count`` that are not ``apart``, and what is tied with them, are exact."""
     find = getattr(scorer, "rough", None)
-    rough = None if find is None or count > len(gallery) else find(queries, gallery)
+    rough: tuple[Tensor, Tensor] | None = None
+    if find is not None and count <= len(gallery):
+        rough = find(queries, gallery)
     if rough is not None:
         scores, error = rough
         least = (scores - error).masked_fill(apart, -math.inf).topk(count, dim=1).values[:, -1:]

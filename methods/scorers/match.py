@@ -210,9 +210,7 @@ def _by_products(
     return mean, least, squares
 
 
-def _rough_match(
-    a: Distribution, b: Distribution, scale: float | Tensor = 1.0, bias: float | Tensor = 0.0
-) -> tuple[Tensor, Tensor]:
+def _rough_match(a: Distribution, b: Distribution, scale: float = 1.0, bias: float = 0.0) -> tuple[Tensor, Tensor]:
     """Sampled match in float32, and a bound on its error, infinite where that is not small.
 
     The products err as :func:`bench.protocols.search.product_error` has it, of vectors as long as their terms. A
@@ -233,7 +231,7 @@ def _sampled_point(d: Distribution, seed: int = 0) -> PointMass:
 
 
 def _draws(d: Distribution) -> Tensor:
-    return d.mean.unflatten(1, (SAMPLES, -1))
+    return torch.unflatten(d.mean, 1, (SAMPLES, -1))
 
 
 def _sampled_match(

@@ -213,7 +213,7 @@ class DistributionScorer:
 
     def matrix(self, queries: Tensor, gallery: Tensor) -> Tensor:
         """Scores ``[Q, G]`` between rows ``queries [Q]`` and ``gallery [G]`` of the batch, on the scorer's device."""
-        return self._spec.matrix(*self._sides(queries, gallery), **self._options)
+        return self._spec.score(*self._sides(queries, gallery), Matrix, **self._options)
 
     def rough(self, queries: Tensor, gallery: Tensor) -> tuple[Tensor, Tensor] | None:
         """Scores near those of :meth:`matrix`, with bounds on their errors; None if there are none that save time."""
