@@ -16,7 +16,7 @@ from torch import Tensor
 from .confidence import fit_on_validation, fitted_together
 from .declare import test
 from .embeddings import Embeddings
-from .retrieval_confidence import as_vectors, power_of_two
+from .retrieval_confidence import as_vectors, logistic_weights, power_of_two
 from .rows import Row, kind_of, row
 
 Calibration = Callable[[Tensor], Tensor]
@@ -42,12 +42,23 @@ def fit_isotonic(confidence: Tensor, correct: Tensor) -> Calibration:
         [0.0, 0.5, 1.0]
     """
     x, y = _checked(confidence, correct)
-    from sklearn.isotonic import IsotonicRegression  # late: a second to import
-
-    # scikit-learn takes confidences within 1e-15 for one, whatever their unit is.
-    unit = min(1.0, float(power_of_two(confidence.double())))
-    model = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(x / unit, y)
-    return lambda values: torch.from_numpy(model.predict(as_vectors(values, values)[0].clip(x.min(), x.max()) / unit))
+    known, place = np.unique(x, return_inverse=True)
+    count = np.bincount(place)
+    # Pools of adjacent values: mean and weight of each, and the number of values (Ayer et al. 1955).
+    pools: list[tuple[float, int, int]] = []
+    for mean, weight in zip((np.bincount(place, weights=y) / count).tolist(), count.tolist()):
+        number = 1
+        while pools and pools[-1][0] >= mean:
+            lower, more, members = pools.pop()
+            mean = (mean * weight + lower * more) / (weight + more)
+            weight, number = weight + more, number + members
+        pools.append((mean, weight, number))
+    fitted = np.repeat([mean for mean, _, _ in pools], [number for *_, number in pools])
+    unit = float(power_of_two(confidence.double()))  # slopes between very small confidences leave the range of numbers
+    known = known / unit
+    return lambda values: torch.from_numpy(
+        np.interp(as_vectors(values, values)[0].clip(x.min(), x.max()) / unit, known, fitted)
+    )
 
 
 def fit_platt(confidence: Tensor, correct: Tensor) -> Calibration:
@@ -81,19 +92,14 @@ def platt_line(confidence: Tensor, correct: Tensor) -> tuple[float, float, float
     Of a constant confidence the scale is 0, and the last number is the probability itself.
     """
     x, y = _checked(confidence, correct)
-    from sklearn.linear_model import LogisticRegression
-
     middle = float(np.median(x))
     scale = float(np.abs(x - middle).max())
     high, low = (y.sum() + 1) / (y.sum() + 2), 1 / ((1 - y).sum() + 2)
     target = y * high + (1 - y) * low
     if not scale:
         return middle, 0.0, 0.0, float(target.mean())
-    inputs = np.tile((x - middle) / scale, 2)[:, None]
-    outcomes = np.repeat([1, 0], len(x))
-    model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000)
-    model.fit(inputs, outcomes, sample_weight=np.concatenate([target, 1 - target]))
-    return middle, scale, float(model.coef_[0, 0]), float(model.intercept_[0])
+    (slope,), intercept = logistic_weights(((x - middle) / scale)[:, None], target, penalty=0.0)
+    return middle, scale, float(slope), intercept
 
 
 def expected_calibration_error(probability: Tensor, correct: Tensor, bins: int = 15) -> float:
@@ -156,7 +162,7 @@ FITS = {"isotonic": fit_isotonic, "platt": fit_platt}
 """Ways to calibrate by their names in tables."""
 
 
-@test(group="calibration", per="own scorer", needs=("validation",), version=3)
+@test(group="calibration", per="own scorer", needs=("validation",), version=4)
 def calibration(view: Embeddings, scorer: str) -> Iterator[Row]:
     """Calibration of "the top-1 answer is right": errors of probabilities that were fitted on validation classes.
 

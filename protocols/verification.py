@@ -161,10 +161,11 @@ def auc(scores: Tensor, same: Tensor) -> float:
 
 def _roc(scores: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:
     """False and true positive rates at every distinct threshold, from (0, 0) to (1, 1)."""
-    from sklearn.metrics import roc_curve  # late: a second to import
-
-    false, true, _ = roc_curve(same.numpy(), scores.double().numpy(), drop_intermediate=False)
-    return torch.from_numpy(false), torch.from_numpy(true)
+    ordered, order = scores.double().sort(descending=True)
+    last = torch.cat([(ordered.diff() != 0).nonzero().squeeze(1), torch.tensor([len(ordered) - 1])])
+    right = torch.cat([torch.zeros(1, dtype=torch.int64), same[order].cumsum(0)[last]])
+    wrong = torch.cat([torch.zeros(1, dtype=torch.int64), last + 1]) - right
+    return wrong.double() / wrong[-1], right.double() / right[-1]
 
 
 def equal_error_rate(scores: Tensor, same: Tensor) -> float:

@@ -20,6 +20,7 @@ from bench.protocols.retrieval_confidence import (
     HALVES,
     LogisticFit,
     consistency,
+    logistic_weights,
     mean_rank,
     retrieval_confidences,
     view_agreement,
@@ -29,6 +30,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.stats import rankdata
+from sklearn.linear_model import LogisticRegression
 from torch.nn.functional import normalize
 
 from .ties import orders_of
@@ -281,6 +283,18 @@ def test_the_fit_is_that_of_a_plain_minimisation():
     assert fit.weights.tolist() == pytest.approx(best[:2].tolist(), abs=1e-5)
     assert fit.weights[0] > 0 > fit.weights[1]
     assert fit([first, 30.0 * second])[9:].numpy() == pytest.approx((z @ best[:2])[5:], abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["plain", "separated", "outlier"])
+@pytest.mark.parametrize("penalty", [0.0, 1.0])
+def test_logistic_weights_are_those_of_scikit_learn(kind, penalty):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 1)) * np.where(np.arange(60)[:, None] == 0, 1.0 + 400 * (kind == "outlier"), 1.0)
+    target = np.where(x[:, 0] > 0 if kind == "separated" else rng.random(60) < 0.3, 0.92, 0.02)
+    weights, intercept = logistic_weights(x, target, penalty)
+    model = LogisticRegression(C=1 / penalty if penalty else np.inf, tol=1e-10, max_iter=1000)
+    model.fit(np.concatenate([x, x]), np.repeat([1, 0], 60), np.concatenate([target, 1 - target]))
+    assert [*weights, intercept] == pytest.approx([*model.coef_[0], *model.intercept_], abs=1e-5)
 
 
 def test_there_is_no_fit_without_wrong_answers_and_a_constant_confidence_has_no_weight():

@@ -15,7 +15,7 @@ from bench.protocols.confidence import risk_coverage
 from bench.registry import Registry
 from bench.report.figures import filter_out, images
 from bench.report.figures.curves import MOST_CURVES, Curve, Panel, curve_figure, seed_points
-from bench.report.figures.filter_out import CURVES, risk_figure, risk_table
+from bench.report.figures.filter_out import risk_figure, risk_table
 from bench.report.figures.source import labelled
 from bench.report.figures.style import SLOTS, figure_style, look_at, look_of, looks
 from bench.report.figures.tested import TestedModel
@@ -126,8 +126,8 @@ def test_the_best_are_coloured_and_the_rest_counted():
 
 
 def test_a_long_legend_takes_nothing_from_the_panels():
-    labels = [f"{name}, convnet/64, tuned once,\n4 trials\n[max_cosine]" for name in METHODS]
-    curves = [Curve(label, look_of(name), np.arange(3.0), np.arange(3.0)) for label, name in zip(labels, METHODS)]
+    line = np.arange(3.0)
+    curves = [Curve(f"{name}, network,\n4 trials\n[max_cosine]", look_of(name), line, line) for name in METHODS]
     with figure_style():
         figure = curve_figure([Panel("", curves, "y")], x="x", title="t")
         figure.draw_without_rendering()
@@ -140,12 +140,11 @@ def test_a_long_legend_takes_nothing_from_the_panels():
 def test_points_are_means_over_seeds_by_contender():
     merged = _merged(METHODS[:2], seeds=3).rows()
     found = seed_points(list(labelled(merged)), ["metric", "variant", "confidence"], "fraction")
-    for number, method in enumerate(METHODS[:2]):
-        rows = merged[(merged["method"] == method) & (merged["confidence"] == "oracle") & (merged["split"] == "test")]
-        rows = rows[(rows["metric"] == CURVES[1]) & (rows["variant"] == "query_only")]
-        of = [rows[rows["fraction"] == fraction]["value"] for fraction in FRACTIONS]
-        plain = [[fraction, fmean(values), stdev(values)] for fraction, values in zip(FRACTIONS, of)]
-        np.testing.assert_allclose(found[number, CURVES[1], "query_only", "oracle"], plain)
+    assert len(found) == 2 * 2 * 2 * len(CONFIDENCES)
+    for (number, *rest), points in found.items():
+        rows = merged[(merged[["method", "metric", "variant", "confidence"]] == [METHODS[number], *rest]).all(axis=1)]
+        plain = [[at, fmean(own), stdev(own)] for at, own in rows.groupby("fraction")["value"]]
+        np.testing.assert_allclose(points, plain)
 
 
 def test_risk_is_one_minus_the_recall_of_the_queries_that_are_kept():
