@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, cached_property
@@ -49,10 +49,6 @@ class Measured(NamedTuple):
 
 def _key(row: SplitRow) -> tuple[object, ...]:
     return tuple(row.get(name) for name in ROW_KEYS)
-
-
-Wanted = Callable[[pd.DataFrame], "pd.Series[bool]"]
-"""Chooses lines of a table of what is measured (:data:`~bench.store.records.LAYOUT`)."""
 
 
 class Chosen(NamedTuple):
@@ -109,9 +105,9 @@ class Results:
         layouts = list(dict.fromkeys(each.rows.layout for each in self.measured))
         return dict(zip(layouts, accumulate((len(layout.keys) for layout in layouts), initial=0)))
 
-    def choose(self, wanted: Wanted | None = None, dataset: str = "") -> Chosen:
-        """Values about the lines that are wanted, or about all, of a data set or of all; sorted by test and line."""
-        kept = wanted(self.heads).to_numpy(dtype=bool) if wanted else np.ones(len(self.heads), dtype=bool)
+    def choose(self, wanted: str = "metric == metric", dataset: str = "") -> Chosen:
+        """Values of a data set or of all for which an expression in columns of ``heads`` holds, by test and line."""
+        kept = np.array(self.heads.eval(wanted, engine="python"), dtype=bool)
         of_layout = {}
         for layout, start in self._starts.items():
             lines = np.flatnonzero(kept[start : start + len(layout.keys)])
@@ -123,7 +119,7 @@ class Results:
                 found.append((np.full(len(lines), at), lines, places, np.asarray(each.rows.values)[places]))
         return Chosen(*map(np.concatenate, zip(*found)))
 
-    def rows(self, wanted: Wanted | None = None, dataset: str = "") -> pd.DataFrame:
+    def rows(self, wanted: str = "metric == metric", dataset: str = "") -> pd.DataFrame:
         """Rows of the tidy table with the columns of the roles of their tests; most uses want a small part of it."""
         chosen = self.choose(wanted, dataset)
         names = {unit: at for at, unit in enumerate(sorted({unit for each in self.measured for unit in each.units}))}
@@ -219,7 +215,7 @@ def tested_splits(splits: Iterable[str]) -> list[str]:
     return sorted(split for split in set(splits) if split == "test" or split.startswith("test_"))
 
 
-def _over_seeds(results: Results, wanted: Wanted, *columns: str) -> pd.DataFrame:
+def _over_seeds(results: Results, wanted: str, *columns: str) -> pd.DataFrame:
     """Mean, SD and number of seeds of every contender by these columns."""
     chosen, heads = results.choose(wanted), results.heads
     every = [Contender.of_columns(each.columns) for each in results.measured]
@@ -237,20 +233,13 @@ def _over_seeds(results: Results, wanted: Wanted, *columns: str) -> pd.DataFrame
 
 def scorers(results: Results) -> pd.DataFrame:
     """Table of retrieval and verification metrics by contender and scorer, over the seeds that have a value."""
-
-    def wanted(heads: pd.DataFrame) -> pd.Series[bool]:
-        return (heads["scorer"] != "") & (heads["confidence"] == "") & heads["fraction"].isna()
-
+    wanted = "scorer != '' and confidence == '' and fraction != fraction"
     return _over_seeds(results, wanted, "split", "scorer", "variant", "metric")
 
 
 def confidences(results: Results) -> pd.DataFrame:
     """Table of the metrics that judge a confidence, for every one of every contender, with its kind and its cost."""
-
-    def wanted(heads: pd.DataFrame) -> pd.Series[bool]:
-        tested = heads["split"].isin(tested_splits(heads["split"]))
-        return tested & (heads["confidence"] != "") & heads["fraction"].isna()
-
+    wanted = f"split in {tested_splits(results.heads['split'])!r} and confidence != '' and fraction != fraction"
     table = _over_seeds(results, wanted, "split", "scorer", "confidence", "variant", "metric")
     for name, of in (("cost", cost_of), ("kind", kind_of)):
         table.insert(list(table.columns).index("confidence") + 1, name, table["confidence"].map(of))

@@ -60,9 +60,11 @@ class Remembered:
         if known is None or known[0] != state:
             return None
         _, fields, layout, values = known
-        rows = {"rows": Rows(layout, array("d", bytes(values)))} if kind in (TestRecord, RescoreRecord) else {}
+        held = from_json(bytes(fields))
+        if kind in (TestRecord, RescoreRecord):
+            held["rows"] = Rows(layout, array("d", bytes(values)))
         with contextlib.suppress(ValidationError):
-            return kind.model_validate({**from_json(bytes(fields)), **rows})
+            return kind.model_validate(held)
         return None
 
     def add(self, path: Path, state: State, record: R) -> None:

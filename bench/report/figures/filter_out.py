@@ -32,12 +32,7 @@ BRIEF = (MARGIN, *CONTROLS)
 
 def curve_points(results: Results, dataset: str, split: str) -> pd.DataFrame:
     """Select points of filter-out curves on a split of the test images, under the method's own scorer."""
-
-    def wanted(heads: pd.DataFrame) -> pd.Series[bool]:
-        drawn = heads["metric"].isin(CURVES) & heads["variant"].isin(list(VARIANTS))
-        return (heads["split"] == split) & drawn
-
-    rows = results.rows(wanted, dataset)
+    rows = results.rows(f"split == {split!r} and metric in {[*CURVES]!r} and variant in {[*VARIANTS]!r}", dataset)
     return rows[rows["scorer"].astype(object) == rows["primary_scorer"]]
 
 
