@@ -23,13 +23,12 @@ from ..store.files import write_atomic
 from ..store.folder import Store
 
 PARQUET = "parquet"
-SIDE_BY_SIDE = "side_by_side"
 OPTUNA = "optuna"
 
 HUB = "hub"
 EVERY_EVAL_EVER = "every_eval_ever"
 
-OTHERS = (PARQUET, SIDE_BY_SIDE, OPTUNA, HUB, EVERY_EVAL_EVER)
+OTHERS = (PARQUET, OPTUNA, HUB, EVERY_EVAL_EVER)
 
 
 def check_extras(chosen: Sequence[str]) -> None:
@@ -42,12 +41,10 @@ def check_extras(chosen: Sequence[str]) -> None:
         require_hub()
 
 
-def write_extras(
-    chosen: Sequence[str], site: Site, judged: Judged, out: Path, written: Sequence[Path], reference: str = ""
-) -> list[Path]:
+def write_extras(chosen: Sequence[str], site: Site, judged: Judged, out: Path, written: Sequence[Path]) -> list[Path]:
     """Write extra tables; of those of the report, ``written``, there are copies as Parquet."""
     results = judged.results
-    documents = _documents(chosen, site, judged, reference)
+    documents = _documents(chosen, judged)
     paths = [path for document in documents for path in write_documents([document], out)]
     if PARQUET in chosen:
         tables = {path.stem: pd.read_csv(path) for path in (*written, *paths) if path.suffix == ".csv"}
@@ -62,20 +59,12 @@ def write_extras(
     return [*paths, *([write_optuna(site.store, out)] if OPTUNA in chosen else [])]
 
 
-def _documents(chosen: Sequence[str], site: Site, judged: Judged, reference: str) -> Iterator[Document]:
-    results = judged.results
-    if SIDE_BY_SIDE in chosen:
-        from ..report.side_by_side import side_by_side
-
-        here = {group.contender.method for group in judged.groups} | {group.contender.base for group in judged.groups}
-        titles = {name: site.methods.get(name).title for name in here & set(site.methods.names)}
-        leading = {dataset: next(iter(budgets.values())) for dataset, budgets in judged.budgets.items()}
-        yield side_by_side(judged.by_dataset, leading, titles, reference)
+def _documents(chosen: Sequence[str], judged: Judged) -> Iterator[Document]:
     for name in chosen:
         if name not in OTHERS:
             from ..papers.tables import fill_form
 
-            filled = fill_form(every_item()[name], results)
+            filled = fill_form(every_item()[name], judged.results)
             if not filled.tables:
                 raise UserError(f"{name}: there are no results to fill it with")
             yield filled

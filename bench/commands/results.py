@@ -166,20 +166,12 @@ def report(
     also: Annotated[
         list[str] | None,
         typer.Option(
-            help="Write these, too, comma separated: side_by_side (a LaTeX table for a paper), parquet (a copy of every"
-            " table), optuna (a journal of all tuning), hub (headers of model cards, .eval_results),"
-            " every_eval_ever (its JSON), or a table of a paper to fill with these results, such as per/table1"
-            " (`bench paper list`).",
+            help="Write these, too, comma separated: parquet (a copy of every table), optuna (a journal of all tuning),"
+            " hub (headers of model cards, .eval_results), every_eval_ever (its JSON), or a table of a paper to fill"
+            " with these results, such as per/table1 (`bench paper list`).",
             metavar="NAME[,NAME]",
         ),
     ] = None,
-    reference: Annotated[
-        str,
-        typer.Option(
-            help="Method from which `side_by_side` marks differences; the plain one if not given.",
-            metavar="METHOD",
-        ),
-    ] = "",
     data_root: Annotated[
         Path | None,
         typer.Option(
@@ -226,7 +218,7 @@ def report(
     messages = Console(stderr=True)
     written = write_report(judged, folder, lambda line: say(messages, f"not drawn: {line}"), site, damaged)
     if also:
-        written += write_extras(names(also), site, judged, folder, written, reference)
+        written += write_extras(names(also), site, judged, folder, written)
     try:
         write_metrics(collected, store.root)
     except OSError:

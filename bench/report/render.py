@@ -10,7 +10,6 @@ import base64
 import re
 from collections.abc import Callable, Iterable
 from functools import cache
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -144,41 +143,32 @@ def _harmless(text: object) -> object:
 
 def to_markdown(table: Table) -> str:
     """A table in Markdown, without its title and notes."""
-    lines = [[markdown_text(column.heading) for column in table.columns], ["---"] * len(table.columns)]
+    lines = [[markdown_text(column.title) for column in table.columns], ["---"] * len(table.columns)]
     lines += [[_emphasised(cell, markdown_text, "**{}**", "<u>{}</u>") for cell in row.cells] for row in table.rows]
     head, rule, *rows = (f"| {' | '.join(line)} |" for line in lines)
     return "\n".join([head, rule.replace(" ", ""), *rows])
 
 
 def to_latex(table: Table) -> str:
-    """A table in LaTeX (booktabs) with its caption and notes; one that is wider than the text is scaled down.
-
-    One with groups of columns is as wide as the page, in small type, and not scaled.
-    """
+    """A table in LaTeX (booktabs) with its caption and notes; one that is wider than the text is scaled down."""
     caption = latex_text(table.title) + (f": {latex_text(table.caption)}" if table.caption else "")
     alignment = "".join("l" if column.label else "r" for column in table.columns)
-    groups = [(name, len(list(own))) for name, own in groupby(table.columns, key=lambda column: column.group)]
-    wide = len(groups) > 1
-    scaled = "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%"
-    kind, end = ("table*", "") if wide else ("table", "}")
     out = [
-        f"\\begin{{{kind}}}",
+        "\\begin{table}",
         "\\centering",
         f"\\caption{{{caption}}}",
-        "\\footnotesize\\setlength{\\tabcolsep}{2pt}%" if wide else scaled,
+        "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%",
         f"\\begin{{tabular}}{{{alignment}}}",
         "\\toprule",
-        *([" & ".join(f"\\multicolumn{{{n}}}{{c}}{{{latex_text(name)}}}" for name, n in groups) + " \\\\"] * wide),
         " & ".join(latex_text(column.title) for column in table.columns) + " \\\\",
         "\\midrule",
     ]
     for row in table.rows:
         cells = [_emphasised(cell, latex_text, "\\textbf{{{}}}", "\\underline{{{}}}") for cell in row.cells]
-        line = " & ".join(cells) + " \\\\"
-        out.append(re.sub(r"\$\\pm\$[\d.]+", r"{\\tiny\g<0>}", line) if wide else line)
-    out += ["\\bottomrule", f"\\end{{tabular}}{end}"]
+        out.append(" & ".join(cells) + " \\\\")
+    out += ["\\bottomrule", "\\end{tabular}}"]
     out += ["\\par\\smallskip\\raggedright\\footnotesize"] if table.notes else []
-    return "\n".join([*out, *(f"{latex_text(note)}\\par" for note in table.notes), f"\\end{{{kind}}}", ""])
+    return "\n".join([*out, *(f"{latex_text(note)}\\par" for note in table.notes), "\\end{table}", ""])
 
 
 def _emphasised(cell: Cell, escape: Callable[[str], str], bold: str, underlined: str) -> str:

@@ -66,7 +66,6 @@ class Column(Generic[R]):
         note: Explanation of the heading on a page.
         whole: Whether a terminal never breaks its texts; None if it does not break numbers alone.
         places: Where readers see it (:data:`EVERYWHERE`).
-        group: Heading above the columns of a group; a table that has one is not scaled down in LaTeX.
     """
 
     title: str
@@ -77,12 +76,6 @@ class Column(Generic[R]):
     note: str = ""
     whole: bool | None = None
     places: tuple[str, ...] = ("text", "page")
-    group: str = ""
-
-    @property
-    def heading(self) -> str:
-        """Title with its group, for formats with one line of headings."""
-        return f"{self.group} {self.title}".strip()
 
     def of(self, row: R) -> Cell:
         """Cell of a row."""

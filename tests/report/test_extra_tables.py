@@ -24,7 +24,7 @@ def results(tmp_path, monkeypatch):
 
 
 def test_names_of_extra_tables_are_checked():
-    check_extras(["side_by_side", "parquet", "per/table1", "el/table1", "nir/table3"])
+    check_extras(["parquet", "per/table1", "el/table1", "nir/table3"])
     for name in ("per/table99", "el/figure2", "boot"):
         with pytest.raises(UserError, match="unknown extra table"):
             check_extras([name])
@@ -54,9 +54,8 @@ def test_parquet_has_the_tables_and_equal_records_give_equal_bytes(results, tmp_
     outs = [tmp_path / name for name in ("one", "two")]
     for out in outs:
         judged = Judged(Store(tmp_path), results)
-        write_extras(["parquet", "per/table1", "side_by_side"], Site(results=str(tmp_path)), judged, out, [csv])
+        write_extras(["parquet", "per/table1"], Site(results=str(tmp_path)), judged, out, [csv])
     names = {path.name for path in outs[0].iterdir()}
     assert {"metrics.parquet", "scorers.parquet", "form_per_table1.parquet", "form_per_table1.tex"} <= names
-    assert "ArcFace" in (outs[0] / "side_by_side.tex").read_text()
     assert all((outs[1] / name).read_bytes() == (outs[0] / name).read_bytes() for name in names)
     assert pd.read_parquet(outs[0] / "metrics.parquet")["value"].tolist() == results.frame["value"].tolist()

@@ -8,11 +8,10 @@ import subprocess
 import pytest
 from bench.report.contender import Contender
 from bench.report.cost import CostRow, cost_document
-from bench.report.side_by_side import side_by_side
 from bench.report.table import Cell, Document, cells_table, headings
 from bench.report.views import decision_document, verdict_document
 
-from tests.report.shown import by_dataset, comparison, decisions_of, latex, to_latex, verdicts_of
+from tests.report.shown import comparison, decisions_of, latex, to_latex, verdicts_of
 from tests.report.test_ranks import A, B, C, _results
 from tests.report.test_tables import _judged
 
@@ -29,8 +28,6 @@ def _files():
     yield "decisions", latex(decision_document(decisions_of(frame, roles)))
     yield "cost", latex(cost_document([row]))
     yield "verdicts", latex(verdict_document(verdicts_of(*_judged())))
-    groups, rows = by_dataset(frame, roles), comparison(frame, roles)
-    yield "side_by_side", latex(side_by_side(groups, rows, {}, NAMES[0]))
     cells = (Cell("± 1", bold=True, underlined=True),) * 40
     wide = cells_table("*w_ide", headings(*(f"[{place}]" for place in range(40))), [cells], notes=("[note] 5 %",))
     yield "wide", latex(Document("wide", tables=(wide,)))

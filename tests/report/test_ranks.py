@@ -7,16 +7,12 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from bench.errors import UserError
 from bench.protocols.statistics.paired import holm, p_different, p_equivalent
 from bench.protocols.statistics.ranks import rank_intervals
-from bench.report.comparison import rows_by_budget
 from bench.report.render import to_csv
-from bench.report.side_by_side import side_by_side
 from bench.report.terminal import print_comparison, print_paired
 from bench.report.views import decision_document
 from bench.store.specs import Pinned
-from scipy import stats
 
 from tests.report import shown
 from tests.report.test_tables import MAP, RHO, _frame
@@ -257,30 +253,3 @@ def test_a_method_that_is_named_twice_is_one():
     once = shown.paired_methods(frame, roles, names=("a", "b", "c"))
     pd.testing.assert_frame_equal(shown.paired_methods(frame, roles, names=("a", "b", "b", "a", "c")), once)
     assert shown.paired_methods(frame, roles, names=("a", "a")).empty
-
-
-def test_data_sets_side_by_side_mark_what_differs_from_one_method():
-    far = {seed: value - 0.1 for seed, value in A.items()}
-    noisy = {"cosface": A, "pfe": {**A, 0: A[0] + 0.02}, "scf": _seeds([0.7, 0.71, 0.69, 0.715])}
-    worlds = {"x": noisy, "y": {"cosface": A, "pfe": far}}
-    groups = {name: shown.by_dataset(*_results(values))["d"] for name, values in worlds.items()}
-    rows = {name: next(iter(rows_by_budget(of).values())) for name, of in groups.items()}
-    titles = {"cosface": "CosFace", "pfe": "PFE"}
-    document = side_by_side(groups, rows, titles, "cosface")
-    (table,) = document.tables
-    printed = {line.cells[0].text: [cell.text for cell in line.cells[1:]] for line in table.rows}
-    place = [f"{column.group} {column.title}" for column in table.columns[1:]].index("x MAP@R")
-    # By hand: two t-tests over four pairs, adjusted by Holm.
-    values = [[noisy[name][seed] - A[seed] for seed in A] for name in ("pfe", "scf")]
-    p = holm(np.array([stats.ttest_1samp(of, 0).pvalue for of in values]))
-    assert [p[0] < 0.05, p[1] < 0.05] == [False, True]
-    assert [printed[name][place].endswith("†") for name in ("CosFace", "PFE", "scf")] == [False, False, True]
-    assert printed["scf"][place + 3] == "-"  # not on the other data set
-    assert "differs from CosFace" in table.caption
-    text = shown.latex(document)
-    assert text.count("\\multicolumn{3}{c}") == 2
-    assert "resizebox" not in text
-    with pytest.raises(UserError, match="unknown method of these results 'pce'; did you mean 'pfe'"):
-        side_by_side(groups, rows, titles, "pce")
-    with pytest.raises(UserError, match=r"--reference METHOD$"):  # no method here is plain
-        side_by_side(groups, rows, titles)
