@@ -65,7 +65,7 @@ from torchvision.datasets import ImageFolder
 
 HOME = Path(__file__).parents[1]
 PAGE = HOME / "docs" / "measurements.md"
-HEAD = "| work | size | s | peer or limit | s | ratio | MiB |\n|---|---|---|---|---|---|---|"
+HEAD = "|work|size|s|peer or limit|s|ratio|MiB|\n|---|---|---|---|---|---|---|"
 KERNELS = ("Haswell", "Zen", "SkylakeX", "Cooperlake", "SapphireRapids")
 THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 SIZES = ("smallest", "reduced", "full")
@@ -418,9 +418,9 @@ def line(row: Row, size: int, kernel: str, repeats: int) -> str:
         raise SystemExit(f"{row.name}: the sides computed different things")
     seconds, memory = ([statistics.median(run[i] for run in side) for side in (ours, theirs)] for i in (0, 1))
     ratio = statistics.median(one[0] / other[0] for one, other in zip(ours, theirs))
-    what = " x ".join(f"{each:,}" if isinstance(each, int) else each for each in row.sizes[size])
-    cells = row.name, what, f"{seconds[0]:.2f}", row.peer, f"{seconds[1]:.2f}", f"{ratio:.2f}"
-    return f"| {' | '.join(cells)} | {memory[0]:.0f}, {memory[1]:.0f} |"
+    what = "×".join(f"{each:,}" if isinstance(each, int) else each for each in row.sizes[size])
+    timed = f"{seconds[0]:.2f}|{row.peer}|{seconds[1]:.2f}|{ratio:.2f}"
+    return f"|{row.name}|{what}|{timed}|{memory[0]:.0f}/{memory[1]:.0f}|"
 
 
 def main() -> None:

@@ -258,7 +258,7 @@ _TRIPLES = 1 << 10
 BLOCK_BYTES = 44 << 20
 """Bound on the memory of one block of scores and what is made of it."""
 
-_OPEN = 0.02
+_OPEN = 0.03
 """Share of the scores above which scoring pairs anew takes longer than a matrix."""
 
 BLOCK_PLACES = 1 << 18

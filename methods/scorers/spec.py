@@ -80,7 +80,7 @@ class Pairs:
 Layout = type[Matrix] | type[Pairs]
 
 
-PAIRS_AT_ONCE = 65_536
+PAIRS_AT_ONCE = 2048
 """Pairs that are scored at once: both embeddings of each are copied."""
 
 Rows = Callable[[Tensor], Distribution]
