@@ -255,7 +255,7 @@ class Comparing(Terms, Protocol):
 
 _TRIPLES = 1 << 10
 
-BLOCK_BYTES = 44 << 20
+BLOCK_BYTES = 64 << 20
 """Bound on the memory of one block of scores and what is made of it."""
 
 _OPEN = 0.03

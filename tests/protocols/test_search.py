@@ -388,10 +388,33 @@ def test_maxima_of_groups_leave_out_what_is_no_neighbour_and_empty_places(rounde
     everything = products.transpose(0, 1).reshape(len(rows), -1)
     for n in range(g.groups):
         members = n // g.across * g.width + n % g.across + torch.arange(0, g.width, g.across)
-        assert torch.equal(best[:, n], everything[:, members].amax(1))
+        most = everything[:, members].amax(1)
+        # As integers, maxima that are negative have no order: 0 is a bound of them.
+        assert torch.equal(best[:, n].view(most.dtype), most.clamp_min(0) if rounded else most)
         assert set(g.items[members].tolist()) == {i if i < N - 1 else -1 for i in range(8 * n, 8 * n + 8)}
     there = (g.items >= 0).nonzero().squeeze(1)
     assert torch.equal(everything[:, there] == -torch.inf, kin[rows, None] == kin[g.items[there]])
+
+
+@pytest.mark.parametrize("rounded", [False, True], ids=["float32", "bfloat16"])
+def test_neighbours_whose_centred_products_are_negative_are_found(rounded, monkeypatch):
+    monkeypatch.setattr(search, "rounding_pays", lambda queries: rounded)
+    g = torch.Generator().manual_seed(0)
+    x = 0.01 * torch.randn(N, 8, generator=g) + torch.tensor([-1.0] + 7 * [0.0])
+    x[::300] *= -1.0  # the mean is nearer to the many: all products with the few are negative but their own three
+    scorer, labels = DistributionScorer("cosine", PointMass(x)), torch.arange(N) // 3
+    _equal(rank(scorer, labels, depth=DEPTH), _whole(monkeypatch, scorer, labels, depth=DEPTH))
+
+
+@given(st.integers(0, 10**6), st.integers(1, 30), st.sampled_from([torch.int16, torch.float32, torch.float64]))
+def test_the_largest_values_and_the_next_are_those_of_a_sort(seed, count, kind):
+    g = torch.Generator().manual_seed(seed)
+    values = torch.randint(-40, 40, (3, count + 1 + seed % 50), generator=g).to(kind)
+    place, other = search._largest(values, count)
+    ordered = values.sort(dim=1, descending=True).values
+    assert torch.equal(values.gather(1, place).sort(dim=1, descending=True).values, ordered[:, :count])
+    assert torch.equal(other, ordered[:, count : count + 1])
+    assert all(len(set(row)) == count for row in place.tolist())
 
 
 @pytest.mark.parametrize("width", [1, 2, 7, 128, 600])
