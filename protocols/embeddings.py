@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -177,6 +177,12 @@ class Embeddings:
             raise ValueError("these embeddings have no directions")
         return self.once("unit vectors", self.directions)
 
+    @property
+    def unit_rows(self) -> Any:
+        """Unit embeddings to be read by rows; ``directions`` that make some alone make no copy of all."""
+        alone = hasattr(self.directions, "__getitem__") and "unit vectors" not in self._cache
+        return self.directions if alone else self.unit_vectors
+
     def once(self, name: str, compute: Callable[[], T], *, shared: bool = False) -> T:
         """A value that several tests need, computed on the first call and kept under its name.
 
@@ -230,11 +236,11 @@ class Embeddings:
             found = retrieval_confidences(self.scorer(scorer), ranking)
             self.once(f"answers {scorer}", lambda: ranking.neighbours[:, 0].clone())
             if self.directions is not None:
-                found["consistency"] = consistency(self.unit_vectors, self.labels, ranking, self.seed("consistency"))
+                found["consistency"] = consistency(self.unit_rows, self.labels, ranking, self.seed("consistency"))
                 density = None if self.concentration is None else self.concentration()
                 if density is not None:
                     roles = ranking, self.gallery, density, self.kin
-                    found["posterior"] = posterior(self.unit_vectors, self.labels, *roles)
+                    found["posterior"] = posterior(self.unit_rows, self.labels, *roles)
             if self.views is not None:
                 found["view_agreement"] = view_agreement(self.unit_vectors, self.views(), self.labels, ranking)
             return found

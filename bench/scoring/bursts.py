@@ -24,11 +24,13 @@ def near_duplicates(view: Embeddings, answers: Tensor) -> float:
     average. One such pair a class is left out: where some images are sharper than others, there is one.
     ``answers`` are those of a ranking by the cosine, of images that are queries and gallery, ``[N]``; 0 for others.
     """
-    unit, labels, rows = view.unit_vectors, view.labels, torch.arange(len(view))
+    unit, labels, rows = view.unit_rows, view.labels, torch.arange(len(view))
     sizes = torch.bincount(labels)
     if len(answers) < len(view) or int(sizes.max()) < 3:
         return 0.0
-    sums = torch.zeros(len(sizes), unit.shape[1], dtype=torch.float64).index_add_(0, labels, unit)
+    sums = torch.zeros(len(sizes), unit.shape[1], dtype=torch.float64)
+    for part in rows.split(_SAMPLE):
+        sums.index_add_(0, labels[part], unit[part])
     mates = sizes[labels]
     some = rows[:: -(-len(rows) // _SAMPLE)]
     spread = unit[some] - sums[labels[some]] / mates[some, None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch.distributions import Distribution
 
 from ..errors import BadInput
 from ..methods._model import norm_confidence
+from ..methods.distributions.arrays import rows_of
 from ..methods.distributions.normal import DiagonalNormal, IsotropicNormal, PointMass
 from ..methods.distributions.von_mises_fisher import VonMisesFisher
 from ..methods.learned_spread import spread_confidence
@@ -66,6 +67,25 @@ class GivenPoints(PointMass):
         for divisor in self._divisors:
             loc /= divisor[index]
         return PointMass(loc, validate_args=False)
+
+
+@dataclass(frozen=True)
+class UnitRows:
+    """Unit embeddings of N images, float64 ``[N, D]``: some by an index of rows, all by a call."""
+
+    images: Distribution
+
+    @property
+    def shape(self) -> torch.Size:
+        """Number of images and of dimensions."""
+        return self.images.batch_shape + self.images.event_shape
+
+    def __getitem__(self, index: Tensor) -> Tensor:
+        return unit_mean(rows_of(self.images, index))
+
+    def __call__(self) -> Tensor:
+        """All of them."""
+        return unit_mean(self.images)
 
 
 def distribution_of(images: EmbeddingSet, normalize: bool = True) -> Distribution:
@@ -180,7 +200,7 @@ def view_of(
         queries=torch.from_numpy(images.is_query).nonzero().squeeze(1),
         gallery=torch.from_numpy(images.is_gallery).nonzero().squeeze(1),
         groups=None if images.groups is None else torch.from_numpy(images.groups),
-        directions=lambda: unit_mean(distribution),
+        directions=UnitRows(distribution),
         concentration=None if scatter is None else lambda: scatter,
         quality=quality,
         seed=lambda purpose: seed_for("score", purpose),

@@ -20,7 +20,7 @@ from ..distributions.normal import PointMass
 from ..distributions.von_mises_fisher import VonMisesFisher
 from .spec import DistributionScorer, Layout, Rows, ScorerSpec
 
-_CHUNK = 1 << 13
+_CHUNK = 1 << 10
 
 
 def _mode(d: Distribution) -> Tensor:
@@ -33,7 +33,9 @@ def unit_mean(d: Distribution) -> Tensor:
     largest = mode.detach().abs().amax(-1, keepdim=True)
     # Squares of very small or very large coordinates leave the range of numbers.
     extreme = ((largest < 1e-15) & (largest > 0)) | (largest > 1e15)
-    return F.normalize(mode / torch.where(extreme, largest, torch.ones_like(largest)), dim=-1, eps=1e-30)
+    if mode.requires_grad or bool(extreme.any()):  # a loss must not wait for a GPU to tell
+        mode = mode / torch.where(extreme, largest, torch.ones_like(largest))
+    return F.normalize(mode, dim=-1, eps=1e-30)
 
 
 def modes_of(d: Distribution) -> PointMass:
