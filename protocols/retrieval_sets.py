@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -21,6 +22,7 @@ from .embeddings import Embeddings
 from .ranking import BLOCK_BYTES, Ranking, Scorer, bound_of, require_finite, tolerance_of
 from .retrieval_confidence import uniform_by_identity
 from .rows import Row, row
+from .search import Bound, product_error, usable
 from .verification import class_halves
 
 
@@ -68,21 +70,29 @@ def first_positive_ranks(
     ranks = torch.full((len(asked),), math.nan, dtype=torch.float64)
     if not len(searched) or not len(asked):
         return ranks
-    bound = bound_of(scorer)
-    of_row = 40 * len(searched)
-    # As in a ranking: the gallery is read anew for every block, so that blocks of a few queries would cost more.
-    at_once = max(1, min(64, 4 * block_bytes // of_row), block_bytes // of_row)
     members: dict[int, list[int]] = defaultdict(list)
     for column, label in enumerate(labels[searched].tolist()):
         members[label].append(column)
-    for place in torch.arange(len(asked)).split(at_once):
+
+    def own(block: Tensor) -> Tensor:
+        """Columns of the class of each query, itself among it, and -1, ``[B, C]``."""
+        columns = [torch.tensor(members[label], dtype=torch.long) for label in labels[block].tolist()]
+        return pad_sequence(columns, batch_first=True, padding_value=-1)
+
+    bound = bound_of(scorer)
+    left = torch.arange(len(asked))
+    if usable(bound, asked, searched, 1) and bound.per_image is None:
+        left = _by_products(scorer, bound, asked, searched, kin, own, ranks)
+    of_row = 40 * len(searched)
+    # As in a ranking: the gallery is read anew for every block, so that blocks of a few queries would cost more.
+    at_once = max(1, min(64, 4 * block_bytes // of_row), block_bytes // of_row)
+    for place in left.split(at_once) if len(left) else ():
         block = asked[place]
         scores = scorer.matrix(block, searched).double().cpu()
         # A sum takes a twentieth of the time, and is not finite if a score is not.
         if not torch.isfinite(scores.sum()):
             require_finite(scorer, scores)
-        own = [torch.tensor(members[label], dtype=torch.long) for label in labels[block].tolist()]
-        columns = pad_sequence(own, batch_first=True, padding_value=-1)  # the class of each query, itself among it
+        columns = own(block)
         if columns.shape[1] == 0:
             continue
         inside = scores.gather(1, columns.clamp(min=0)).masked_fill(columns < 0, -math.inf)
@@ -94,6 +104,68 @@ def first_positive_ranks(
         before = (scores >= least).sum(1) - (inside >= least).sum(1)
         ranks[place] = (before + 1).double().masked_fill(~positive.any(1), math.nan)
     return ranks
+
+
+_ROWS, _TILE = 1 << 8, 1 << 11
+"""Queries and images whose products are made at a time: 2 MiB."""
+
+
+def _by_products(
+    scorer: Scorer,
+    bound: Bound,
+    asked: Tensor,
+    searched: Tensor,
+    kin: Tensor,
+    own: Callable[[Tensor], Tensor],
+    ranks: Tensor,
+) -> Tensor:
+    """Enter the ranks that products in float32 tell by and large, and return the places of the other queries.
+
+    Scores rise with the inner product alone. An image whose product is above that of the best positive by more than the
+    error is certainly before it, one that is below by more than twice the error is certainly not, and those between are
+    scored in float64.
+    """
+    factors = torch.empty(len(searched), bound.right(searched[:1]).shape[1])
+    longest = torch.zeros(1, 1, dtype=torch.float64)
+    for part in torch.arange(len(searched)).split(_TILE):
+        right = bound.right(searched[part])
+        factors[part[0] : part[-1] + 1], longest = right, torch.maximum(longest, right.norm(dim=1).max())
+    buffer, others = torch.empty(_ROWS * _TILE), []
+    for place in torch.arange(len(asked)).split(_ROWS):
+        block, columns = asked[place], own(asked[place])
+        row, at = (columns >= 0).nonzero(as_tuple=True)
+        column = columns[row, at]
+        column, order = column.sort()
+        row = row[order]
+        inside, positive = scorer.pairs(block[row], searched[column]), kin[searched[column]] != kin[block[row]]
+        best = torch.full((len(block),), -math.inf, dtype=torch.float64)
+        best.scatter_reduce_(0, row[positive], inside[positive], "amax")
+        is_best, nearest = positive & (inside == best[row]), searched[:1].repeat(len(block))
+        nearest[row[is_best]] = searched[column[is_best]]
+        nearest, vectors = nearest[:, None], bound.left(block)
+        least = best[:, None] - tolerance_of(bound, block, best[:, None], nearest)
+        error = 1.1 * product_error(vectors, longest)[:, None]
+        inner = (vectors * bound.right(nearest[:, 0])).sum(1, keepdim=True)
+        unsure = ~((bound.value(inner - error, block, nearest) < least) & (error < 1e18)).squeeze(1)
+        high, low = (inner + error).float(), (inner - 2 * error).float()
+        single, before, near = vectors.float(), torch.zeros(len(block), dtype=torch.long), []
+        for start in range(0, len(searched), _TILE):
+            right = factors[start : start + _TILE]
+            products = torch.mm(single, right.T, out=buffer[: len(block) * len(right)].view(len(block), -1))
+            mine = slice(*torch.searchsorted(column, torch.tensor([start, start + _TILE])).tolist())
+            products[row[mine], column[mine] - start] = -math.inf
+            above = products >= high
+            before += above.view(torch.uint8).sum(1, dtype=torch.int32)
+            between = (products >= low) ^ above
+            # Where many are near, as with equal images, scores of all cost less than those of pairs.
+            unsure |= between.view(torch.uint8).sum(1, dtype=torch.int32) > _TILE // 128
+            between &= ~unsure[:, None]
+            near.append(torch.from_numpy(np.stack(between.numpy().nonzero())) + torch.tensor([[0], [start]]))
+        of, item = torch.cat(near, 1)
+        before.index_add_(0, of, (scorer.pairs(block[of], searched[item]) >= least[of, 0]).long())
+        ranks[place] = (before + 1).double().masked_fill(best == -math.inf, math.nan)
+        others.append(place[unsure & (best > -math.inf)])
+    return torch.cat(others)
 
 
 def ranks_in(ranking: Ranking) -> Tensor:

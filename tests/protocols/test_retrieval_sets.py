@@ -6,7 +6,7 @@ import pytest
 import torch
 from bench.methods.distributions import IsotropicNormal, PointMass
 from bench.methods.scorers import DistributionScorer
-from bench.protocols.ranking import ScoreMatrix, rank
+from bench.protocols.ranking import ScoreMatrix, rank, tolerance_of
 from bench.protocols.retrieval_sets import conformal_k, first_positive_ranks, ranks_in, retrieval_sets, sets_of_classes
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -58,6 +58,27 @@ def test_images_that_are_equal_are_tied_wherever_they_are_stored(kind):
         order = sorted(others, key=lambda i: (-of_point[int(point[i])], bool(labels[i] == labels[q])))
         hits = [place for place, i in enumerate(order, 1) if labels[i] == labels[q]]
         assert ranks[q].item() == hits[0] if hits else math.isnan(ranks[q])
+
+
+@pytest.mark.parametrize("name", ["cosine", "l2"])
+@pytest.mark.parametrize("kind", ["random", "duplicates", "near ties", "one constant", "huge norms"])
+def test_ranks_from_products_in_float32_are_those_of_the_float64_scores(name, kind):
+    g = torch.Generator().manual_seed(1)
+    x, labels = torch.randn(2600, 16, generator=g), torch.randint(700, (2600,), generator=g)
+    point = torch.arange(2600) % {"duplicates": 300, "near ties": 40, "one constant": 1}.get(kind, 2600)
+    x = x[point] + (1e-7 * torch.randn(2600, 16, generator=g) if kind == "near ties" else 0.0)
+    x = x * torch.exp(6 * torch.randn(2600, 1, generator=g)) if kind == "huge norms" else x
+    scorer, asked, gallery = DistributionScorer(name, PointMass(x)), torch.arange(0, 2600, 7), torch.arange(100, 2600)
+    scores = scorer.matrix(asked, gallery)
+    found = first_positive_ranks(scorer, labels, queries=asked, gallery=gallery)
+    scale = tolerance_of(scorer.bound(), asked, scores, gallery.expand(scores.shape))
+    for q, row, tolerance, rank_of in zip(asked.tolist(), scores, scale, found.tolist()):
+        same, other = labels[gallery] == labels[q], gallery != q
+        if not bool((same & other).any()):
+            assert math.isnan(rank_of)
+            continue
+        best = row.masked_fill(~(same & other), -math.inf).argmax()
+        assert rank_of == 1 + int((~same & (row >= row[best] - tolerance[best])).sum())
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=60), st.integers(1, 99))
