@@ -40,7 +40,7 @@ from bench.commands.doctor import _planned
 from bench.commands.embed import embed_images
 from bench.datasets.photo_images import PhotoImages
 from bench.datasets.view import PhotoAugmentation, View
-from bench.engine.encoder import bare_backbone
+from bench.engine.trained import bare_backbone
 from bench.engine.training import Trainer
 from bench.methods.backbones.registry import build_backbone
 from bench.methods.distributions import IsotropicNormal, PointMass, VonMisesFisher
