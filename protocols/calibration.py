@@ -106,7 +106,8 @@ def expected_calibration_error(probability: Tensor, correct: Tensor, bins: int =
     """Expected calibration error (ECE, Naeini et al. 2015, Guo et al. 2017), lower is better; nan without queries.
 
     Mean over queries of the distance between the mean probability and the share of right answers of their bin. The bins
-    are of equal width, and a probability between two belongs to the lower one.
+    are of equal width, and a probability between two belongs to the lower one, within 1e-6: shares such as 4/15 lie on
+    edges, and their rounding must not choose the bin.
 
     Args:
         probability: Probability that the answer is right, ``[N]`` in [0, 1].
@@ -123,7 +124,7 @@ def expected_calibration_error(probability: Tensor, correct: Tensor, bins: int =
     p, y = _shares(probability, correct)
     if not len(p):
         return math.nan
-    place = np.searchsorted(np.linspace(0, 1, bins + 1)[1:-1], p, side="left")
+    place = np.searchsorted(np.linspace(0, 1, bins + 1)[1:-1] + 1e-6, p, side="left")
     return float(np.abs(np.bincount(place, p) - np.bincount(place, y)).sum() / len(p))
 
 

@@ -1,6 +1,8 @@
 """Calibration of a confidence against direct optimisation, loops and scikit-learn."""
 
 import math
+from collections import Counter
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -113,6 +115,18 @@ def test_the_brier_score_is_sklearns(fractional):
     weights = torch.cat([y, 1 - y]).numpy()
     expected = brier_score_loss([1] * 50 + [0] * 50, p.repeat(2).numpy(), sample_weight=weights)
     assert brier_score(p, y) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("voters", [3, 5, 15, 30])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_shares_of_votes_lie_in_the_bin_that_exact_numbers_choose(voters, dtype):
+    votes = torch.arange(voters + 1).repeat_interleave(2)
+    right = (torch.arange(len(votes)) % 3 == 0).double()
+    sums = Counter()
+    for count, each in zip(votes.tolist(), right.tolist()):
+        sums[max(math.ceil(Fraction(15 * count, voters)) - 1, 0)] += count / voters - each
+    expected = sum(map(abs, sums.values())) / len(votes)
+    assert expected_calibration_error(votes.to(dtype) / voters, right) == pytest.approx(expected, abs=1e-6)
 
 
 def test_scores_of_probabilities_without_queries_and_out_of_range():

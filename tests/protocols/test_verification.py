@@ -53,6 +53,7 @@ def test_operating_points_equal_a_scan_of_sklearns_curve(data, rate):
         t = tpr[i] + (mid - i) * (tpr[i + 1] - tpr[i])
         low, high = (mid, high) if f < 1 - t else (low, mid)
     assert equal_error_rate(scores, same) == pytest.approx(f, abs=1e-6)
+    assert equal_error_rate(torch.zeros_like(scores), same) == pytest.approx(0.5)
 
 
 def _labels():
