@@ -1,3 +1,4 @@
+import asyncio
 import contextlib
 import importlib.util
 import json
@@ -179,6 +180,39 @@ def killer():
         return False
 
     return kill_when
+
+
+ANSWERS = """
+import json, sys, time
+for job in sys.stdin:
+    with open(sys.argv[2], "w") as file: file.write(job)
+    for pause, said in json.loads(sys.argv[1]):
+        time.sleep(pause)
+        print(said, flush=True) if said else sys.exit(3)
+"""
+
+
+@pytest.fixture
+def scripted(monkeypatch, tmp_path):
+    """Function that lets the processes of workers follow a script each, the last ones the last, instead of our program.
+
+    A script has pauses and what is said after them; if nothing, it is the end, with code 3. Gives the environments of
+    those started; the last job is in the file ``job``.
+    """
+    start, started = asyncio.create_subprocess_exec, []
+
+    def of(*scripts):
+        waiting = list(scripts)
+
+        async def script(*_, env, **options):
+            started.append(env)
+            said = json.dumps(waiting.pop(0) if len(waiting) > 1 else waiting[0])
+            return await start(sys.executable, "-S", "-c", ANSWERS, said, tmp_path / "job", env=env, **options)
+
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", script)
+        return started
+
+    return of
 
 
 @pytest.fixture

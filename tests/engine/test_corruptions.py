@@ -169,28 +169,6 @@ def test_what_is_tested_is_part_of_a_test_and_not_of_a_training(photos, tmp_path
     assert other != test
 
 
-@pytest.mark.parametrize(
-    ("asked", "message"),
-    [
-        ("blurr", "unknown corruption 'blurr'; did you mean 'blur'?"),
-        ("crop,blur,blur:3", "blur is named twice"),
-        (" ,", "--corruptions names no corruption"),
-        ("blur:", "expected a level from 1 to 5"),
-        ("blur:strong", "expected a level from 1 to 5"),
-        ("blur:3-", "expected a level from 1 to 5"),
-        ("blur:0-1", "expected a level from 1 to 5"),
-        ("blur:2-6", "expected a level from 1 to 5"),
-        ("blur:0.8-0.2", "the smaller first"),
-        ("noise:0.5-1.5", "from 0 to 1"),
-        ("crop:1-5", "a crop of severity 1 is empty"),
-    ],
-)
-def test_a_corruption_that_is_none_is_refused_in_one_line(asked, message, tmp_path, monkeypatch, refusal):
-    monkeypatch.chdir(tmp_path)
-    assert message in refusal("run", "--method", "cosface", "--corruptions", asked)
-    assert not (tmp_path / "results").exists()
-
-
 def test_the_tables_show_what_was_asked_for_last(all_inside):
     """One training tested with other corruptions and then again as at first: no test is done twice."""
     run = ("run", "--method", "cosface", "--dataset", "ndigit_smoke", "--hparams", "default", "--seeds", "1")

@@ -15,7 +15,7 @@ from bench.store.claims import CLAIM, Claims
 from safetensors.torch import load_file, save_file
 
 from tests.photographs import write_photographs
-from tests.plans import planned, refused
+from tests.plans import planned
 
 SHORT = ("optim.epochs=1", "data.feature_views=2", "data.epoch_repeats=0.2")
 
@@ -209,21 +209,6 @@ def test_a_frozen_run_is_another_contender_and_tunes_the_rates_of_heads_and_weig
     assert {"optim.lr", "optim.lr_objective", "optim.weight_decay"} <= frozen.space.keys()
     head = _plans(site, "pfe", hparams="tuned")[1]
     assert "optim.lr_objective" not in head.space
-
-
-@pytest.mark.parametrize(
-    ("start", "changes", "said"),
-    [
-        (None, {}, "--frozen: backbone convnet of data set 'ndigit_smoke' would stay at random weights"),
-        ("none", {}, "give --weights FILE"),
-        ("weights", {"hparams": "published"}, "--frozen: published settings are those of trained backbones"),
-        ("weights", {"set": ("model.head_start=axes",)}, "expected random or pca"),
-        ("weights", {"set": ("model.head_start=pca",), "frozen": False}, "is for a mean head that --frozen trains"),
-    ],
-)
-def test_what_cannot_be_frozen_is_refused_in_one_line(site, weights, start, changes, said):
-    here = site.model_copy(update={"weights": str(weights) if start == "weights" else start})
-    refused(said, here, "cosface", **{"frozen": True, **changes})
 
 
 def test_features_of_photographs_have_one_scale_that_the_trained_network_keeps(tmp_path):

@@ -1,12 +1,10 @@
 """Faults of a GPU: an error that breaks it for its process, memory that runs out, and a GPU that cannot be used."""
 
 import asyncio
-import sys
 import warnings
 
 import pytest
 import torch
-from bench.engine import pool
 from bench.engine.jobs import Done, Failed, ProposeJob, ReadyJob, WorkerDied
 from bench.engine.pool import LocalWorker, Pool
 from bench.engine.worker import failed, run_job
@@ -52,33 +50,15 @@ def test_what_breaks_a_gpu(error, said):
     assert failed(JOB, error).ended is said
 
 
-@pytest.fixture
-def processes(monkeypatch):
-    """Let the processes of workers each answer a job by one of the given events; gives the numbers of those started."""
-    started = []
-
-    def of(*said):
-        start = asyncio.create_subprocess_exec
-        text = "import sys\nfor line in sys.stdin:\n    print(sys.argv[1], flush=True)"
-        waiting = [line.model_dump_json() for line in said]
-
-        async def scripted(*arguments, **options):
-            process = await start(sys.executable, "-c", text, waiting.pop(0), **options)
-            started.append(process.pid)
-            return process
-
-        monkeypatch.setattr(pool.asyncio, "create_subprocess_exec", scripted)
-        return started
-
-    return of
-
-
 def _ended(reason, error="RuntimeError"):
-    return Failed(error=error, reason=reason, place="", log="", ended=True)
+    return [(0, Failed(error=error, reason=reason, place="", log="", ended=True).model_dump_json())]
 
 
-async def test_a_job_whose_worker_has_broken_its_gpu_goes_to_another_one(processes):
-    started = processes(_ended("CUDA error"), Done(), Done())
+DONE = [(0, Done().model_dump_json())]
+
+
+async def test_a_job_whose_worker_has_broken_its_gpu_goes_to_another_one(scripted):
+    started = scripted(_ended("CUDA error"), DONE)
     first, second = LocalWorker(), LocalWorker()
     there = Pool([first, second])
     try:
@@ -91,9 +71,9 @@ async def test_a_job_whose_worker_has_broken_its_gpu_goes_to_another_one(process
         await there.stop()
 
 
-async def test_a_worker_whose_gpu_is_gone_gets_no_more_jobs(processes):
+async def test_a_worker_whose_gpu_is_gone_gets_no_more_jobs(scripted):
     gone = _ended("GPU 1 is gone", error="NoGpu")
-    started = processes(gone, Done(), gone, gone)
+    started = scripted(gone, DONE, gone)
     lives, dies = LocalWorker(), LocalWorker()
     there = Pool([lives, dies])
     try:
@@ -106,8 +86,8 @@ async def test_a_worker_whose_gpu_is_gone_gets_no_more_jobs(processes):
         await there.stop()
 
 
-async def test_the_last_worker_of_a_machine_stays_so_that_nothing_waits_for_ever(processes):
-    processes(*[_ended("GPU 0 is gone", error="NoGpu")] * 6)
+async def test_the_last_worker_of_a_machine_stays_so_that_nothing_waits_for_ever(scripted):
+    scripted(_ended("GPU 0 is gone", error="NoGpu"))
     there = Pool([LocalWorker()])
     for _ in range(2):
         with pytest.raises(WorkerDied, match="GPU 0 is gone"):
@@ -200,8 +180,8 @@ def test_a_driver_that_does_not_do_is_named_before_anything_is_done(
         assert not list(tmp_path.iterdir())
 
 
-async def test_a_gpu_that_cannot_be_used_ends_the_run_before_its_first_job(processes):
-    processes(Done(), _ended("GPU 1 cannot be used: busy", error="NoGpu"))
+async def test_a_gpu_that_cannot_be_used_ends_the_run_before_its_first_job(scripted):
+    scripted(DONE, _ended("GPU 1 cannot be used: busy", error="NoGpu"))
     first = ReadyJob(site=Site(results="unused", device="cuda"))
     there = Pool([LocalWorker(), LocalWorker()], first)
     with pytest.raises(UserError, match=r"^GPU 1 cannot be used: busy$"):

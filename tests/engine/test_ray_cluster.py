@@ -2,13 +2,12 @@
 
 import asyncio
 import contextlib
-import json
 import os
 import sys
 from types import SimpleNamespace
 
 import pytest
-from bench.engine import jobs, pool, ray_workers
+from bench.engine import jobs, ray_workers
 from bench.engine.jobs import Done, JobCrashed, ReadyJob, TrainJob, WorkerDied
 from bench.engine.launch import Launch
 from bench.engine.needs import Needs
@@ -304,6 +303,13 @@ JSON = jobs.EVENTS
 EVENTS = (jobs.Alive(step="epoch 1"), jobs.EpochDone(epoch=1))
 
 
+def _event(event):
+    return event.model_dump_json()
+
+
+SAID = [(0, _event(event)) for event in EVENTS]
+
+
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     [plan], site = planned(Site(results=str(tmp_path_factory.mktemp("runs")), threads=7), "cosface", seeds=1)
@@ -311,29 +317,6 @@ def job(tmp_path_factory):
 
 
 # The actor
-
-
-@pytest.fixture
-def process(monkeypatch):
-    """Let the actor run a script that keeps the jobs it gets and says lines, instead of our program."""
-    start = asyncio.create_subprocess_exec
-
-    def of(lines, end=""):
-        text = (
-            "import json, sys, time\n"
-            "for job in sys.stdin:\n"
-            "    with open(sys.argv[2], 'w') as file: file.write(job)\n"
-            "    print(*json.loads(sys.argv[1]), sep='\\n', flush=True)\n"
-            f"    {end or 'pass'}\n"
-        )
-
-        async def scripted(*arguments, **options):
-            lines_given = json.dumps([line.model_dump_json() for line in lines])
-            return await start(sys.executable, "-S", "-c", text, lines_given, os.environ["JOBS"], **options)
-
-        monkeypatch.setattr(pool.asyncio, "create_subprocess_exec", scripted)
-
-    return of
 
 
 def _said(job, silence=None, declared=64, sharing=1, on_cpu=True):
@@ -349,10 +332,9 @@ def _said(job, silence=None, declared=64, sharing=1, on_cpu=True):
 
 
 @pytest.mark.parametrize("last", [jobs.Done(), jobs.Failed(error="ValueError", reason="bad", place="", log="")])
-def test_the_actor_passes_on_what_its_process_says(job, process, last, tmp_path, monkeypatch):
-    monkeypatch.setenv("JOBS", str(tmp_path / "job"))
+def test_the_actor_passes_on_what_its_process_says(job, scripted, last, tmp_path, monkeypatch):
     monkeypatch.setattr(ray_workers, "cores", lambda: 8)
-    process([*EVENTS, last])
+    scripted([*SAID, (0, _event(last))])
     assert _said(job, sharing=3) == [*EVENTS, last]
     got = jobs.TrainJob.model_validate_json((tmp_path / "job").read_text())
     assert got.spec == job.spec
@@ -361,15 +343,14 @@ def test_the_actor_passes_on_what_its_process_says(job, process, last, tmp_path,
     assert jobs.TrainJob.model_validate_json((tmp_path / "job").read_text()).site.threads == 1
 
 
-def test_the_actor_says_that_its_process_has_died_or_was_silent(job, process, tmp_path, monkeypatch):
-    monkeypatch.setenv("JOBS", str(tmp_path / "job"))
-    process(EVENTS, "sys.exit(3)")
+def test_the_actor_says_that_its_process_has_died_or_was_silent(job, scripted):
+    scripted([*SAID, (0, "")])
     *said, last = _said(job)
     assert said == [*EVENTS]
     assert (last.error, last.ended) == ("WorkerDied", False)
     assert "exit code 3" in last.reason
     assert "at about 'epoch 1'" in last.reason
-    process(EVENTS, "time.sleep(1000)")
+    scripted([*SAID, (1000, "")])
     last = _said(job, silence=0.5)[-1]
     assert last.error == "WorkerSilent"
     assert "run.stall" in last.reason
@@ -437,10 +418,6 @@ def on_node(monkeypatch):
         return there
 
     return of
-
-
-def _event(event):
-    return event.model_dump_json()
 
 
 def _raised(there, job):

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from bench.store.specs import Pinned
 
-from tests.plans import planned, refused
+from tests.plans import planned
 
 ONE = ("--dataset", "ndigit_smoke", "--hparams", "default", "--seeds", "1", "--set", "optim.epochs=2")
 
@@ -82,15 +82,3 @@ def test_the_preset_decides_about_reranking_and_the_fidelity_does_not(tmp_path):
         assert plan.testing.tests.reranked == plan.testing.tests.nearest_roc_point == (preset == "per")
         assert plan.template.selection.candidates == (9 if preset == "per" else 0)
         assert plan.template.selection.metric == ("map_at_r" if preset == "per" else "stage_loss")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"tuning": {"select_by": "mls"}}, "--select-by mls: not defined for the distributions of cosface"),
-        ({"tuning": {"select_by": "cosin"}}, "did you mean 'cosine'"),
-        ({"tuning": {"select_by": "l2"}, "protocol": "standardized"}, "keeps the last epoch and selects nothing"),
-    ],
-)
-def test_a_scorer_that_cannot_select_is_refused(tmp_path, options, message):
-    refused(message, tmp_path, "cosface", **options)

@@ -10,7 +10,7 @@ from bench.methods.backbones.registry import build_backbone
 from bench.site import Site
 from safetensors.torch import load_file, save_file
 
-from tests.plans import planned, refused
+from tests.plans import planned
 
 STAGE = "features.8"
 SHORT = ("optim.epochs=2", "data.feature_views=2", "data.epoch_repeats=0.2", f"model.train_from={STAGE}")
@@ -122,16 +122,3 @@ def test_maps_beyond_float16_are_a_failure_of_the_training(tmp_path):
     site = Site(results=str(tmp_path / "runs"), weights=str(tmp_path / "large.safetensors"))
     with pytest.raises(UnitFailed, match=r"enters features\.8 is beyond the range of float16"):
         Trainer(_specs(site, "cosface")["cosface"], site)
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"set": ("model.train_from=features.99",)}, r"no stage 'features.99'; near: features\."),
-        ({"set": ("model.train_from=features.8",), "frozen": True}, "nothing here trains a backbone"),
-        ({"set": ("model.train_from=features.8", "optim.compile=true")}, "cannot be compiled"),
-        ({"set": ("model.train_form=features.8",)}, "did you mean 'model.train_from'"),
-    ],
-)
-def test_what_does_not_fit_is_refused_in_one_line(site, changes, said):
-    refused(said, site, "cosface", **changes)

@@ -21,7 +21,7 @@ from bench.store.records import TrainRecord, TrialRecord
 from bench.store.specs import TUNING
 from sklearn.metrics import roc_auc_score
 
-from tests.plans import planned, refused
+from tests.plans import planned
 
 from .test_sharing import Fake, _drive
 
@@ -109,20 +109,6 @@ def test_trials_are_told_apart_by_what_is_tuned_for_and_seeds_are_not(tmp_path):
     assert pinned == {"", "tune_for=confidence", "tune_for=both"}
     assert len({each["cosface"].study_spec(0, None).id for each in plans.values()}) == 1
     assert _plans(tmp_path, "pfe,cosface", tune_for="both")["cosface"].tune_for == "both"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"hparams": "default"}, "--hparams default tunes nothing"),
-        ({"preset": "per"}, "selects everything by MAP@R"),
-        ({"protocol": "standardized"}, "holds out no classes and tunes nothing"),
-        ({"protocol": "standardized", "hparams": "default"}, "holds out no classes and tunes nothing"),
-    ],
-)
-def test_what_cannot_be_tuned_for_confidence_is_refused(tmp_path, options, message):
-    asked = {"hparams": "tuned", "tuning": {"tune_for": "both", "studies": 1}, **options}
-    refused(f"^--tune-for both: .*{message}", tmp_path, "cosface", **asked)
 
 
 # The measurement

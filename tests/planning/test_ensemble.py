@@ -66,12 +66,6 @@ def test_an_ensemble_is_labelled_by_what_its_members_were_trained_with(tmp_path)
         assert (found["norm_softmax"], found["deep_ensemble"]) == (label, label)
 
 
-@pytest.mark.parametrize("option", OF_TRAININGS)
-def test_options_that_reach_no_member_of_an_ensemble_are_refused(tmp_path, option):
-    said = r"an ensemble trains nothing; .*--method norm_softmax,deep_ensemble$"
-    refused(said, tmp_path, "deep_ensemble", **TUNED, trials=10, **{option: OF_TRAININGS[option]})
-
-
 def test_the_members_of_an_ensemble_are_the_models_of_the_first_fold(tmp_path):
     plans, _ = _plans(tmp_path, "deep_ensemble", hparams="default", seeds=2, tuning={"folds": 2})
     base, plan = plans["norm_softmax"], plans["deep_ensemble"]
@@ -87,19 +81,6 @@ def test_a_fitted_method_has_no_optimiser_to_tune(tmp_path, method, space):
     found = set(plans[method].space)
     assert space <= found
     assert any(name.startswith("optim.") for name in found) == (method == "pfe")
-
-
-def test_settings_of_an_optimiser_are_refused_if_nothing_is_trained_by_steps(tmp_path):
-    said = r"--set optim\.lr: nothing here is trained by steps; .*--method BASE,laplace$"
-    refused(said, tmp_path, "laplace", **TUNED, set=("optim.lr=0.1",))
-
-
-@pytest.mark.parametrize(
-    ("method", "said"),
-    [("scf", "scf needs a base with one weight per class"), ("deep_ensemble", ".* leave --base out")],
-)
-def test_a_base_without_a_classifier_is_refused_before_anything_is_trained(tmp_path, method, said):
-    refused(f"--base hib: {said}", tmp_path, method, hparams="tuned", base="hib")
 
 
 MINE = """from bench.methods import register

@@ -12,7 +12,7 @@ from bench.planning.setting import resolve_fidelity
 from bench.registry import Registry
 from bench.site import Site
 
-from tests.plans import planned, refused
+from tests.plans import planned
 
 
 def _plan(tmp_path, method="cosface", **request):
@@ -49,24 +49,6 @@ def test_what_is_pinned_for_a_method_is_not_pinned_for_a_base_that_only_serves_i
     assert plan.template.batches.images_per_class == plan.base.template.batches.images_per_class == 3
     named = _plan(tmp_path, "pfe", methods=("pfe", "cosface"), set=pins)
     assert named.base.epochs == 3
-
-
-@pytest.mark.parametrize(
-    ("pin", "message"),
-    [
-        ("optim.lr", "expected KEY=VALUE"),
-        ("optim.lr=fast", "expected float"),
-        ("optim.epochs=-1", "out of range"),
-        ("optim.compile=maybe", "expected true or false"),
-        ("optim.milestones=50,25", "expected ascending numbers"),
-        ("method.scale=-3", "does not fit method 'cosface'"),
-        ("method.scael=3", "did you mean 'method.scale'"),
-        ("optim.optimizer=adamm", "did you mean 'adam"),
-        ("data.classes_per_batch=4000", "training classes of 'ndigit_smoke'"),
-    ],
-)
-def test_a_value_that_does_not_fit_is_one_clear_line(tmp_path, pin, message):
-    refused(message, tmp_path, "cosface", hparams="tuned", set=(pin,))
 
 
 SITE = Site(results="unused")
@@ -120,22 +102,6 @@ def test_a_base_is_swept_with_what_is_about_the_data():
         assert head.template.batches == base.template.batches
 
 
-@pytest.mark.parametrize(
-    ("sweep", "fixed", "message"),
-    [
-        (("method.scale",), (), "expected KEY=A,B,C"),
-        (("method.scale=",), (), "expected KEY=A,B,C"),
-        (("method.scale=8,8",), (), "a value is given twice"),
-        (("method.scale=8,16",), ("method.scale=4",), "is set or swept already"),
-        (("method.scale=8", "method.scale=16"), (), "is set or swept already"),
-        (("method.scale=8,-1",), (), "does not fit method 'cosface'"),
-        (("method.scael=8,16",), (), "did you mean 'method.scale'"),
-    ],
-)
-def test_a_sweep_that_makes_no_sense_is_refused(sweep, fixed, message):
-    refused(message, SITE, "cosface", sweep=sweep, set=fixed)
-
-
 METHODS = Registry("methods")
 
 
@@ -177,7 +143,6 @@ def test_the_form_can_be_set_for_one_method(tmp_path):
     assert plan.template.params == asked.template.params  # defaults of that form included
     assert plan.pinned.text == "method.form=released"
     assert "method.form" not in plan.space
-    refused("form", tmp_path, "nir", set=("method.form=published",))
 
 
 def test_a_parameter_of_that_name_is_for_forms():
@@ -194,11 +159,6 @@ def test_a_parameter_of_that_name_is_for_forms():
 
     with pytest.raises(TypeError, match="one of them 'corrected'"):
         register(Mine)
-
-
-@pytest.mark.parametrize(("method", "fidelity"), [("cosface", "released"), ("hib", "released_el")])
-def test_a_fidelity_that_no_method_has_is_refused(tmp_path, method, fidelity):
-    refused("one form only", tmp_path, method, fidelity=fidelity)
 
 
 @pytest.mark.parametrize("entry", list(METHODS), ids=lambda entry: entry.name)

@@ -85,25 +85,6 @@ def test_a_dry_run_divides_no_training_among_workers(tmp_path, monkeypatch, caps
     assert ("at most 1 training, 1 test;" in said) == (asked["hparams"] == "default" and asked["seeds"] == 1)
 
 
-@pytest.mark.parametrize(
-    ("settings", "asked", "reason"),
-    [
-        (["data.class_seed=-1"], {}, r"data\.class_seed='-1': input should be greater than or equal to 0"),
-        (["data.class_splits=1"], {}, r"data\.class_splits='1': input should be greater than or equal to 2"),
-        (["data.class_seed=1", "data.class_splits=2"], {}, r"data\.class_seed=1: leave it out, or data\.class_splits"),
-        ([], {"sweep": ("data.class_seed=1,2,3",)}, r"--sweep data\.class_seed: use --set data\.class_splits=3"),
-        (["data.class_seeds=1"], {}, r"did you mean 'data\.class_seed'"),
-        (
-            ["data.class_splits=2"],
-            {"preset": "mlrc", "hparams": "tuned"},
-            r"data\.class_splits=2: settings are tuned on 4 folds, whose classes other splits test; use --folds 1",
-        ),
-    ],
-)
-def test_what_makes_no_split_is_refused_in_one_line(settings, asked, reason, tmp_path):
-    refused(reason, tmp_path, "cosface", set=settings, **asked)
-
-
 def test_a_data_set_of_one_fixed_split_is_refused(tmp_path, monkeypatch):
     from bench.datasets.ndigit import NDigitSmoke
 
