@@ -12,6 +12,8 @@ from bench.cli import main
 from bench.datasets import DataError, archives
 from bench.datasets.archives import BLOCK, EncryptedArchive, copy_folder, take, unpack
 
+from tests.refusals import one_line
+
 FILES = {f"a/b/{i}.bin": np.random.default_rng(i).bytes(700 * i) for i in range(6)}
 
 
@@ -53,10 +55,7 @@ def _line(archive, folder):
 
 
 def _refusal(archive, folder, **options):
-    with pytest.raises(DataError) as caught:
-        unpack(archive, folder, **options)
-    line = str(caught.value)
-    assert "\n" not in line
+    line = one_line(DataError, unpack, archive, folder, **options)
     assert line.startswith(str(archive))
     return line
 

@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 
 from tests.photographs import write_photographs
 from tests.plans import planned
+from tests.refusals import one_line
 from tests.templates import PLAIN
 
 
@@ -60,10 +61,7 @@ def machine(mine, tmp_path):
 
 
 def _refused(needs, site):
-    with pytest.raises(UserError) as caught:
-        check(needs, site, lambda step: None)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return one_line(UserError, check, needs, site, lambda step: None)
 
 
 def test_an_equal_machine_passes_and_decodes_the_photographs(needs, machine, tmp_path):

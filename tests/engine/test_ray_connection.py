@@ -15,6 +15,8 @@ from bench.engine import ray_workers
 from bench.engine.ray_workers import Node, connect, watch_nodes
 from bench.errors import UserError
 
+from tests.refusals import one_line
+
 RUN = ("run", "--method", "cosface", "--dataset", "ndigit_smoke", "--hparams", "default", "--seeds", "1",
        "--launcher", "ray")  # fmt: skip
 
@@ -104,9 +106,9 @@ def test_an_error_of_ray_becomes_one_line(ray, error, advice):
         raise error
 
     ray.init = init
-    with pytest.raises(UserError, match=f"^--address auto: .*{advice}") as caught:
-        connect("auto")
-    assert "\n" not in str(caught.value)
+    said = one_line(UserError, connect, "auto")
+    assert said.startswith("--address auto: ")
+    assert advice in said
 
 
 def test_a_cluster_that_never_answers_is_given_up(ray, monkeypatch):

@@ -13,6 +13,7 @@ from bench.papers.items import find_item
 from bench.store.folder import Store
 
 from tests.papers.conftest import HEAD, claim, runs
+from tests.refusals import one_line
 
 PAPERS = {"per", "el", "nir", "hib", "pfe", "dul", "scf", "url"}
 PAPERS |= {"mahalanobis", "holue", "magface", "adaface", "cr_fiqa"}
@@ -142,12 +143,9 @@ def test_a_claim_of_rows_and_a_column_has_their_methods_and_metric(ledger):
 def test_a_fault_is_one_line_with_the_file_and_the_claim(text, said, tmp_path, site):
     path = tmp_path / "mine.toml"
     path.write_text(HEAD + text)
-    with pytest.raises(UserError) as error:
-        read_ledger(path, site)
-    message = str(error.value)
+    message = one_line(UserError, read_ledger, path, site)
     assert message.startswith(f"{path}: ")
     assert said in message
-    assert "\n" not in message
 
 
 @pytest.fixture

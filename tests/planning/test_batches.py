@@ -9,6 +9,7 @@ from bench.planning.plan import build_plans
 from bench.protocols.recipes.folder import RECIPE
 from bench.site import Site
 
+from tests.datasets.conftest import Releases
 from tests.photographs import write_photographs
 
 USUAL = {"data.classes_per_batch": 16, "data.images_per_class": 4}
@@ -81,15 +82,9 @@ def test_where_the_default_fits_nothing_changes(tmp_path):
 
 def test_a_part_of_a_release_is_trained_on_too(tmp_path, monkeypatch):
     monkeypatch.setattr(SOP, "counts", (100, 40))
-    folder = tmp_path / "data" / "Stanford_Online_Products"
-    for path in _photos(folder / "bicycle_final", 20, 2).glob("*/*"):
-        path.rename(path.parents[1] / f"{int(path.parent.name[1:])}_{path.stem}.JPG")
-    for part, classes in (("train", range(12)), ("test", range(12, 20))):
-        rows = [f"{2 * c + i + 1} {c + 1} 1 bicycle_final/{c}_{i}.JPG" for c in classes for i in range(2)]
-        (folder / f"Ebay_{part}.txt").write_text("\n".join(["image_id class_id super_class_id path", *rows]))
-    built = _built(tmp_path, tmp_path / "data", dataset="sop", allow_partial=True)
+    built = _built(tmp_path, Releases(tmp_path).sop(12, 8), dataset="sop", allow_partial=True)
     assert built.lines == (
-        "sop has 9 training classes of at most 2 images: batches of 9 classes x 2 images instead of 32 classes x 4"
+        "sop has 9 training classes of at most 3 images: batches of 9 classes x 3 images instead of 32 classes x 4"
         " images",
     )
     assert built.plans[0].template.batches.classes_per_batch == 9
