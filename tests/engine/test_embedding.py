@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from bench.datasets.corruptions._base import draw_quality
 from bench.engine.networks import at_once, backbone_features, embed, load_model
 from bench.engine.training import run_training
 from bench.methods._model import EmbeddingModel, EnsembleModel
@@ -127,11 +126,3 @@ def test_the_values_of_photographs_do_not_depend_on_their_number(photographs, co
     whole = _parts(embed(ensemble, images.__getitem__, 70, "cpu"))
     few = _parts(embed(ensemble, images.__getitem__, count, "cpu"))
     _assert_equal(few, {name: value[:count] for name, value in whole.items()})
-
-
-def test_crops_depend_on_the_image_and_not_on_its_place(trained):
-    _, images = trained
-    fraction = draw_quality("crop", images.ids, 3, 0.0, 0.5)
-    rows = torch.tensor([5, 900, 17])
-    alone = torch.cat([images.cropped(rows[i : i + 1], fraction[rows[i : i + 1]]) for i in range(3)])
-    assert torch.equal(images.cropped(rows, fraction[rows]), alone)

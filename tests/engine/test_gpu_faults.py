@@ -3,12 +3,13 @@
 import asyncio
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from bench.engine.jobs import Done, Failed, ProposeJob, ReadyJob, WorkerDied
 from bench.engine.pool import LocalWorker, Pool
 from bench.engine.worker import failed, run_job
-from bench.errors import NoGpu, OutOfMemory, UnitFailed, UserError, breaks_gpu
+from bench.errors import NoGpu, OutOfMemory, UnitFailed, UserError, breaks_gpu, is_out_of_memory
 from bench.resources import pick_device
 from bench.site import Site
 
@@ -26,28 +27,42 @@ def _caused(error, cause):
     return error
 
 
+CPU = "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate"
+SHORT = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "memory", "broken"),
     [
-        (AcceleratorError(ASSERT), True),
-        (RuntimeError("CUDA error: uncorrectable ECC error encountered"), True),
-        (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`"), True),
-        (RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"), True),
-        (_caused(ValueError("a plug-in's own words"), RuntimeError(ASSERT)), True),
-        (_caused(OutOfMemory("one image at a time", ""), RuntimeError("CUDNN_STATUS_INTERNAL_ERROR")), True),
-        (NoGpu("GPU 0 is gone"), True),
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), False),
-        (RuntimeError("CUDA error: out of memory"), False),
-        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), False),
-        (_caused(OutOfMemory("one image at a time", ""), torch.OutOfMemoryError("CUDA out of memory.")), False),
-        (RuntimeError("shapes do not match"), False),
-        (UnitFailed("loss became nan"), False),
-        (UserError("CUDA error"), False),
+        (MemoryError(), True, False),
+        (SHORT, True, False),
+        (RuntimeError("CUDA error: out of memory"), True, False),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True, False),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), True, False),
+        (RuntimeError("GET was unable to find an engine to execute this computation"), True, False),
+        (RuntimeError(f"{CPU} 8 bytes"), True, False),
+        (RuntimeError("could not create a primitive"), True, False),
+        (_caused(OutOfMemory("one image at a time", ""), SHORT), False, False),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"), True, True),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR"), True, True),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"), True, True),
+        (_caused(OutOfMemory("one image at a time", ""), RuntimeError("CUDNN_STATUS_INTERNAL_ERROR")), False, True),
+        (AcceleratorError(ASSERT), False, True),
+        (RuntimeError("CUDA error: uncorrectable ECC error encountered"), False, True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`"), False, True),
+        (_caused(ValueError("a plug-in's own words"), RuntimeError(ASSERT)), False, True),
+        (NoGpu("GPU 0 is gone"), False, True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_INVALID_VALUE when calling `cublasSgemm`"), False, True),
+        (RuntimeError("could not create a primitive descriptor for a matmul primitive"), False, False),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False, False),
+        (np.exceptions.AxisError("x"), False, False),
+        (ValueError("out of memory"), False, False),
+        (UnitFailed("loss became nan"), False, False),
+        (UserError("CUDA error"), False, False),
     ],
 )
-def test_what_breaks_a_gpu(error, said):
-    assert breaks_gpu(error) is said
-    assert failed(JOB, error).ended is said
+def test_what_is_for_lack_of_memory_and_what_breaks_a_gpu(error, memory, broken):
+    assert (is_out_of_memory(error), breaks_gpu(error), failed(JOB, error).ended) == (memory, broken, broken)
 
 
 def _ended(reason, error="RuntimeError"):

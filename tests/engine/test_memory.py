@@ -1,10 +1,8 @@
 """What happens when memory runs out: smaller parts of the same work where that is possible, else a line of advice."""
 
-import copy
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import torch
 from bench.engine import worker
@@ -15,7 +13,7 @@ from bench.engine.running import PatientScorer, Running, in_chunks
 from bench.engine.testing import run_tests
 from bench.engine.training import Trainer, run_training
 from bench.engine.worker import failed, run_job
-from bench.errors import LINE, OutOfMemory, UnitFailed, is_out_of_memory
+from bench.errors import LINE, OutOfMemory, UnitFailed
 from bench.methods._model import Embedding, EmbeddingModel
 from bench.methods.backbones.registry import build_backbone
 from bench.methods.cosface import CosFace
@@ -29,32 +27,6 @@ from bench.site import Site
 
 from tests.photographs import write_photographs
 from tests.plans import planned
-
-REAL = "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate"
-
-
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (MemoryError(), True),
-        (np.exceptions.AxisError("x"), False),
-        (RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"), True),
-        (RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR"), True),
-        (RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"), True),
-        (RuntimeError("GET was unable to find an engine to execute this computation"), True),
-        (RuntimeError("CUDA error: CUBLAS_STATUS_INVALID_VALUE when calling `cublasSgemm`"), False),
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."), True),
-        (RuntimeError(f"{REAL} 8 bytes"), True),
-        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), True),
-        (RuntimeError("could not create a primitive"), True),
-        (RuntimeError("could not create a primitive descriptor for a matmul primitive"), False),
-        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
-        (ValueError("out of memory"), False),
-    ],
-)
-def test_errors_of_allocators_are_told_from_others(error, said):
-    assert is_out_of_memory(error) is said
-
 
 REAL_LIMIT = """
 import resource
@@ -274,20 +246,6 @@ def test_sizes_are_halved_down_to_one_image_and_then_given_up():
     assert steps.running.micro_batch == 1
 
 
-def test_batch_norm_that_trains_is_not_split_but_explained():
-    model = _model(CosFace()).train()
-    model.objective = _Counting(failures=1)
-    steps = _micro_batches(model, None)
-    with pytest.raises(OutOfMemory) as caught:
-        _make_gradients(steps)
-    assert str(caught.value).startswith(
-        "out of memory (batch norm trains on whole batches): try lower data.classes_per_batch, data.images_per_class"
-        " or data.image_size, fewer --workers: CUDA out of memory."
-    )
-    assert len(str(caught.value)) <= LINE
-    assert steps.running.micro_batch is None
-
-
 def _fails_above(monkeypatch, limit, training=True):
     """Let the backbone run out of memory for more than ``limit`` images, in training or in evaluation."""
     features = EmbeddingModel.features
@@ -300,9 +258,9 @@ def _fails_above(monkeypatch, limit, training=True):
     monkeypatch.setattr(EmbeddingModel, "features", limited)
 
 
-def _smoke(tmp_path, method="cosface", epochs=1):
-    plans, site = planned(tmp_path / "results", method, set=(f"optim.epochs={epochs}",))
-    return plans[-1], site
+def _smoke(tmp_path):
+    [plan], site = planned(tmp_path / "results", "cosface", set=("optim.epochs=1",))
+    return plan, site
 
 
 @pytest.fixture
@@ -363,6 +321,7 @@ def test_out_of_memory_with_batch_norm_that_trains_is_no_fault_of_the_setting(tm
     event = failed(TrainJob(spec=spec, site=site), caught.value)
     assert event.error not in SETTING_ERRORS
     assert event.reason == str(caught.value)
+    assert len(event.reason) <= LINE
     other = failed(TrainJob(spec=spec, site=site), MemoryError())
     assert other.reason.startswith("out of memory: try fewer --workers, smaller settings or more memory: MemoryError")
     assert other.error not in SETTING_ERRORS
@@ -471,20 +430,16 @@ def test_blocks_of_scores_are_halved():
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    plan, site = _smoke(tmp_path_factory.mktemp("nan"), "pfe")
-    base = plan.base.train_specs({}, 0, None)[0]
-    run_training(base, site, lambda epoch: None)
-    return {
-        "images": Trainer(base, site),
-        "head": Trainer(plan.train_specs({}, 0, {0: base})[0], site),
-        "plan": (plan.base, base, site),
-    }
+    """A plan, the specification of its training, which is done, and the site."""
+    plan, site = _smoke(tmp_path_factory.mktemp("nan"))
+    spec = plan.train_specs({}, 0, None)[0]
+    run_training(spec, site, lambda epoch: None)
+    return plan, spec, site
 
 
 @pytest.fixture
 def trainer(trained):
-    """Trainings of images and of a head that a test may spoil."""
-    return {name: copy.deepcopy(each) for name, each in trained.items()}
+    return Trainer(*trained[1:])
 
 
 @pytest.mark.slow
@@ -496,15 +451,15 @@ def trainer(trained):
     ],
 )
 def test_a_loss_that_cannot_be_trained_says_why(trainer, changed, said, monkeypatch):
-    objective = trainer["images"].model.objective
+    objective = trainer.model.objective
     forward = type(objective).forward
     monkeypatch.setattr(type(objective), "forward", lambda self, *given: changed(forward(self, *given)))
     with pytest.raises(ValueError, match=said):
-        trainer["images"].train_epoch(0)
+        trainer.train_epoch(0)
 
 
 def test_a_refusal_of_weights_that_are_not_finite_is_told_from_a_mistake(trainer, monkeypatch):
-    model = trainer["images"].model
+    model = trainer.model
     refusals = iter([None, "the same with weights that are not finite"])
 
     def refuse(self, *given):
@@ -513,18 +468,16 @@ def test_a_refusal_of_weights_that_are_not_finite_is_told_from_a_mistake(trainer
                 model.mean.bias[0] = float("nan")
         raise ValueError("no such distribution")
 
-    before = copy.deepcopy(model.state_dict())
     monkeypatch.setattr(type(model.objective), "forward", refuse)
     with pytest.raises(ValueError, match="no such distribution"):
-        trainer["images"].train_epoch(0)
+        trainer.train_epoch(0)
     with pytest.raises(UnitFailed, match="weights are not finite in epoch 1, batch 1: no such distribution"):
-        trainer["images"].train_epoch(0)
-    model.load_state_dict(before)
+        trainer.train_epoch(0)
 
 
 @pytest.mark.parametrize("what", ["embeddings", "confidences"])
-def test_what_is_not_a_number_in_a_test_names_the_split(trainer, what, monkeypatch):
-    plan, spec, site = trainer["plan"]
+def test_what_is_not_a_number_in_a_test_names_the_split(trained, what, monkeypatch):
+    plan, spec, site = trained
 
     def broken(*given, step, **named):
         distribution, confidence = embed(*given, step=step, **named)

@@ -10,21 +10,14 @@ from bench.methods.backbones.registry import build_backbone, full_name
 from tests.in_process import run_here
 from tests.photographs import write_photographs
 
-FAMILIES = (
-    ("resnet18", 64, "avg_max"),
-    ("bn_inception", 64, "avg_max"),
-    ("convnext_atto", 64, "avg_max"),
-    ("tf_efficientnet_lite0", 64, "avg_max"),
-    ("mobilenetv3_small_050", 64, "own"),
-    ("vit_tiny_patch16_224", 64, "own"),
-    ("deit_tiny_patch16_224", 64, "own"),
-    ("vit_small_patch14_dinov2.lvd142m", 70, "own"),
-    ("vit_small_patch16_dinov3.lvd1689m", 64, "own"),
-    ("vit_base_patch16_siglip_224.webli", 64, "own"),
-    ("vit_base_patch32_clip_224.openai", 64, "own"),
-    ("eva02_tiny_patch14_224.mim_in22k", 70, "own"),
-    ("swin_tiny_patch4_window7_224", 64, "own"),
-)
+POOLED = ("resnet18", "bn_inception", "convnext_atto", "tf_efficientnet_lite0")
+OWN = (
+    "mobilenetv3_small_050", "vit_tiny_patch16_224", "deit_tiny_patch16_224", "vit_small_patch16_dinov3.lvd1689m",
+    "vit_base_patch16_siglip_224.webli", "vit_base_patch32_clip_224.openai", "swin_tiny_patch4_window7_224",
+)  # fmt: skip
+OF_14 = ("vit_small_patch14_dinov2.lvd142m", "eva02_tiny_patch14_224.mim_in22k")
+FAMILIES = [(name, 64, "avg_max") for name in POOLED] + [(name, 64, "own") for name in OWN]
+FAMILIES += [(name, 70, "own") for name in OF_14]
 
 
 @pytest.mark.slow

@@ -473,19 +473,6 @@ def _trainings(stderr):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("drivers", [2, 3])
-def test_runs_at_the_same_instant_share_the_work(drivers, small_table, cli, tmp_path):
-    processes = [cli.start(*RUN) for _ in range(drivers)]
-    texts = [process.communicate(timeout=1200)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0] * drivers, texts
-    root = tmp_path / "results" / "runs"
-    assert (root / "metrics.csv").read_bytes() == small_table
-    assert sum(map(_trainings, texts)) == 10  # 5 trials of each method
-    assert damages(root) == []
-    assert not any("Traceback" in text for text in texts)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("prefix", [(), ("unshare", "-u", "sh", "-c", 'hostname other && exec "$@"', "sh")])
 def test_a_killed_run_is_taken_over_from(prefix, small_table, cli, tmp_path):
     if prefix and subprocess.run([*prefix, "true"], capture_output=True).returncode:

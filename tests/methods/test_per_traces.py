@@ -23,12 +23,11 @@ NAMES = {
     "backbone.weight": "_embedder._stem.lin.weight",
     "mean.weight": "_embedder._head.0.weight",
     "mean.bias": "_embedder._head.0.bias",
-    "spread.0.weight": "_embedder._extra_head.0.weight",
-    "spread.0.bias": "_embedder._extra_head.0.bias",
-    "spread.2.weight": "_embedder._extra_head.1.weight",
-    "spread.2.bias": "_embedder._extra_head.1.bias",
-    "spread.4.weight": "_embedder._extra_head.2.weight",
-    "spread.4.bias": "_embedder._extra_head.2.bias",
+    **{
+        f"spread.{2 * layer}.{kind}": f"_embedder._extra_head.{layer}.{kind}"
+        for layer in range(3)
+        for kind in ("weight", "bias")
+    },
     "spread.alpha": "_embedder._output_scale",
     "objective.weight": "_classifier.weight",
     "objective.classifier.weight": "_classifier.weight",

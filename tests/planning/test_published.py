@@ -139,8 +139,6 @@ def test_runs_pool_clip_and_leave_the_scale_as_the_public_code_of_each_paper(sit
 
 
 def test_double_pooling_of_nir_is_a_row_of_its_own(site):
-    from bench.methods.nir import NIR
-
     rows = [item for item in published_settings(NIR, "cub200", "arcface") if item.network == "resnet50.tv_in1k/512"]
     assert {item.variant.endswith("double-pool"): item.data["pooling"] for item in rows} == {
         False: "avg",
@@ -216,17 +214,11 @@ def _params(tmp_path, method, fidelity, *pins):
     return plan.template.params
 
 
-@pytest.mark.parametrize(
-    ("method", "start"),
-    [
-        ("nir", "normal"),
-        ("proxy_anchor", "normal"),
-        ("proxy_nca", "normal"),
-        ("el_nivmf", "scaled"),
-        ("proxy_anchor_el_nivmf", "scaled"),
-        ("proxy_distance", "scaled"),
-    ],
-)
+STARTS = {"normal": ("nir", "proxy_anchor", "proxy_nca")}
+STARTS |= {"scaled": ("el_nivmf", "proxy_anchor_el_nivmf", "proxy_distance")}
+
+
+@pytest.mark.parametrize(("method", "start"), [(name, start) for start, names in STARTS.items() for name in names])
 def test_proxies_start_where_the_public_code_starts_them(tmp_path, method, start, capsys):
     """They started as in the corrected form; the start is a parameter, so units and records keep it."""
     assert _params(tmp_path, method, "released")["start"] == start

@@ -51,14 +51,22 @@ def test_a_setting_is_tuned_once_on_the_own_split(tmp_path):
     assert alone.study_key == plans[0].study_key
 
 
-def test_a_dry_run_times_a_training_once_for_all_splits(tmp_path, monkeypatch, capsys):
-    timed = []
-    seconds = Estimate(1, 0, training=100, features=0, measuring=0, test=10, decode=0, cache_bytes=0)
-    monkeypatch.setattr(dry_run, "estimate", lambda plan, site: timed.append(plan.cell.method) or seconds)
-    asked = {"hparams": "tuned", "trials": 4, "tuning": {"studies": 1}, "methods": ("cosface",)}
-    plans = _plans(tmp_path, "data.class_splits=3", **asked)
-    dry_run.print_dry_run(plans, Site(results=str(tmp_path)), tmp_path, Launch(workers=1))
-    said = capsys.readouterr().out
+@pytest.fixture
+def dry(tmp_path, monkeypatch, capsys):
+    """Function that plans; gives what a dry run says of trainings of 100 s and tests of 10 s, and what it has timed."""
+
+    def run(*settings, workers=1, **asked):
+        timed, seconds = [], Estimate(1, 0, training=100, features=0, measuring=0, test=10, decode=0, cache_bytes=0)
+        monkeypatch.setattr(dry_run, "estimate", lambda plan, site: timed.append(plan.cell.method) or seconds)
+        plans = _plans(tmp_path, *settings, methods=("cosface",), **asked)
+        dry_run.print_dry_run(plans, Site(results=str(tmp_path)), tmp_path, Launch(workers=workers))
+        return capsys.readouterr().out, timed
+
+    return run
+
+
+def test_a_dry_run_times_a_training_once_for_all_splits(dry):
+    said, timed = dry("data.class_splits=3", hparams="tuned", trials=4, tuning={"studies": 1})
     assert timed == ["cosface"]
     assert "on class splits 1 to 3, too" in said
     assert said.count("cosface on ndigit_smoke: 4 trials") == 1
@@ -75,12 +83,8 @@ def test_a_dry_run_times_a_training_once_for_all_splits(tmp_path, monkeypatch, c
         ({"hparams": "tuned", "trials": 8, "seeds": 1, "tuning": {"studies": 1}}, 64, 3 * 100 + 10),
     ],
 )
-def test_a_dry_run_divides_no_training_among_workers(tmp_path, monkeypatch, capsys, asked, workers, seconds):
-    each = Estimate(1, 0, training=100, features=0, measuring=0, test=10, decode=0, cache_bytes=0)
-    monkeypatch.setattr(dry_run, "estimate", lambda plan, site: each)
-    plans = _plans(tmp_path, methods=("cosface",), **asked)
-    dry_run.print_dry_run(plans, Site(results=str(tmp_path)), tmp_path, Launch(workers=workers))
-    said = capsys.readouterr().out
+def test_a_dry_run_divides_no_training_among_workers(dry, asked, workers, seconds):
+    said, _ = dry(workers=workers, **asked)
     assert f"at most about {readable(seconds)} with" in said
     assert ("at most 1 training, 1 test;" in said) == (asked["hparams"] == "default" and asked["seeds"] == 1)
 
