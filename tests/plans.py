@@ -14,6 +14,15 @@ def planned(place, *methods, **asked):
     return build_plans(Experiment.checked({**usual, **asked}), site).plans, site
 
 
+def first_seed(plans):
+    """Specification of the training of the first seed by method; bases come before heads."""
+    found, done = {}, {}
+    for plan in plans:
+        done[plan.key] = plan.train_specs({}, 0, done[plan.base.key] if plan.base else None)
+        found[plan.cell.method] = done[plan.key][0]
+    return found
+
+
 def refused(match, place, *methods, **asked):
     """Require that such plans are refused in one line."""
     with pytest.raises(UserError, match=match) as caught:

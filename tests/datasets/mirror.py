@@ -19,7 +19,6 @@ class Mirror:
     content: bytes = b""
     files: dict[str, bytes] = field(default_factory=dict)
     tag: str = '"one"'
-    kind: str = "application/octet-stream"
     cut: int = 0
     cuts: int = 0
     status: int = 200
@@ -58,7 +57,7 @@ def serving(mirror):
             self.send_response(206 if start else 200)
             if start:
                 self.send_header("Content-Range", f"bytes {start}-{whole - 1}/{whole}")
-            self.send_header("Content-Type", mirror.kind)
+            self.send_header("Content-Type", "application/octet-stream")
             if mirror.length:
                 self.send_header("Content-Length", str(len(body) if mirror.claimed is None else mirror.claimed))
             if mirror.tag:

@@ -97,6 +97,13 @@ def test_a_release_is_found_at_any_depth_and_its_manifest_does_not_depend_on_whe
     assert CUB200(tmp_path / "a").test().manifest_sha256() == before
 
 
+def test_a_release_among_many_folders_is_found(releases):
+    root = releases.cub()
+    for i in range(120):
+        (root / f"other {i}").mkdir()
+    assert CUB200(root).listing.folder.name == "CUB_200_2011"
+
+
 def _edited(root, pattern, change):
     """The release with other bytes in the files of a name."""
     for path in sorted(root.rglob(pattern)):
@@ -206,13 +213,6 @@ def test_queries_without_a_gallery_and_halves_that_share_classes_are_refused(rel
     make_photo(root / "query" / "class 0" / "x.png")
     with pytest.raises(DataError, match="1 classes are in both halves, such as class 0"):
         Folder(root).train_val()
-
-
-def test_a_release_among_many_folders_is_found(releases):
-    root = releases.cub()
-    for i in range(120):
-        (root / f"other {i}").mkdir()
-    assert CUB200(root).listing.folder.name == "CUB_200_2011"
 
 
 def test_a_name_that_is_not_text_is_named(releases):

@@ -179,8 +179,8 @@ def table_of_one_host(folder, grid):
     return (folder / "runs" / "metrics.csv").read_bytes()
 
 
-def wait_until(true, seconds=20):
+def wait_until(true, seconds=20, what=""):
     end = time.monotonic() + seconds
     while not true():
-        assert time.monotonic() < end
+        assert time.monotonic() < end, f"{what}: not within {seconds} s"
         time.sleep(0.1)

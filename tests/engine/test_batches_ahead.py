@@ -1,6 +1,7 @@
 """Batches that are made while the one before them is trained on."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -75,33 +76,18 @@ def test_a_batch_that_fails_fails_where_it_is_needed(ahead):
         next(batches)
 
 
-class _Overwrites:
-    """A set that uses an earlier batch again, already in the layout that a network wants."""
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+def test_memory_is_used_again_only_after_a_copy(layout):
+    """In the layout that a network wants, batches are not copied; in another one, one buffer serves all."""
+    given = []
 
-    def __init__(self):
-        self.given = []
-
-    def training(self, index, augmentation, generator, out=None):
-        self.given.append(out)
-        batch = torch.empty(len(index), 3, 4, 4).contiguous(memory_format=torch.channels_last) if out is None else out
+    def training(index, augmentation, generator, out=None):
+        given.append(out)
+        batch = torch.empty(len(index), 3, 4, 4).contiguous(memory_format=layout) if out is None else out
         return batch.copy_(index.float()[:, None, None, None].expand(-1, 3, 4, 4))
 
-
-def test_memory_is_used_again_only_after_a_copy():
-    images = _Overwrites()
+    images = SimpleNamespace(training=training)
     inputs = AugmentedImages(TrainVal(images, images, 0, 1), None, "cpu")
-    first = inputs.batch(torch.arange(2), None)
-    second = inputs.batch(torch.arange(2) + 5, None)
-    assert first[:, 0, 0, 0].tolist() == [0.0, 1.0]
-    assert second[:, 0, 0, 0].tolist() == [5.0, 6.0]
-    assert images.given == [None, None]
-    # In another layout every batch is copied, so that one buffer serves all.
-    images.training = lambda index, augmentation, generator, out=None: _filled(index, out)
     batches = [inputs.batch(torch.arange(2) + k, None) for k in range(3)]
-    assert [b[0, 0, 0, 0].item() for b in batches] == [0.0, 1.0, 2.0]
-    assert inputs._last is not None
-
-
-def _filled(index, out):
-    batch = torch.empty(len(index), 3, 4, 4) if out is None else out
-    return batch.copy_(index.float()[:, None, None, None].expand(-1, 3, 4, 4))
+    assert [batch[:, 0, 0, 0].tolist() for batch in batches] == [[0, 1], [1, 2], [2, 3]]
+    assert [out is None for out in given] == [True, *[layout is torch.channels_last] * 2]

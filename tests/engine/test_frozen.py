@@ -15,7 +15,7 @@ from bench.store.claims import CLAIM, Claims
 from safetensors.torch import load_file, save_file
 
 from tests.photographs import write_photographs
-from tests.plans import planned
+from tests.plans import first_seed, planned
 
 SHORT = ("optim.epochs=1", "data.feature_views=2", "data.epoch_repeats=0.2")
 
@@ -25,18 +25,14 @@ def _plans(site, *methods, frozen=True, **changes):
     return [plan for plan in planned(site, *methods, **asked)[0] if not plan.added]
 
 
-def _seed_0(plan, bases=None):
-    return plan.train_specs({}, 0, bases)
+def _seed_0(plan):
+    return plan.train_specs({}, 0, None)
 
 
 def _trained(site, *methods, **changes):
     """Records of one seed of a base and of heads on it."""
-    records, done = [], {}
-    for plan in _plans(site, *methods, **changes):
-        specs = _seed_0(plan, done[plan.base.key] if plan.base else None)
-        done[plan.key] = specs
-        records.append(run_training(specs[0], site, lambda epoch: None))
-    return records
+    specs = first_seed(_plans(site, *methods, **changes)).values()
+    return [run_training(spec, site, lambda epoch: None) for spec in specs]
 
 
 def _caches(site):

@@ -64,11 +64,7 @@ class Device:
         return TrainJob(spec=spec, site=place)
 
     def waits(self, work):
-        """How often the host waits for the GPU in some work."""
-        if self.simulated:
-            self.simulated.waits.clear()
-            work()
-            return self.simulated.waits.total()
+        """How often the host waits for the GPU, a real one, in some work."""
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             torch.cuda.set_sync_debug_mode("warn")

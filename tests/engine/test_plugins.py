@@ -49,6 +49,7 @@ def test_a_photo_data_set_brings_its_recipe(inside, birds, recipe):
     asked = ("--dataset", "birds", "--data-root", "data", "--plugin", plugin)
     done = inside("data", "verify", "birds", *asked[2:])
     assert "Birds at" in done.stdout
+    inside("test", "--dataset", "birds", *asked[2:])
     done = inside(*RUN, *asked, "--dry-run")
     assert "squeezenet" not in done.stderr
     assert "at most 1 epochs" in done.stdout

@@ -64,13 +64,6 @@ async def _turns(number=10):
         await asyncio.sleep(0)
 
 
-async def test_a_job_whose_worker_dies_goes_to_another_worker():
-    dies, lives = Fake(0, usable=False), Fake()
-    pool = Pool([lives, dies])  # the last one is taken first
-    assert await pool.run(job()) == Done()
-    assert (dies.ran, lives.ran) == ([0], [0])
-
-
 async def test_a_job_is_given_up_after_three_deaths_without_an_epoch():
     worker = Fake(0, 0, 0, 0)
     with pytest.raises(WorkerDied, match=r"^died$"):

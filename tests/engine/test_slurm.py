@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.clusters import table_of_one_host
+from tests.engine.clusters import table_of_one_host, wait_until
 from tests.engine.hosts import Hosts, refused
 
 FILES = Path(__file__).parents[2] / "examples" / "cluster" / "slurm"
@@ -90,11 +90,11 @@ class Slurm:
         self._daemon(
             "control", "munged", "--foreground", *(f"--{name}={folder}/munge.{name.split('-')[0]}" for name in files)
         )
-        _wait(lambda: (folder / "munge.socket").exists(), 20, "munge's socket")
+        wait_until(lambda: (folder / "munge.socket").exists(), 20, "munge's socket")
         self._daemon("control", "slurmctld", "-D")
         for name in ("n1", "n2"):
             self._daemon(name, "slurmd", "-D")
-        _wait(lambda: self._run("sinfo", "-h", "-t", "idle", "-o", "%D", check=False) == "2", 60, "two idle nodes")
+        wait_until(lambda: self._run("sinfo", "-h", "-t", "idle", "-o", "%D", check=False) == "2", 60, "two idle nodes")
 
     def __exit__(self, *_):
         self._run("scancel", "--user=root", check=False)
@@ -103,7 +103,7 @@ class Slurm:
             time.sleep(1)
         self._signal(signal.SIGTERM)
         try:
-            _wait(lambda: not self.processes(), 60, "the end of every daemon")
+            wait_until(lambda: not self.processes(), 60, "the end of every daemon")
         finally:
             self._signal(signal.SIGKILL)
             for daemon in self._daemons:
@@ -158,13 +158,6 @@ class Slurm:
         return found
 
 
-def _wait(until, seconds, what):
-    end = time.monotonic() + seconds
-    while not until():
-        assert time.monotonic() < end, f"{what}: not within {seconds} s"
-        time.sleep(0.5)
-
-
 @pytest.fixture(scope="module")
 def slurm():
     if reason := refused():
@@ -209,9 +202,9 @@ class Run:
         return len(list(self.root.rglob("checkpoint.pt")))
 
     def finish(self):
-        _wait(lambda: self.slurm.state(self.head).startswith(ENDED), 1200, "the end of the command")
+        wait_until(lambda: self.slurm.state(self.head).startswith(ENDED), 1200, "the end of the command")
         assert self.slurm.state(self.head) == "COMPLETED 0:0", self.log("head")
-        _wait(lambda: self.slurm.state(self.node) == "COMPLETED 0:0", 120, "the end of the node's job")
+        wait_until(lambda: self.slurm.state(self.node) == "COMPLETED 0:0", 120, "the end of the node's job")
 
 
 def _left(slurm, agents):
@@ -225,9 +218,9 @@ def _left(slurm, agents):
 
 def _nothing_left(slurm):
     try:
-        _wait(lambda: not _left(slurm, agents=False), 20, "the end of the jobs")
+        wait_until(lambda: not _left(slurm, agents=False), 20, "the end of the jobs")
         # An agent whose Ray died first waits for it: 62 and 123 s without our code. SLURM with cgroups ends it.
-        _wait(lambda: not _left(slurm, agents=True), 180, "the end of Ray's agents")
+        wait_until(lambda: not _left(slurm, agents=True), 180, "the end of Ray's agents")
     except AssertionError as error:
         raise AssertionError(f"{error}: {_left(slurm, agents=True)}") from None
     assert not list(slurm.clusters.iterdir()), "a token was left behind"
@@ -235,10 +228,10 @@ def _nothing_left(slurm):
 
 def test_a_node_is_queued_again_in_mid_training_and_rejoins(slurm, table, tmp_path):
     run = Run(slurm, tmp_path)
-    _wait(lambda: run.joined() == 1 and run.in_training() == 2 and run.recorded(), 600, "two trainings at once")
+    wait_until(lambda: run.joined() == 1 and run.in_training() == 2 and run.recorded(), 600, "two trainings at once")
     before = run.recorded()
     slurm.requeue(run.node)
-    _wait(lambda: run.joined() == 2, 300, "the node's return")
+    wait_until(lambda: run.joined() == 2, 300, "the node's return")
     assert slurm.state(run.head).startswith("RUNNING"), "the run ended before the node was back"
     run.finish()
     assert run.log("head").count(" has joined: 1 worker") == 3
@@ -249,7 +242,7 @@ def test_a_node_is_queued_again_in_mid_training_and_rejoins(slurm, table, tmp_pa
 
 def test_a_head_is_queued_again_in_mid_training_and_resumes(slurm, table, tmp_path):
     run = Run(slurm, tmp_path)
-    _wait(lambda: run.in_training() and len(run.recorded()) >= 3, 600, "a training after three")
+    wait_until(lambda: run.in_training() and len(run.recorded()) >= 3, 600, "a training after three")
     before = run.recorded()
     slurm.requeue(run.head)
     run.finish()

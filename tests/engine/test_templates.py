@@ -9,8 +9,6 @@ import torch
 from bench.commands.new import write_template
 from bench.registry import import_file
 
-from tests.photographs import write_photographs
-
 
 @pytest.fixture
 def new(tmp_path, cli):
@@ -57,18 +55,6 @@ def test_templates_run_together(cli, new, tmp_path):
     assert {"angles_inside", "angles_between", "spearman_dim"} <= {row["metric"] for row in rows}
     assert "apart" in {row["scorer"] for row in rows}
     assert "method" in {row["confidence"] for row in rows}
-
-
-@pytest.mark.slow
-def test_the_template_of_photographs_is_found_verified_and_planned(cli, new, tmp_path):
-    write_photographs(tmp_path / "data", 8, 4, (50, 40))
-    (tmp_path / "data" / "birds.txt").write_text("here they are")
-    asked = ("--data-root", "data", "--plugin", new("photo-dataset", "birds"))
-    cli("data", "verify", "birds", *asked)
-    cli("test", "--dataset", "birds", *asked)
-    run = ("run", "--method", "cosface", "--dataset", "birds", *asked, "--weights", "none", "--seeds", "1", "--dry-run")
-    done = cli(*run, "--backbone", "squeezenet1_0", "--set", "data.image_size=64", "--hparams", "default")
-    assert "cosface on birds" in done.stdout
 
 
 ROOT = Path(__file__).parents[2]

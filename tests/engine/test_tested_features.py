@@ -17,7 +17,7 @@ from bench.site import Site
 from bench.store.check import damages
 from safetensors.torch import save_file
 
-from tests.plans import planned
+from tests.plans import first_seed, planned
 
 SHORT = ("optim.epochs=1", "data.feature_views=1", "data.epoch_repeats=0.1")
 SPLITS = ["test", "test_crop", "val", "val_crop"]
@@ -30,12 +30,8 @@ def _plans(site, *methods, frozen=True):
 
 def _train(site, *methods, frozen=True):
     """Records of one seed of the default base and of heads on it, by method."""
-    records, base = {}, None
-    for plan in _plans(site, *methods, frozen=frozen):
-        specs = plan.train_specs({}, 0, base if plan.base else None)
-        base = base or specs
-        records[plan.cell.method] = run_training(specs[0], site, lambda epoch: None)
-    return records
+    specs = first_seed(_plans(site, *methods, frozen=frozen))
+    return {method: run_training(spec, site, lambda epoch: None) for method, spec in specs.items()}
 
 
 @pytest.fixture(scope="module")

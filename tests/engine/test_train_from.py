@@ -10,23 +10,14 @@ from bench.methods.backbones.registry import build_backbone
 from bench.site import Site
 from safetensors.torch import load_file, save_file
 
-from tests.plans import planned
+from tests.plans import first_seed, planned
 
 STAGE = "features.8"
 SHORT = ("optim.epochs=2", "data.feature_views=2", "data.epoch_repeats=0.2", f"model.train_from={STAGE}")
 
 
-def _plans(site, *methods, **changes):
-    return planned(site, *methods, **{"seeds": 1, "set": SHORT, **changes})[0]
-
-
 def _specs(site, *methods, **changes):
-    """Trainings of the first seed, by method."""
-    found, done = {}, {}
-    for plan in _plans(site, *methods, **changes):
-        specs = plan.train_specs({}, 0, done[plan.base.key] if plan.base else None)
-        done[plan.key], found[plan.cell.method] = specs, specs[0]
-    return found
+    return first_seed(planned(site, *methods, **{"seeds": 1, "set": SHORT, **changes})[0])
 
 
 def _caches(site):

@@ -4,7 +4,6 @@ import math
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import torch
 from bench.methods.distributions import (
@@ -27,6 +26,8 @@ from bench.methods.scorers import SCORERS, DistributionScorer, pairwise_score
 from bench.methods.scorers.inner_products import modes_of
 from scipy import stats
 from torch.distributions import kl_divergence
+
+from .sphere import sphere
 
 
 def _iso(n=5, d=4, seed=0):
@@ -216,11 +217,7 @@ def test_a_rated_point_refuses_what_does_not_fit():
 
 
 F64 = torch.float64
-NODES, WEIGHTS = (torch.from_numpy(x) for x in np.polynomial.legendre.leggauss(300))
-PHI = torch.arange(600, dtype=F64) * (2 * math.pi / 600)
-SINE = (1 - NODES**2).sqrt()
-SPHERE = torch.stack([SINE[:, None] * PHI.cos(), SINE[:, None] * PHI.sin(), NODES[:, None].expand(300, 600)], -1)
-AREA = (WEIGHTS[:, None] * (2 * math.pi / 600)).expand(300, 600)
+SPHERE, AREA = sphere(300, 600)
 
 
 @pytest.mark.parametrize(("normalizer", "integral"), [("exact", 1.0), ("heuristic", 790.8), ("none", 4.94)])
@@ -240,7 +237,7 @@ def test_equal_concentrations_are_the_von_mises_fisher():
 def test_draws_have_the_mean_of_the_density_and_the_matrix_form_agrees():
     torch.manual_seed(0)
     dist = NonIsotropicVonMisesFisher(torch.ones(3, dtype=F64), torch.tensor([4.0, 1.0, 9.0], dtype=F64), "exact")
-    mean = (SPHERE * (dist.log_prob(SPHERE).exp() * AREA)[..., None]).sum((0, 1))
+    mean = (SPHERE * (dist.log_prob(SPHERE).exp() * AREA)[:, None]).sum(0)
     draws = dist.sample((40_000,))
     assert ((draws.mean(0) - mean).abs() < 5 * draws.std(0) / 200).all()
     matrix = nivmf_log_prob(draws[:5], dist.loc[None], dist.concentration[None], "exact")

@@ -2,12 +2,13 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from bench.methods.distributions import PointMass, RatedPoint, VonMisesFisher
 from bench.methods.repvlm import Repvlm, SphereFlow
+
+from .sphere import sphere
 
 F64 = torch.float64
 
@@ -22,16 +23,6 @@ def _flow(dim, steps=16, width=32, size=1.0):
     with torch.no_grad():
         flow.out.weight.mul_(size)
     return flow
-
-
-def _sphere(count=60):
-    """Nodes ``[N, 3]`` and weights ``[N]`` that integrate over the sphere in three dimensions."""
-    heights, weights = np.polynomial.legendre.leggauss(count)
-    angles = np.arange(2 * count) * np.pi / count
-    height, angle = (x.ravel() for x in np.meshgrid(heights, angles, indexing="ij"))
-    ring = np.sqrt(1 - height**2)
-    nodes = np.stack([ring * np.cos(angle), ring * np.sin(angle), height], 1)
-    return torch.from_numpy(nodes), torch.from_numpy(np.repeat(weights, 2 * count) * np.pi / count)
 
 
 def test_the_field_is_tangent_and_its_divergence_that_of_autograd():
@@ -64,7 +55,7 @@ def test_without_a_field_the_density_is_uniform_and_under_a_constant_drift_it_is
 
 
 def test_densities_integrate_to_one():
-    nodes, weights = _sphere()
+    nodes, weights = sphere(60, 120)
     with torch.no_grad():
         found = _flow(3).log_prob(nodes)
     assert found.max() - found.min() > 4

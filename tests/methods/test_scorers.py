@@ -15,6 +15,8 @@ from bench.methods.scorers.inner_products import DistanceBound
 from bench.protocols.ranking import ScoreMatrix, rank
 from scipy import special, stats
 
+from .sphere import sphere
+
 GOLDEN = list(csv.DictReader((Path(__file__).parents[1] / "golden" / "mls.csv").open()))
 
 
@@ -163,12 +165,7 @@ def test_mls_of_the_von_mises_fisher_is_the_log_of_the_overlap_integral(d):
         theta = torch.arange(20_000, dtype=torch.float64) * (2 * math.pi / 20_000)
         z, area = torch.stack([theta.cos(), theta.sin()], -1), torch.full((20_000,), 2 * math.pi / 20_000)
     else:
-        nodes, weights = map(torch.from_numpy, np.polynomial.legendre.leggauss(80))
-        phi = torch.arange(160, dtype=torch.float64) * (2 * math.pi / 160)
-        sine = (1 - nodes**2).sqrt()
-        around = (sine[:, None] * phi.cos(), sine[:, None] * phi.sin(), nodes[:, None].expand(80, 160))
-        z = torch.stack(around, -1).reshape(-1, 3)
-        area = (weights[:, None] * (2 * math.pi / 160)).expand(80, 160).reshape(-1)
+        z, area = sphere(80, 160)
     for i in range(2):
         p, q = (VonMisesFisher(x.loc[i], x.concentration[i]) for x in (a, b))
         total = ((p.log_prob(z) + q.log_prob(z)).exp() * area).sum().log()

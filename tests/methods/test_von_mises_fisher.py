@@ -20,6 +20,8 @@ from bench.methods.distributions.von_mises_fisher import PROPOSALS, _proposals, 
 from scipy import integrate, special, stats
 from torch.distributions import kl_divergence
 
+from .sphere import sphere
+
 F64 = torch.float64
 GOLDEN = list(csv.DictReader((Path(__file__).parents[1] / "golden" / "vmf.csv").open()))
 
@@ -96,13 +98,10 @@ def test_density_integrates_to_one_and_entropy_and_kl_are_integrals(dim, kappa):
     # Exact to rounding: equal steps for periodic functions, Gauss-Legendre for the height on the sphere.
     angles = torch.arange(120, dtype=F64) * (2 * np.pi / 120)
     circle = torch.stack([angles.cos(), angles.sin()], -1)
-    height, weight = map(torch.from_numpy, np.polynomial.legendre.leggauss(60))
-    ring = (1 - height.square()).sqrt()[:, None, None] * circle
-    sphere = torch.cat([ring, height[:, None, None].expand(60, 120, 1)], -1)
-    z, share = (circle, 1.0) if dim == 2 else (sphere, weight[:, None])
+    z, area = (circle, 2 * np.pi / 120) if dim == 2 else sphere(60, 120)
 
     def integral(f):
-        return float((f(z) * share).sum() * (2 * np.pi / 120))
+        return float((f(z) * area).sum())
 
     assert integral(lambda z: p.log_prob(z).exp()) == pytest.approx(1.0, abs=1e-9)
     assert p.entropy().item() == pytest.approx(integral(lambda z: -p.log_prob(z) * p.log_prob(z).exp()), abs=1e-8)

@@ -103,6 +103,9 @@ def test_a_claim_of_rows_and_a_column_has_their_methods_and_metric(ledger):
     assert (own.a.scorer, own.variant) == ("own", ("",))  # what is given is not from the table
 
 
+TABLE, EQUAL = 'tables = ["per/table1"]\ncolumn = "MAP@R"', claim(direction="equal")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -122,18 +125,9 @@ def test_a_claim_of_rows_and_a_column_has_their_methods_and_metric(ledger):
         (claim(a='method = "pfe", row = "PFE"'), "claim 'one': a row or column needs the tables"),
         (claim(more='tables = ["per/table9"]'), "claim 'one': unknown table 'per/table9'"),
         (claim(more='tables = ["per/table1"]\ncolumn = "x"'), "claim 'one': unknown column 'x'"),
-        (
-            claim(a='method = "pfe", row = "x"', more='tables = ["per/table1"]\ncolumn = "MAP@R"'),
-            "claim 'one': unknown row 'x'",
-        ),
-        (
-            claim(direction="equal").replace("map_at_r", "spectral_decay"),
-            "claim 'one': spectral_decay has no region of equivalence",
-        ),
-        (
-            claim(more='tables = ["per/table1"]').replace('{ method = "dul_cls" }', '"DUL-clss"'),
-            "did you mean 'DUL-cls'?",
-        ),
+        (claim(a='method = "pfe", row = "x"', more=TABLE), "claim 'one': unknown row 'x'"),
+        (EQUAL.replace("map_at_r", "spectral_decay"), "claim 'one': spectral_decay has no region of equivalence"),
+        (claim(more=TABLE).replace('{ method = "dul_cls" }', '"DUL-clss"'), "did you mean 'DUL-cls'?"),
         (claim(more="tables = 5"), "claim 'one': tables: Input should be a valid tuple"),
         ("[[claim]]\n", "claim number 1: id: Field required"),
         ("a = \n", "not valid TOML"),
@@ -165,20 +159,17 @@ def folders(tmp_path, monkeypatch):
 
 
 def test_records_of_several_folders_are_taken_together(folders, bench):
-    code, out, err = bench("paper", "claims", "--claims", "mine.toml", "--results", "one")
+    asked = ("paper", "claims", "--claims", "mine.toml", "--results")
+    code, out, err = bench(*asked, "one")
     assert (code, err) == (0, "")
     assert "no records of cosface" in out
-    code, out, err = bench(
-        "paper", "claims", "--claims", "mine.toml", "--results", "one", "--results", "two", "--out", "here"
-    )
+    code, out, err = bench(*asked, "one", "--results", "two", "--out", "here")
     assert (code, err) == (0, "")
     assert "+10.03" in out
     assert out.splitlines()[1].endswith("holds")
     assert sorted(path.name for path in (folders / "here").iterdir()) == ["claims.csv", "claims.md"]
     assert "| holds |" in (folders / "here/claims.md").read_text()
-    found = json.loads(
-        bench("paper", "claims", "--claims", "mine.toml", "--results", "two", "--results", "one", "--json")[1]
-    )
+    found = json.loads(bench(*asked, "two", "--results", "one", "--json")[1])
     corrected = [line for line in found if line["fidelity"] == "corrected"]
     assert [(line["claim"], line["verdict"], line["seeds"]) for line in corrected] == [("one", "holds", 3)]
 
