@@ -167,17 +167,3 @@ def test_what_is_tested_is_part_of_a_test_and_not_of_a_training(photos, tmp_path
         table.write_text(before)
     assert same == train
     assert other != test
-
-
-def test_the_tables_show_what_was_asked_for_last(all_inside):
-    """One training tested with other corruptions and then again as at first: no test is done twice."""
-    run = ("run", "--method", "cosface", "--dataset", "ndigit_smoke", "--hparams", "default", "--seeds", "1")
-    run += ("--set", "optim.epochs=1")
-    seen = []
-    for extra in ((), ("--corruptions", "jpeg"), ()):
-        all_inside(*run, *extra)
-        frame = pd.read_csv(all_inside.cwd / "results/runs/metrics.csv", keep_default_na=False)
-        seen.append({split for split in frame["split"] if split.startswith("test")})
-    assert seen == [{"test", "test_crop"}, {"test", "test_jpeg"}, {"test", "test_crop"}]
-    assert len(list(all_inside.cwd.glob("results/runs/*/*/cosface/train-*"))) == 1
-    assert len(list(all_inside.cwd.glob("results/runs/*/*/cosface/test-*"))) == 2

@@ -223,25 +223,22 @@ def test_only_the_first_are_sought_and_every_image_counts_for_the_covariance(mon
     np.testing.assert_array_equal(fewer["mahalanobis"], whole["mahalanobis"])
 
 
-@pytest.mark.parametrize("what", ["equal", "one image", "single images", "one class", "wide", "two", "pairs"])
+SIGNS = torch.where(torch.arange(60) % 4 == 0, -1.0, 1.0)[:, None]
+DEGENERATE = {
+    "equal": lambda x, y: (x[:1].expand(60, -1), y),
+    "one image": lambda x, y: (x[:1], y[:1]),
+    "single images": lambda x, y: (x, torch.arange(60)),
+    "one class": lambda x, y: (x, torch.zeros(60, dtype=torch.long)),
+    "wide": lambda x, y: (unit(torch.randn(20, 300)), torch.arange(20) // 4),
+    # The noise of two equally frequent embeddings is exactly 0, and nothing is shrunk.
+    "two": lambda x, y: (unit(torch.randn(2, 16)).repeat(30, 1), torch.zeros(60, dtype=torch.long)),
+    "pairs": lambda x, y: (SIGNS * unit(torch.randn(2, 64)).repeat(30, 1), torch.arange(60) % 2),
+}
+
+
+@pytest.mark.parametrize("what", DEGENERATE)
 def test_degenerate_training_data_give_finite_values(what: str) -> None:
-    train, labels = world(60, 4, 5, 0.3)
-    if what == "equal":
-        train = train[:1].expand(60, -1)
-    elif what == "one image":
-        train, labels = train[:1], labels[:1]
-    elif what == "single images":
-        labels = torch.arange(60)
-    elif what == "one class":
-        labels = torch.zeros(60, dtype=torch.long)
-    elif what == "two":  # the noise of two equally frequent embeddings is exactly 0, and nothing is shrunk
-        train, labels = unit(torch.randn(2, 16)).repeat(30, 1), torch.zeros(60, dtype=torch.long)
-    elif what == "pairs":
-        train, labels = unit(torch.randn(2, 64)).repeat(30, 1), torch.arange(60) % 2
-        train[::4] = -train[::4]
-    else:
-        train = unit(torch.randn(20, 300, generator=torch.Generator().manual_seed(0)))
-        labels = torch.arange(20) // 4
+    train, labels = DEGENERATE[what](*world(60, 4, 5, 0.3))
     test = world(30, 6, train.shape[1], 0.5, seed=3)[0]
     for name, values in found(train, labels, test).items():
         assert np.isfinite(values).all(), name
