@@ -8,6 +8,12 @@ from tests.in_process import run_here
 METHODS = ("dul_cls", "cosface", "pfe", "deep_ensemble", "untrained")
 
 
+def run_dots(folder, dots, methods, *more, seeds=1, epochs=1):
+    """Results folder of a short run."""
+    asked = ("--method", methods, "--dataset", "dots", "--hparams", "default", "--seeds", str(seeds))
+    return run_here(folder, "run", *asked, "--set", f"optim.epochs={epochs}", "--plugin", dots, *more, figures=False)
+
+
 @pytest.fixture(scope="session")
 def dots(tmp_path_factory):
     """Plug-in with the data set of `bench new dataset`, smaller: 60 noisy patterns of 12 x 12 pixels."""
@@ -20,6 +26,4 @@ def dots(tmp_path_factory):
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory, dots):
     """Results folder with two seeds of a few methods, one epoch each."""
-    return run_here(tmp_path_factory.mktemp("runs"), "run", "--method", ",".join(METHODS), "--dataset", "dots",
-                    "--hparams", "default", "--seeds", "2", "--set", "optim.epochs=1", "--plugin", dots,
-                    figures=False)  # fmt: skip
+    return run_dots(tmp_path_factory.mktemp("runs"), dots, ",".join(METHODS), seeds=2)

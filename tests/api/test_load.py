@@ -18,8 +18,7 @@ from bench.site import Site
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from tests.api.conftest import METHODS
-from tests.in_process import run_here
+from tests.api.conftest import METHODS, run_dots
 
 pytestmark = pytest.mark.slow  # they share a run
 
@@ -76,9 +75,7 @@ def test_the_test_images_get_the_embeddings_that_the_test_kept(runs, load, image
 def test_heads_on_frozen_features_are_loaded_with_their_backbone(tmp_path, dots, load, images):
     torch.manual_seed(0)
     save_file(build_backbone("convnet", 1).state_dict(), tmp_path / "start.safetensors")
-    root = run_here(tmp_path, "run", "--method", "cosface,pfe", "--dataset", "dots", "--hparams", "default", "--seeds",
-                    "1", "--set", "optim.epochs=1", "--plugin", dots, "--frozen", "--weights", "start.safetensors",
-                    figures=False)  # fmt: skip
+    root = run_dots(tmp_path, dots, "cosface,pfe", "--frozen", "--weights", "start.safetensors")
     (tmp_path / "start.safetensors").unlink()
     for method in ("cosface", "pfe", "untrained"):
         network = load(f"{method}/dots", root)
@@ -203,8 +200,7 @@ def test_a_pair_alone_is_looked_for_in_the_default_folder(runs, dots, tmp_path, 
 
 def test_several_settings_are_named_by_their_ids(tmp_path, load, dots):
     for epochs in (1, 2):
-        root = run_here(tmp_path, "run", "--method", "cosface", "--dataset", "dots", "--hparams", "default",
-                        "--seeds", "1", "--set", f"optim.epochs={epochs}", "--plugin", dots, figures=False)  # fmt: skip
+        root = run_dots(tmp_path, dots, "cosface", epochs=epochs)
     with pytest.raises(UserError, match=r"has 2 settings .*optim.epochs=1.*optim.epochs=2") as error:
         load("cosface/dots", root)
     unit = str(error.value).split("one: ")[1].split(" ")[0]
@@ -215,9 +211,7 @@ def test_a_method_of_a_plugin_needs_its_file(tmp_path, dots, load):
     source = (Path(__file__).parents[2] / "methods" / "cosface.py").read_text()
     source = source.replace('name = "cosface"', 'name = "mine"').replace("from .", "from bench.methods.")
     (tmp_path / "mine.py").write_text(source)
-    root = run_here(tmp_path, "run", "--method", "mine", "--dataset", "dots", "--hparams", "default",
-                    "--seeds", "1", "--set", "optim.epochs=1", "--plugin", "mine.py", "--plugin", dots,
-                    figures=False)  # fmt: skip
+    root = run_dots(tmp_path, dots, "mine", "--plugin", "mine.py")
     with pytest.raises(UserError, match=r"method 'mine' is not built in: give its file, plugins="):
         load("mine/dots", root)
     with pytest.raises(UserError, match=r"data set 'dots' is not built in: give its file, plugins="):

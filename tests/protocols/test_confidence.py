@@ -22,6 +22,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
+from .views import orders_of
+
 pytestmark = pytest.mark.filterwarnings("error")
 
 SMALL = st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0.0, 0.5, 1.0])), min_size=1, max_size=6)
@@ -42,37 +44,19 @@ def test_correlations_equal_scipy_with_ties(data):
         assert kendall(x, y) == pytest.approx(stats.kendalltau(x, y).statistic, abs=1e-12)
 
 
-def _orders(confidence):
-    """All orders of items, the most confident first."""
-    return [
-        o
-        for o in itertools.permutations(range(len(confidence)))
-        if all(confidence[a] >= confidence[b] for a, b in itertools.pairwise(o))
-    ]
-
-
 @settings(max_examples=80, deadline=None)
 @given(SMALL)
-def test_aurc_is_the_mean_over_all_orders_of_tied_confidences(data):
+def test_areas_are_the_means_over_all_orders_of_tied_confidences(data):
     confidence, risk = zip(*data)
     n = len(data)
-    orders = _orders(confidence)
-    areas = [sum(sum(risk[i] for i in order[:k]) / k for k in range(1, n + 1)) / n for order in orders]
-    value = aurc(torch.tensor(confidence), torch.tensor(risk))
-    assert value == pytest.approx(sum(areas) / len(areas), abs=1e-12)
-
-
-@settings(max_examples=80, deadline=None)
-@given(SMALL)
-def test_augrc_is_the_mean_area_of_trapezoids_over_all_orders(data):
-    confidence, risk = zip(*data)
-    n = len(data)
-    areas = []
-    for order in _orders(confidence):
+    areas, trapezoids = [], []
+    for order in orders_of(confidence, range(n)):
         curve = [0.0] + [sum(risk[i] for i in order[:k]) / n for k in range(1, n + 1)]
-        areas.append(sum((a + b) / (2 * n) for a, b in itertools.pairwise(curve)))
-    value = augrc(torch.tensor(confidence), torch.tensor(risk))
-    assert value == pytest.approx(sum(areas) / len(areas), abs=1e-12)
+        areas.append(sum(curve[k] / k for k in range(1, n + 1)))
+        trapezoids.append(sum((a + b) / (2 * n) for a, b in itertools.pairwise(curve)))
+    for area, found in ((aurc, areas), (augrc, trapezoids)):
+        value = area(torch.tensor(confidence), torch.tensor(risk))
+        assert value == pytest.approx(sum(found) / len(found), abs=1e-12)
 
 
 @pytest.mark.parametrize("fractional", [False, True], ids=["right or wrong", "fractions"])
@@ -121,7 +105,7 @@ def test_generalised_risk_and_points_of_the_curve_agree_with_torch_uncertainty(w
 @given(SMALL, st.integers(1, 100), st.sampled_from([0.0, 0.25, 1 / 3, 0.5, 1.0]))
 def test_points_of_the_risk_coverage_curve_are_expectations_over_orders(data, percent, largest):
     confidence, risk = zip(*data)
-    n, orders = len(data), _orders(confidence)
+    n, orders = len(data), [*orders_of(confidence, range(len(data)))]
     curve = [sum(sum(risk[i] for i in o[:k]) / k for o in orders) / len(orders) for k in range(1, n + 1)]
     given_ = torch.tensor(confidence), torch.tensor(risk)
     needed = next(k for k in range(1, n + 1) if 100 * k >= percent * n)

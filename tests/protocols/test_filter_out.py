@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.retrieval_rows import retrieval_rows
 
-from .ties import precision_sum
+from .views import precision_sum
 
 FRACTIONS = tuple(i / 10 for i in range(10))
 

@@ -25,8 +25,7 @@ from bench.protocols.verification import (
     verification_rows,
 )
 
-from .reranked_by_matrix import Reranked
-from .views import rows_of, view_of
+from .views import Reranked, rows_of, view_of
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "per"
 EXPECTED = json.loads((GOLDEN / "metrics.json").read_text())

@@ -13,8 +13,7 @@ from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 
 from tests.retrieval_rows import retrieval_rows
 
-from .reranked_by_matrix import Reranked
-from .ties import orders_of, precision_sum
+from .views import Reranked, orders_of, precision_sum, tied_data
 
 KS = (1, 2, 4, 8)
 
@@ -43,14 +42,6 @@ def _brute_force(scores, labels):
             for k in KS:
                 sums[f"recall_at_{k}"] += any(hits[:k]) / len(orders)
     return {name: total / counted for name, total in sums.items()} if counted else None
-
-
-@st.composite
-def tied_data(draw):
-    n = draw(st.integers(2, 7))
-    labels = draw(st.lists(st.integers(0, 3), min_size=n, max_size=n))
-    cells = draw(st.lists(st.integers(0, 3), min_size=n * n, max_size=n * n))
-    return [[float(cells[i * n + j]) for j in range(n)] for i in range(n)], labels
 
 
 @settings(max_examples=150, deadline=None)

@@ -33,8 +33,7 @@ from scipy.stats import rankdata
 from sklearn.linear_model import LogisticRegression
 from torch.nn.functional import normalize
 
-from .ties import orders_of
-from .views import view_of
+from .views import orders_of, tied_data, view_of
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -60,19 +59,11 @@ def _by_definition(scores, labels, query, gallery, k):
     return {name: value / len(orders) for name, value in total.items()}
 
 
-@st.composite
-def tied_data(draw):
-    n = draw(st.integers(3, 7))
-    labels = draw(st.lists(st.integers(0, 2), min_size=n, max_size=n))
-    cells = draw(st.lists(st.integers(0, 3), min_size=n * n, max_size=n * n))
-    gallery = draw(st.sets(st.integers(0, n - 1), min_size=2))
-    return [[float(cells[i * n + j]) for j in range(n)] for i in range(n)], labels, sorted(gallery)
-
-
 @settings(max_examples=100, deadline=None)
-@given(tied_data(), st.integers(1, 6), st.integers(1, 7))
-def test_values_are_the_means_over_all_orders_of_ties(data, k, depth):
-    scores, labels, gallery = data
+@given(tied_data(), st.integers(1, 6), st.integers(1, 7), st.data())
+def test_values_are_the_means_over_all_orders_of_ties(data, k, depth, more):
+    scores, labels = data
+    gallery = sorted(more.draw(st.sets(st.integers(0, len(labels) - 1), min_size=2)))
     found = _found(ScoreMatrix(torch.tensor(scores)), torch.tensor(labels), k, depth, gallery=torch.tensor(gallery))
     for query in range(len(labels)):
         for name, value in _by_definition(scores[query], labels, query, gallery, k).items():

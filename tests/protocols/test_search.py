@@ -3,7 +3,7 @@
 import math
 from fractions import Fraction
 from functools import partial
-from itertools import pairwise, permutations, product
+from itertools import pairwise
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from tests.retrieval_rows import retrieval_rows
 
-from .ties import precision_sum
+from .views import orders_of, precision_sum
 
 N, DEPTH = 900, 5
 
@@ -263,7 +263,7 @@ def test_every_scorer_equals_a_loop_over_all_orders_of_ties(seed, name):
             if score[before] - score[j] > 1e-10 * max(1.0, max(map(abs, score.values()))):
                 groups.append([])
             groups[-1].append(j)
-        orders = _orders(groups)
+        orders = orders_of({j: -at for at, group in enumerate(groups) for j in group}, others)
         hits = [[bool(labels[j] == labels[q]) for j in order] for order in orders]
         expected = {
             "map_at_r": [precision_sum(h[:r]) / r for h in hits],
@@ -273,11 +273,6 @@ def test_every_scorer_equals_a_loop_over_all_orders_of_ties(seed, name):
         }
         for metric, each in expected.items():
             assert values[metric][at].item() == pytest.approx(sum(each) / len(each), abs=1e-12), metric
-
-
-def _orders(groups):
-    """Every order of groups whose members are exchangeable."""
-    return [[j for part in parts for j in part] for parts in product(*(list(permutations(g)) for g in groups))]
 
 
 @pytest.mark.parametrize("name", ["cosine", "mls of normals", "mls of von Mises-Fisher"])

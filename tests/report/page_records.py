@@ -1,7 +1,5 @@
 """Records of tests that a page can be made of: a few methods with levels of MAP@R and of the AUROC of confidences."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from bench.protocols.embeddings import row

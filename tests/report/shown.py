@@ -1,7 +1,5 @@
 """What records say, from a tidy table and its roles, and documents as their files have them."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Budgets: which rows of a data set words may compare, and in which order budgets are named."""
 
-from __future__ import annotations
-
 import pytest
 from bench.report.contender import Contender, budget_of, budget_texts, by_budget
 from bench.store.specs import Pinned

@@ -1,16 +1,19 @@
 """Table ``splits``: the split is the unit, splits pair up, and no table of methods has them."""
 
-from __future__ import annotations
-
 import json
 import math
+import tarfile
 from dataclasses import replace
+from pathlib import Path
 from statistics import fmean
 
+import bench
+import numpy as np
+import pandas as pd
 import pytest
 from bench.protocols.statistics.paired import summarise_splits
 from bench.report.frame import collect
-from bench.report.splits import split_comparisons
+from bench.report.splits import MEAN, split_comparisons
 from bench.report.views import split_document
 from bench.report.write import Judged, write_report
 from bench.store.check import damages
@@ -18,6 +21,7 @@ from bench.store.files import write_archive
 from bench.store.folder import Store
 from bench.store.records import RescoreRecord, TestRecord
 from bench.store.specs import Pinned, RescoreSpec
+from scipy import stats
 
 from tests.engine.test_sharing import Fake, _drive
 from tests.report.shown import markdown
@@ -146,3 +150,42 @@ def test_a_rescoring_of_a_test_on_a_class_split_counts(store):
     assert after[2] == pytest.approx(before[2] + 0.1)  # one of two seeds
     assert {k: v for k, v in after.items() if k != 2} == {k: v for k, v in before.items() if k != 2}
     assert len(collect(store).frame) == len(results.frame)
+
+
+RECORDS = Path(__file__).parents[2] / "results" / "study"
+
+
+def _archived(path):
+    with tarfile.open(path) as archive:
+        return [json.load(archive.extractfile(each)) for each in archive if each.name.endswith("record.json")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("archive", ["grocery-squeezenet", "cub200-squeezenet"])
+def test_means_over_class_splits_and_their_intervals_are_those_of_the_records(archive):
+    path = RECORDS / f"{archive}.tar.xz"
+    records = _archived(path)
+    trained = {record["unit"]: record["num_classes"] for record in records if record["kind"] == "train"}
+    tests = {}  # the latest of each setting
+    for record in sorted((each for each in records if each["kind"] == "test"), key=lambda each: each["finished"]):
+        columns = record["columns"]
+        place = columns["method"], columns["pinned"]["settings"].get("data.class_seed", 0), columns["seed"]
+        tests[place] = record
+    rows = [
+        {"method": method, "split": split, "metric": row["metric"], "value": row["value"]}
+        for (method, split, _), record in tests.items()
+        for row in record["rows"]
+        if split and row["split"] == "test" and row["scorer"] == record["role"]["primary_scorer"]
+        if row["metric"] in ("map_at_r", "recall_at_1") and not (row["confidence"] or row["variant"])
+    ]
+    ratio = next(each["test_classes"] / trained[each["spec"]["train"][0]] for each in tests.values())
+    found = {
+        (each.contender.method, each.column.metric): (each.mean, each.low, each.high)
+        for each in bench.results(path)._judged.splits
+        if each.question == MEAN
+    }
+    by_split = pd.DataFrame(rows).groupby(["method", "metric", "split"])["value"].mean()
+    for place, values in by_split.groupby(["method", "metric"]):
+        half = stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) * math.sqrt(1 / len(values) + ratio)
+        assert found.pop(place) == pytest.approx((values.mean(), values.mean() - half, values.mean() + half), abs=1e-12)
+    assert not found

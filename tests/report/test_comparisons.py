@@ -1,7 +1,5 @@
 """Comparisons: numbers against SciPy, one set of rules for every unit, and a new question in a few lines."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from bench.protocols.rows import OWN

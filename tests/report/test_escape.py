@@ -139,33 +139,28 @@ def test_printable_is_one_printable_line(text):
         assert printable(text) == text
 
 
-@pytest.fixture
-def hostile_rows():
-    """A comparison with every hostile text in a label."""
+@pytest.mark.slow
+def test_the_comparison_has_every_row_in_every_format():
     from tests.report.test_tables import MAP, _frame
 
-    tables = []
+    tables = []  # with every hostile text in a label
     for number, text in enumerate(HOSTILE):
         frame, roles = _frame([(f"m{number}", "", seed, "", MAP, 0.5 + 0.01 * seed) for seed in range(2)])
         tables.append((frame.assign(pinned=Pinned(settings={text: 1})), roles))
     frame, roles = joined(tables)
-    return comparison(frame.assign(dataset="d<b>|&_%"), roles)
-
-
-@pytest.mark.slow
-def test_the_comparison_has_every_row_in_every_format(hostile_rows):
-    rows = [token for token in MARKDOWN.parse(to_markdown(hostile_rows)) if token.type == "tr_open"]
+    hostile = comparison(frame.assign(dataset="d<b>|&_%"), roles)
+    rows = [token for token in MARKDOWN.parse(to_markdown(hostile)) if token.type == "tr_open"]
     assert len(rows) == 1 + len(HOSTILE)
-    html = MARKDOWN.render(to_markdown(hostile_rows))
+    html = MARKDOWN.render(to_markdown(hostile))
     ours = {"h1", "h2", "p", "code", "table", "thead", "tbody", "tr", "th", "td", "strong", "u"}
     assert set(re.findall(r"<(\w+)", html)) <= ours
     assert html.count("<code>") == NOTE.count("`") / 2
-    latex = to_latex(hostile_rows)
+    latex = to_latex(hostile)
     body = latex[latex.index("\\midrule") + 8 : latex.index("\\bottomrule")].strip().splitlines()
     assert len(body) == len(HOSTILE)
     assert len({len(re.findall(r"(?<!\\)&", line)) for line in body}) == 1
     assert "\\input" not in latex
-    shown = _printed(print_comparison, hostile_rows)
+    shown = _printed(print_comparison, hostile)
     assert "[red]x[/red]" in shown
     assert "\x1b[31m" not in shown
     assert "\x1b]0;" not in shown

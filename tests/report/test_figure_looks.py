@@ -1,7 +1,5 @@
 """Figures of many methods: looks that depend on the method alone, few coloured lines in a panel, and the same bytes."""
 
-from __future__ import annotations
-
 from statistics import fmean, stdev
 from types import SimpleNamespace
 
@@ -159,7 +157,10 @@ def test_risk_is_one_minus_the_recall_of_the_queries_that_are_kept():
     assert risk_coverage(confidence, risk)[1] == pytest.approx(1 - (1 - risk)[:2].mean().item())
 
 
-def _model():
+@pytest.fixture
+def model(monkeypatch):
+    place = {"dataset": "d", "method": "m", "seed": 0, "label": "m", "index": 0}
+    monkeypatch.setattr(TestedModel, "identity", place)
     generator = torch.Generator().manual_seed(1)
     labels = torch.arange(12).repeat_interleave(4)
     centres = torch.randn(12, 5, generator=generator)
@@ -173,16 +174,6 @@ def _model():
     return TestedModel(
         record, "m", 0, tuple(f"i{row}" for row in range(48)), labels, distribution, confidence, rows, rows
     )
-
-
-def _identity(model):
-    return {"dataset": "d", "method": "m", "seed": model.record.columns.seed, "label": "m", "index": 0}
-
-
-@pytest.fixture
-def model(monkeypatch):
-    monkeypatch.setattr(TestedModel, "identity", property(_identity))
-    return _model()
 
 
 def test_the_worst_mistakes_are_the_most_confident_wrong_queries_with_their_neighbours(model):

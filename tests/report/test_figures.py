@@ -1,7 +1,5 @@
 """The numbers behind every figure equal independent computations, and every figure has labelled axes."""
 
-from __future__ import annotations
-
 import math
 import re
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The tidy table has the latest result of every setting, and reads each record once."""
 
-from __future__ import annotations
-
 import json
 
 import pandas as pd

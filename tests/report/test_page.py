@@ -1,7 +1,5 @@
 """The page of a report says what its comparisons say, is safe for any text, needs nothing else, leaves out nothing."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """The page in Chromium, if that is installed: no errors, no requests, no sideways scrolling, also without scripts."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

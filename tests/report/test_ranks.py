@@ -1,21 +1,25 @@
-"""Ranks and verdicts of tables: what is paired, what is left out and by which name, and what fits a terminal."""
-
-from __future__ import annotations
+"""Ranks, verdicts and decisions: what is paired, what is left out and by which name, what fits a terminal or a page."""
 
 import re
+import shutil
+import subprocess
 
 import numpy as np
 import pandas as pd
 import pytest
-from bench.protocols.statistics.paired import holm, p_different, p_equivalent
-from bench.protocols.statistics.ranks import rank_intervals
+from bench.protocols.statistics.paired import holm, p_different, p_equivalent, seeds_needed
+from bench.protocols.statistics.ranks import critical_difference, mean_ranks, rank_intervals
+from bench.report.contender import Contender
+from bench.report.cost import CostRow, cost_document
+from bench.report.ranks import rank_document
 from bench.report.render import to_csv
+from bench.report.table import Cell, Document, cells_table, headings
 from bench.report.terminal import print_comparison, print_paired
-from bench.report.views import decision_document
+from bench.report.views import decision_document, verdict_document
 from bench.store.specs import Pinned
 
 from tests.report import shown
-from tests.report.test_tables import MAP, RHO, _frame
+from tests.report.test_tables import AURC, MAP, RHO, _frame, _judged
 
 
 def _results(values, metric=MAP, base=""):
@@ -148,14 +152,13 @@ def test_methods_are_ranked_among_those_of_their_protocol():
 
 
 def test_the_terminal_shows_ranks_in_eighty_columns_or_says_where_they_are():
-    aurc = {"metric": "aurc", "split": "test_crop", "variant": "recall_at_1", "scorer": "cosine"}
     recall = MAP | {"metric": "recall_at_1"}
 
     def table(name):
         lines = []
         for method, by_seed in {name: A, "b": B, "c": C}.items():
             for seed, value in by_seed.items():
-                lines += [(method, "", seed, "method", kind, value) for kind in (RHO, aurc)]
+                lines += [(method, "", seed, "method", kind, value) for kind in (RHO, AURC)]
                 lines += [(method, "", seed, "", kind, value) for kind in (MAP, recall)]
         rows = shown.comparison(*_frame(lines))
         return _printed(print_comparison, rows)
@@ -176,15 +179,9 @@ def test_verdicts_are_those_of_holm_over_the_pairs_of_the_table():
     assert list(table["p_holm"]) == pytest.approx(list(holm(np.array([p_different(d) for d in differences]))))
     equivalence = holm(np.array([p_equivalent(d, 0.005) for d in differences]))
     assert list(table["p_equivalence_holm"]) == pytest.approx(list(equivalence))
-    verdicts = dict(zip(pairs, table["verdict"]))
-    assert verdicts == {
-        ("a", "b"): "equivalent",
-        ("a", "c"): "worse",
-        ("b", "c"): "worse",
-        ("a", "d"): "undecided",
-        ("b", "d"): "undecided",
-        ("c", "d"): "better",
-    }
+    verdicts = dict(zip((first + other for first, other in pairs), table["verdict"]))
+    worse, undecided = dict.fromkeys(["ac", "bc"], "worse"), dict.fromkeys(["ad", "bd"], "undecided")
+    assert verdicts == {"ab": "equivalent", "cd": "better", **worse, **undecided}
     row = table.set_index(["first", "other"]).loc[("a", "c")]
     assert (row["superiority"], row["superiority_ci95_low"]) == (0.0, 0.0)
     assert row["superiority_ci95_high"] == pytest.approx(1 - 0.025**0.25)
@@ -195,8 +192,7 @@ def test_verdicts_are_those_of_holm_over_the_pairs_of_the_table():
 
 
 def test_lower_is_better_if_the_metric_says_so():
-    aurc = {"metric": "aurc", "split": "test_crop", "variant": "recall_at_1", "scorer": "cosine"}
-    table = shown.paired_methods(*_results({"a": A, "c": C}, aurc))
+    table = shown.paired_methods(*_results({"a": A, "c": C}, AURC))
     assert (table["verdict"].item(), table["superiority"].item()) == ("better", 1.0)
     assert table["difference_mean"].item() < 0
 
@@ -222,8 +218,6 @@ def test_seeds_that_one_method_lacks_are_named_and_one_seed_is_no_comparison():
 def test_the_seeds_that_are_needed_are_whole_and_those_of_the_region_at_least():
     close = {"a": A, "b": {s: v + (0.004 if s % 2 else -0.004) for s, v in A.items()}}
     table = shown.paired_methods(*_results(close))
-    from bench.protocols.statistics.paired import seeds_needed
-
     assert table["seeds_needed"].item() == seeds_needed(table["difference_sd"].item(), 0.005)
     assert f",{table['seeds_needed'].item()}," in to_csv(table)
 
@@ -253,3 +247,144 @@ def test_a_method_that_is_named_twice_is_one():
     once = shown.paired_methods(frame, roles, names=("a", "b", "c"))
     pd.testing.assert_frame_equal(shown.paired_methods(frame, roles, names=("a", "b", "b", "a", "c")), once)
     assert shown.paired_methods(frame, roles, names=("a", "a")).empty
+
+
+def _more_seeds(row):
+    return decision_document([row]).numbers["more_seeds"].dropna().item() if row.outcome == "undecided" else None
+
+
+def _decided(values):
+    return shown.decisions_of(*_results(values))
+
+
+def test_each_method_is_compared_with_the_best_and_p_values_count_all_pairs():
+    found = {each.contender.method: each for each in _decided({"c": C, "b": B, "a": A})}
+    assert set(found) == {"b", "c"}
+    values = {name: np.array(list(of.values())) for name, of in (("a", A), ("b", B), ("c", C))}
+    differences = [values["b"] - values["a"], values["c"] - values["a"], values["c"] - values["b"]]
+    adjusted = holm(np.array([float(p_different(each)) for each in differences]))
+    assert found["c"].p_holm == pytest.approx(adjusted[1])
+    assert found["c"].raw["difference_mean"] == pytest.approx(differences[1].mean())
+    assert found["c"].high < 0
+    assert (found["c"].verdict, _more_seeds(found["c"])) == ("worse", None)
+    assert found["c"].superiority["superiority"] == 0.0
+    assert found["b"].verdict == "undecided"
+    needed = seeds_needed(differences[0].std(ddof=1), max(abs(differences[0].mean()), 0.005), alpha=0.05 / 3)
+    assert _more_seeds(found["b"]) == needed - 4
+    assert (
+        found["b"].superiority["superiority"]
+        == (values["b"] > values["a"]).mean() + 0.5 * (values["b"] == values["a"]).mean()
+    )
+
+
+def test_the_best_is_that_of_the_same_budget():
+    frame, roles = _at_two_budgets()
+    found = shown.decisions_of(frame, roles)
+    compared = [
+        (each.contender.hparams, each.contender.method, each.against.hparams, each.against.method) for each in found
+    ]
+    assert sorted(compared) == [
+        ("default", "b", "default", "a"),
+        ("default", "c", "default", "a"),
+        ("tuned", "b", "tuned", "a"),
+    ]
+    text = shown.markdown(decision_document(found))
+    assert text.index("tuned once, 50 trials)") < text.index("default settings)")
+
+
+def test_one_common_seed_and_left_out_seeds_are_said():
+    found = _decided({"a": A, "b": B, "short": {0: 0.1}})
+    short = next(each for each in found if each.contender.method == "short")
+    assert (short.verdict, short.n, _more_seeds(short)) == ("one seed", 1, None)
+    assert "no seeds 1-3" in short.about["left_out"]
+    text = shown.markdown(decision_document(found))
+    assert "Left out: short: no seeds 1-3." in text
+    assert "| 10.00 | 82.50 | -71.00 | 1 | one seed |" in text
+    assert decision_document(found).numbers["more_seeds"].isna().sum() == 1
+
+
+def _over(datasets, **values):
+    frames = [_results({name: of[dataset] for name, of in values.items() if dataset in of}) for dataset in datasets]
+    made = [
+        (frame.assign(dataset=dataset, unit=dataset + frame["unit"]), roles.assign(unit=dataset + roles["unit"]))
+        for dataset, (frame, roles) in zip(datasets, frames)
+    ]
+    return shown.over_datasets_of(*shown.joined(made))
+
+
+def _many(count, scale):
+    return {f"d{number}": _seeds(scale * np.array([0.5, 0.6]) + 0.01 * number) for number in range(count)}
+
+
+def test_mean_ranks_need_every_data_set_and_say_who_lacks_one():
+    names = [f"d{number}" for number in range(6)]
+    partly = {name: value for name, value in _many(6, 0.7).items() if name != "d2"}
+    (found,) = _over(names, a=_many(6, 1.0), b=_many(6, 0.9), c=_many(6, 0.8), partly=partly)
+    assert found.methods == (("a", "default"), ("b", "default"), ("c", "default"))
+    assert dict(found.left_out) == {("partly", "default"): "not on d2"}
+    assert found.ranks.tolist() == mean_ranks(found.means).tolist() == [1.0, 2.0, 3.0]
+    assert found.critical_difference == critical_difference(3, 6)
+    assert found.ties == ["a", "ab", "b"]
+    table = rank_document([found]).numbers.set_index("method")
+    assert np.isnan(table.loc["partly", "mean_rank"])
+    for text in (shown.markdown(rank_document([found])), shown.latex(rank_document([found]))):
+        assert "left out: partly (not on d2)" in text
+
+
+def test_few_data_sets_have_no_test_and_one_has_no_ranks():
+    (found,) = _over(["d0", "d1", "d2"], a=_many(3, 1.0), b=_many(3, 0.9), c=_many(3, 0.8))
+    assert np.isnan(found.p)
+    assert found.ties == ["-", "-", "-"]
+    assert _over(["d0"], a=_many(1, 1.0), b=_many(1, 0.9)) == []
+
+
+def test_a_row_with_an_unequal_budget_is_marked_and_its_difference_named():
+    frame, roles = _results({"a": A, "b": B, "c": C, "short": {0: 0.7, 1: 0.7}})
+    frame[["hparams", "trials"]] = ["tuned", 10]
+    frame.loc[frame["method"] == "b", "trials"] = 1  # as of a method with nothing to tune
+    rows = shown.comparison(frame, roles)
+    table = shown.comparison_frame(rows).set_index("method")["unequal_budget"]
+    assert table["a"] == ""
+    assert table["short"] == "2 seeds, not 4 seeds"
+    assert table["b"].startswith("tuned once, 1 trial")
+    for text in (shown.to_markdown(rows), shown.to_latex(rows)):
+        assert "Unequal budget: " in text
+        assert "short (2 seeds, not 4 seeds)" in text
+    assert "| short \\* |" in shown.to_markdown(rows)
+    assert "| a |" in shown.to_markdown(rows)
+
+
+NAMES = ("a_b & 50%", "#1 {x} ~^", "[c] \\textbf <>|$")
+
+
+def _files():
+    frame, roles = _results(dict(zip(NAMES, (A, B, C))))
+    contender = Contender.of(frame.assign(dataset="d_&%"))
+    row = CostRow(contender, 1, 0, 0, 1, 1.0, None, 0.0, None, None, None, "1 of 1 trainings ~ lost_&")
+    yield "comparison", shown.to_latex(shown.comparison(frame, roles))
+    yield "decisions", shown.latex(decision_document(shown.decisions_of(frame, roles)))
+    yield "cost", shown.latex(cost_document([row]))
+    yield "verdicts", shown.latex(verdict_document(shown.verdicts_of(*_judged())))
+    cells = (Cell("± 1", bold=True, underlined=True),) * 40
+    wide = cells_table("*w_ide", headings(*(f"[{place}]" for place in range(40))), [cells], notes=("[note] 5 %",))
+    yield "wide", shown.latex(Document("wide", tables=(wide,)))
+
+
+@pytest.mark.slow
+def test_tables_compile(tmp_path):
+    pdflatex = shutil.which("pdflatex")
+    if pdflatex is None:
+        pytest.skip("needs pdflatex")
+    parts = []
+    for name, text in _files():
+        (tmp_path / f"{name}.tex").write_text(text)
+        parts.append(f"\\input{{{name}.tex}}\\clearpage")
+    head = "\\documentclass{article}\\usepackage{booktabs,graphicx}\\begin{document}"
+    (tmp_path / "all.tex").write_text(f"{head}{''.join(parts)}\\end{{document}}")
+    done = subprocess.run(
+        [pdflatex, "-interaction=nonstopmode", "-halt-on-error", "all.tex"], cwd=tmp_path, capture_output=True
+    )
+    said = done.stdout.decode(errors="replace")
+    assert done.returncode == 0, said[-2000:]
+    assert "Overfull \\hbox" not in said
+    assert (tmp_path / "all.pdf").stat().st_size > 10_000

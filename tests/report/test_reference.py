@@ -1,7 +1,5 @@
 """Heads on frozen features against the network as it is: verdicts, marks, and first lines of page and terminal."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

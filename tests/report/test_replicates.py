@@ -1,7 +1,5 @@
 """Replicates with tuning studies of their own: decisions, also in a simulated pipeline, choices and tables."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """Forest plots and curves as SVG."""
 
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as ET
 

@@ -1,7 +1,5 @@
 """Verdicts on systems against plain loops, their choices on validation images, and what is not counted."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """A column is defined once, and every format has it."""
 
-from __future__ import annotations
-
 import pytest
 from bench.report import comparison as compared
 from bench.report.page.answers import parts_of

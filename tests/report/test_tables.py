@@ -1,14 +1,16 @@
-"""The comparison says what the seeds say, also where a seed has no value."""
-
-from __future__ import annotations
+"""The comparison says what the seeds say, also where a seed has no value; forms of a method, and what metrics are."""
 
 import numpy as np
 import pandas as pd
 import pytest
-from bench.protocols.metrics import Metric, known_metrics
+from bench.protocols.metrics import Metric, find_metric, known_metrics
+from bench.protocols.statistics.paired import holm, p_different, summarise
 from bench.report import comparison as compared
-from bench.report.comparison import Mark
+from bench.report.comparison import NOTE, Mark
+from bench.report.figures.filter_out import CURVES
+from bench.report.seeds import COMPARED
 from bench.report.terminal import print_comparison
+from bench.report.views import form_document
 from bench.store.specs import Pinned
 
 from tests.report import shown
@@ -136,9 +138,8 @@ def test_long_names_are_folded_and_no_number_is_cut(data):
 
 
 def test_a_retrieval_confidence_is_no_rival_of_an_image_confidence():
-    risk = {"metric": "aurc", "split": "test_crop", "variant": "recall_at_1", "scorer": "cosine"}
-    lines = [("point", "", 0, "norm", risk, 0.4), ("point", "", 0, "margin", risk, 0.1)]
-    lines += [("normal", "point", 0, "method", risk, 0.3)]
+    lines = [("point", "", 0, "norm", AURC, 0.4), ("point", "", 0, "margin", AURC, 0.1)]
+    lines += [("normal", "point", 0, "method", AURC, 0.3)]
     (rows,) = shown.comparison(*_frame(lines)).values()
     (normal,) = (row for row in rows if row.contender.method == "normal")
     assert any(mark.beats_deterministic for mark in normal.marks)
@@ -226,3 +227,74 @@ def test_a_constant_confidence_is_compared_with_nothing_and_the_pair_says_so():
             "no common seed",
             "dead: confidence constant for all 1,200 images",
         )
+
+
+CORRECTED = {0: 0.80, 1: 0.82, 2: 0.81, 3: 0.83}
+RELEASED = {0: 0.70, 1: 0.73, 2: 0.70, 3: 0.72}
+
+
+def _form(values, fidelity, auroc=None):
+    """Results of one form: {method: {seed: MAP@R}}, and AUROC by seed of the own confidence."""
+    lines = [(m, "", s, "", MAP, v) for m, of in values.items() for s, v in of.items()]
+    lines += [(m, "", s, "method", AUROC, v) for m, of in (auroc or {}).items() for s, v in of.items()]
+    frame, roles = _frame(lines)
+    return frame.assign(fidelity=fidelity, unit=fidelity + frame["unit"]), roles.assign(unit=fidelity + roles["unit"])
+
+
+def _both(corrected, released):
+    return shown.forms_of(*shown.joined([corrected, released]))
+
+
+def test_corrected_minus_released_is_paired_by_seed():
+    table = _both(_form({"a": CORRECTED}, "corrected"), _form({"a": RELEASED}, "released"))
+    (row,) = form_document(table).numbers.to_dict("records")
+    expected = summarise([CORRECTED[seed] - RELEASED[seed] for seed in CORRECTED.keys() & RELEASED.keys()])
+    assert row["difference_mean"] == pytest.approx(expected.mean) == pytest.approx(0.1025)
+    assert (row["ci95_low"], row["ci95_high"]) == pytest.approx((expected.ci_low, expected.ci_high))
+    assert (row["corrected_mean"], row["released_mean"]) == pytest.approx((0.815, 0.7125))
+    assert (row["method"], row["fidelity"], row["metric"], row["seeds"]) == ("a", "released", "map_at_r", 4)
+    assert row["verdict"] == "better"
+
+
+def test_means_are_those_of_the_paired_seeds_and_others_are_named():
+    table = _both(_form({"a": CORRECTED}, "corrected"), _form({"a": {0: 0.7, 1: 0.73, 9: 0.1}}, "released"))
+    (row,) = form_document(table).numbers.to_dict("records")
+    assert row["seeds"] == 2
+    assert (row["corrected_mean"], row["released_mean"]) == pytest.approx((0.81, 0.715))
+    assert row["left_out"] == "a: no seed 9; a [released]: no seeds 2, 3"
+    assert "Left out: a: no seed 9" in shown.markdown(form_document(table))
+
+
+def test_p_values_are_adjusted_over_the_methods_and_metrics_stay_apart():
+    values = {"a": RELEASED, "b": {seed: value + 0.01 * seed for seed, value in CORRECTED.items()}}
+    auroc = {"a": {0: 0.6, 1: 0.61, 2: 0.65, 3: 0.6}}
+    corrected = _form({"a": CORRECTED, "b": CORRECTED}, "corrected", auroc)
+    table = _both(corrected, _form(values, "released", {"a": dict.fromkeys(range(4), 0.52)}))
+    numbers = form_document(table).numbers
+    of_map = numbers[numbers["metric"] == "map_at_r"].set_index("method")
+    p = [float(p_different(np.array([CORRECTED[s] - values[m][s] for s in range(4)]))) for m in ("a", "b")]
+    assert of_map["p_holm"].tolist() == pytest.approx(holm(np.array(p)).tolist())
+    (judged,) = numbers[numbers["metric"] == "confidence_auroc"].to_dict("records")
+    assert judged["p_holm"] == judged["p"]
+    assert judged["difference_mean"] == pytest.approx(0.095)
+    text = shown.markdown(form_document(table))
+    assert "| 81.50 | 71.25 | +10.25 [" in text
+    assert "released" in shown.latex(form_document(table))
+
+
+def test_one_form_or_another_setting_is_no_pair():
+    assert _both(_form({"a": CORRECTED}, "corrected"), _form({"b": RELEASED}, "released")) == []
+    frame, roles = _form({"a": RELEASED}, "released")
+    assert _both(_form({"a": CORRECTED}, "corrected"), (frame.assign(dim=3), roles)) == []
+
+
+@pytest.mark.parametrize("name", [*(column.metric for column in COMPARED), *CURVES])
+def test_every_metric_of_the_comparison_and_the_curves_is_declared_with_its_direction(name):
+    metric = find_metric(name)
+    assert (metric.better, metric.sign) == (("lower", -1) if name == "aurc" else ("higher", 1))
+
+
+def test_the_note_names_every_column_that_is_not_in_percent_or_better_if_lower():
+    for column in COMPARED:
+        assert (f"`{column.title}`" in NOTE) == (not column.percent)
+        assert (f"{column.title} (on crops): lower is better" in NOTE) == (column.sign < 0)

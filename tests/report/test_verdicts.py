@@ -1,7 +1,5 @@
 """Verdicts: the rival comes from validation classes, the interval is SciPy's, and every gap has a name."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

@@ -1,6 +1,7 @@
 """Names, labels and masks mean the same however they are stored, in ``bench score`` and ``bench data features``."""
 
 import json
+import re
 import tempfile
 import unicodedata
 import warnings
@@ -104,9 +105,8 @@ def test_what_two_splits_share_is_found_in_other_files(tmp_path, form):
     else:
         np.savez(files["test"], features=POINTS, labels=LABELS + 6, ids=[str(name.encode()) for name in names])
         said = "ids are str() of bytes, such as b'"
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(BadInput, match=re.escape(said)):
         import_features("mine", files, tmp_path / "data", lambda *_: None)
-    assert said in str(caught.value)
 
 
 @settings(max_examples=80, deadline=None)
@@ -179,9 +179,8 @@ def test_label_minus_one_is_noted_with_the_line_that_leaves_it_out(tmp_path):
 )
 @pytest.mark.filterwarnings("ignore")
 def test_what_is_no_plain_array_is_refused_with_the_line_that_makes_one(changed, said):
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(BadInput, match=re.escape(said)):
         bench.score(**{"embeddings": POINTS, "labels": LABELS} | changed)
-    assert said in str(caught.value)
 
 
 def test_quantised_tensors_are_refused_and_a_mask_of_nothing_is_no_mask():
@@ -230,9 +229,8 @@ def test_columns_of_parquet_by_other_writers(tmp_path, name):
 def test_columns_that_cannot_be_read(tmp_path, column, said):
 
     pq.write_table(pa.table({"embeddings": POINTS.tolist(), "labels": LABELS, **column}), tmp_path / "x.parquet")
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(BadInput, match=re.escape(said.replace("\\\\", "\\"))):
         EmbeddingSet.of(read_embeddings(tmp_path / "x.parquet")[0])
-    assert said.replace("\\\\", "\\") in str(caught.value)
 
 
 def test_views_in_a_column_of_tensors_are_views(tmp_path):

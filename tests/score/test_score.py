@@ -17,7 +17,6 @@ from bench.protocols.quality import spearman
 from bench.protocols.retrieval import map_at_k_rows
 from bench.protocols.rows import RETRIEVAL_CONFIDENCES, kind_of
 from bench.protocols.structure import structure_rows
-from bench.scoring import score as scoring
 from bench.store.records import COLUMNS
 from scipy import stats
 from sklearn.metrics import roc_auc_score
@@ -364,11 +363,3 @@ BLAMED = r"'{}' gave \d+ scores .* most of them with row 77 \(from 0\)"
 def test_a_row_is_blamed_for_scores_out_of_range_only_if_it_stands_out(scorer, world, said):
     with pytest.raises(ValueError, match=said):
         bench.score(*_world(**world), scorers=[scorer], metrics=RETRIEVAL, normalize=False)
-
-
-def test_a_scorer_that_was_not_asked_for_is_not_tried(monkeypatch):
-    tried = []
-    pairwise = scoring.pairwise_score
-    monkeypatch.setattr(scoring, "pairwise_score", lambda name, *two: tried.append(name) or pairwise(name, *two))
-    bench.score(*_world(), scorers=["cosine"], metrics=RETRIEVAL)
-    assert tried == ["cosine"]

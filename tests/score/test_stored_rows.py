@@ -44,13 +44,6 @@ def test_names_and_digest_do_not_depend_on_how_numbers_are_stored():
         assert (found.ids, found.digest()) == (expected.ids, expected.digest())
 
 
-def test_a_block_that_is_not_finite_is_counted():
-    x = _given()
-    x[[0, 59], 2] = np.nan, np.inf
-    with pytest.raises(ValueError, match="embeddings holds 2 values that are not finite"):
-        EmbeddingSet.of({"embeddings": x, "labels": LABELS})
-
-
 @pytest.mark.parametrize("normalize", [True, False])
 def test_points_are_those_of_a_float64_copy_to_the_last_bit(normalize):
     x = 1e3 * _given()

@@ -1,8 +1,5 @@
 """Free confidences of training embeddings in ``bench.score`` and ``bench score``."""
 
-from pathlib import Path
-from typing import Any
-
 import bench
 import numpy as np
 import pytest
@@ -13,7 +10,7 @@ from bench.scoring.embedding_set import EmbeddingSet
 NAMES = ("knn_density", "mahalanobis", "relative_mahalanobis", "vmf_mixture")
 
 
-def arrays(seed: int = 0) -> dict[str, Any]:
+def arrays(seed=0):
     draw = np.random.default_rng(seed)
     train_labels, labels = np.repeat(np.arange(8), 30), np.repeat(np.arange(20), 12)
     centres = draw.normal(size=(28, 6))
@@ -26,7 +23,7 @@ def arrays(seed: int = 0) -> dict[str, Any]:
     }
 
 
-def test_they_are_judged_beside_the_given_confidence_and_equal_those_of_the_class() -> None:
+def test_they_are_judged_beside_the_given_confidence_and_equal_those_of_the_class():
     import torch
 
     given = arrays()
@@ -41,7 +38,7 @@ def test_they_are_judged_beside_the_given_confidence_and_equal_those_of_the_clas
         assert not ((table["confidence"] == name) & (table["metric"] == "filter_out_map_at_r")).any()
 
 
-def test_nothing_depends_on_the_order_of_the_training_rows_and_other_values_stay() -> None:
+def test_nothing_depends_on_the_order_of_the_training_rows_and_other_values_stay():
     given = arrays()
     table = bench.score(**given).table
     order = np.random.default_rng(1).permutation(240)
@@ -65,14 +62,14 @@ def test_nothing_depends_on_the_order_of_the_training_rows_and_other_values_stay
         ({"train_labels": np.full(240, 0.5)}, "train_labels are float64 numbers"),
     ],
 )
-def test_wrong_training_arrays_are_refused_in_one_line(changes: dict[str, Any], message: str) -> None:
+def test_wrong_training_arrays_are_refused_in_one_line(changes, message):
     given = {name: value for name, value in {**arrays(), **changes}.items() if value is not None}
     with pytest.raises(BadInput, match=message) as error:
         bench.score(**given)
     assert "\n" not in str(error.value)
 
 
-def test_training_labels_may_be_text() -> None:
+def test_training_labels_may_be_text():
     given = arrays()
     names = [f"class {label}" for label in given["train_labels"]]
     found, expected = (bench.score(**each).queries for each in ({**given, "train_labels": names}, given))
@@ -80,7 +77,7 @@ def test_training_labels_may_be_text() -> None:
     np.testing.assert_allclose(found[columns], expected[columns])
 
 
-def test_a_file_says_that_they_are_missing_or_that_rows_were_trained_on(tmp_path: Path) -> None:
+def test_a_file_says_that_they_are_missing_or_that_rows_were_trained_on(tmp_path):
     given = arrays()
     np.savez(tmp_path / "whole.npz", **given)
     np.savez(tmp_path / "bare.npz", **{name: given[name] for name in ("embeddings", "labels", "confidence")})

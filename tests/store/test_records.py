@@ -96,11 +96,14 @@ def test_a_record_that_was_altered_is_noticed(edit, reason):
         TrialRecord.from_json(edit(_trial().to_json().decode()))
 
 
-@pytest.mark.parametrize("number", ["NaN", "1e400", "9" * 5000, '"\\ud800"', "[" * 5000])
+@pytest.mark.parametrize(
+    "number", ["NaN", "1e400", "9" * 5000, '"\\ud800"', "[" * 5000, "[" * 100_000, '0.5, "value": 0.5']
+)
 def test_what_no_record_can_contain_is_damage(number):
     """Infinite numbers were a traceback."""
-    with pytest.raises(DamagedRecord):
+    with pytest.raises(DamagedRecord) as caught:
         TrialRecord.from_json(_trial().to_json().decode().replace("0.5", number))
+    assert len(str(caught.value)) <= 300
 
 
 @pytest.mark.parametrize("value", [1e-07, 1e16, 5e-324, 0.1, -0.0, 1.5, 1e-05, -1e-05, 9.9999e-05, 1e-10, 1.25e-06])
@@ -137,24 +140,6 @@ def test_every_single_bit_of_a_record_counts():
 def test_a_value_that_json_does_not_have_is_refused():
     with pytest.raises(ValueError, match="JSON"):
         _trial(value=float("nan")).to_json()
-
-
-@pytest.mark.parametrize(
-    "edit",
-    [
-        lambda text: text.replace('"number": 3', '"number": 3, "number": 3'),
-        lambda text: text.replace('"number": 3', '"number": ' + "9" * 5000),
-        lambda text: text.replace('"complete"', '"\\ud800"'),
-        lambda text: text.replace('"number": 3', '"number": NaN'),
-        lambda text: "[" * 100_000,
-    ],
-)
-def test_json_that_means_two_things_or_none_is_damage(edit):
-    text = _trial().to_json().decode()
-    assert edit(text) != text
-    with pytest.raises(DamagedRecord) as caught:
-        TrialRecord.from_json(edit(text))
-    assert len(str(caught.value)) <= 300
 
 
 TEXTS = [
