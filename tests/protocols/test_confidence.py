@@ -153,9 +153,8 @@ def test_without_a_query_that_counts_values_of_risk_are_nan():
     assert len(rows) == 2 * 9
     assert all(math.isnan(r["value"]) and (r["n_queries"], r["n_lone"]) == (0, 3) for r in rows)
     none = torch.zeros(0)
-    assert all(
-        math.isnan(v) for v in (augrc(none, none), risk_at_coverage(none, none, 1), coverage_at_risk(none, none, 1))
-    )
+    values = (augrc(none, none), risk_at_coverage(none, none, 1), coverage_at_risk(none, none, 1))
+    assert all(map(math.isnan, values))
 
 
 def test_a_perfect_confidence_has_no_excess_area_and_any_other_has_some():

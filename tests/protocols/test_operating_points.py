@@ -186,10 +186,8 @@ def test_the_map_is_the_one_of_the_lower_error_on_other_classes():
     rng = np.random.default_rng(10)
     assert fit_map(_world(rng, 1000)).kind == "logistic"
     x = rng.normal(size=4000)
-    stepped = Cases(
-        x, (rng.random(4000) < np.where(np.abs(x) < 1, 0.5, (x > 0) * 0.98 + 0.01)), rng.integers(50, size=4000)
-    )
-    steps = fit_map(Cases(stepped.confidence, stepped.right.astype(float), stepped.groups))
+    right = rng.random(4000) < np.where(np.abs(x) < 1, 0.5, (x > 0) * 0.98 + 0.01)
+    steps = fit_map(Cases(x, right.astype(float), rng.integers(50, size=4000)))
     assert steps.kind == "isotonic"
     assert steps(np.array([-9.0, -2.0, 0.0, 2.0, 9.0])) == pytest.approx([0.01, 0.01, 0.5, 0.99, 0.99], abs=0.06)
     assert [steps.x, steps.y] == [tuple(sorted(steps.x)), tuple(sorted(steps.y))]

@@ -323,9 +323,8 @@ def test_images_are_judged_under_every_scorer_and_fits_need_validation_images():
     fitted = value["norm+margin+agreement", "confidence_auroc", ""]
     assert fitted > value["norm+margin", "confidence_auroc", ""]
     assert fitted == pytest.approx(value["margin+agreement", "confidence_auroc", ""], abs=0.01)
-    known, now = (
-        [_known(of)[name].double() for name in ("norm", "margin", "agreement")] for of in (view.validation, view)
-    )
+    names = ("norm", "margin", "agreement")
+    known, now = ([_known(of)[name].double() for name in names] for of in (view.validation, view))
     of_validation = view.validation.query_values("cosine", (1,))["recall_at_1"]
     assert fitted == pytest.approx(confidence_auroc(LogisticFit.of(known, of_validation)(now), right), abs=1e-9)
 

@@ -75,9 +75,8 @@ def test_differences_are_over_the_seeds_and_splits_of_both(store):
 
 def test_splits_that_do_not_pair_are_said_to(store):
     results = collect(store)
-    kept = tuple(
-        r for r in results.splits if (r.columns.method == "cosface") == (r.columns.pinned.class_seed == 1)
-    )  # fmt: skip
+    columns = ((r, r.columns) for r in results.splits)
+    kept = tuple(r for r, of in columns if (of.method == "cosface") == (of.pinned.class_seed == 1))
     found = split_comparisons(store, replace(results, splits=kept))
     assert {each.why for each in found if each.question == "plain"} == {"no common class split"}
     assert "no split and seed in common with cosface" in set(split_document(found).numbers["reason"])

@@ -37,9 +37,8 @@ def test_numbers_are_scipys_whatever_units_the_pairs_have(units):
         assert (found.low[place], found.high[place]) == pytest.approx(tuple(test.confidence_interval()))
         assert found.p[place] == pytest.approx(test.pvalue)
         region = regions[place]
-        sides = (
-            stats.ttest_1samp(a - b, end, alternative=way) for end, way in ((-region, "greater"), (region, "less"))
-        )
+        ends = ((-region, "greater"), (region, "less"))
+        sides = (stats.ttest_1samp(a - b, end, alternative=way) for end, way in ends)
         expected = max(side.pvalue for side in sides) if region else NAN
         assert found.p_equivalence[place] == pytest.approx(expected, nan_ok=True)
 
@@ -63,9 +62,8 @@ def _over(number, made):
 
 
 def _first(rows):
-    return next(
-        row for row in rows if (row.use, row.column.split, row.column.metric) == ("before_gallery", "test", "augrc")
-    )
+    place = ("before_gallery", "test", "augrc")
+    return next(row for row in rows if (row.use, row.column.split, row.column.metric) == place)
 
 
 def _at_chance(skill):
@@ -134,9 +132,8 @@ def test_the_file_of_comparisons_has_a_row_for_each_with_its_unit_and_reason():
     assert wanted <= set(frame.columns)
     assert len(frame) == len(rows) == 2 * 2 * 3
     assert set(frame["metric"]) == {"augrc", "risk_at_coverage", "aurc"}
-    assert set(zip(frame["use"], frame["images"])) == {
-        (use, images) for use in ("before_gallery", "at_query_time") for images in ("clean", "crop")
-    }
+    places = {(use, images) for use in ("before_gallery", "at_query_time") for images in ("clean", "crop")}
+    assert set(zip(frame["use"], frame["images"])) == places
     decided_rows = frame[frame["outcome"] != "no verdict"]
     assert (decided_rows["low"] <= decided_rows["difference"]).all()
 
@@ -172,9 +169,8 @@ def _systems_over(splits, tmp_path, monkeypatch):
             every.setdefault(own, {})[number] = group
     monkeypatch.setattr(module, "groups_by_split", lambda results: every)
     monkeypatch.setattr(module, "test_over_train", lambda *given: 0.1)
-    return [
-        row for row in module.split_comparisons(None, None) if (row.question, row.column.metric) == ("system", "augrc")
-    ]
+    rows = module.split_comparisons(None, None)
+    return [row for row in rows if (row.question, row.column.metric) == ("system", "augrc")]
 
 
 def test_a_split_that_lacks_the_plain_method_takes_nothing_from_the_others(tmp_path, monkeypatch):

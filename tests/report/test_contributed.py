@@ -110,9 +110,8 @@ def _run(root, plan, finished=1.0, shift=0.0):
         site.store.write(trained)
         data = _arrays(seed)
         spec = plan.test_specs(specs)[0]
-        spec = spec.replaced(
-            tests=replace(spec.tests, groups=("retrieval", "filter_out", "clustering", "risk", "open_set"))
-        )
+        asked = ("retrieval", "filter_out", "clustering", "risk", "open_set")
+        spec = spec.replaced(tests=replace(spec.tests, groups=asked))
         path = site.store.unit_dir(trained.cell, "test", spec.id) / "embeddings.safetensors"
         write_atomic(path, data)
         record = _test_record(spec, trained, {path.name: sha256(data)}, seed, finished)
@@ -261,9 +260,8 @@ def test_a_new_test_gives_all_rows_of_the_reference_a_value_without_a_training(m
     assert [row["failure"] for row in rows] == [""] * 2
     collected = collect(reference)
     new = collected.frame[collected.frame["metric"] == "first_mean"]
-    assert sorted(zip(new["split"], new["seed"], strict=True)) == [
-        ("test", 0), ("test", 1), ("test_crop", 0), ("test_crop", 1),
-    ]  # fmt: skip
+    places = [(split, seed) for split in ("test", "test_crop") for seed in (0, 1)]
+    assert sorted(zip(new["split"], new["seed"], strict=True)) == places
     # Each new value names the rescoring, whose record names its code; equal values and the records stay as they are.
     made_by = {record.unit: record for record in reference.rescorings()}
     assert set(new["unit"]) == set(made_by)

@@ -98,10 +98,8 @@ def test_a_study_for_both_has_two_objectives(tmp_path, monkeypatch):
     spec = record.spec.model_copy(update={"tune_for": "both"})
     store.write_study(record.model_copy(update={"spec": spec, "unit": spec.id}))
     for trial in trials:
-        auroc = 0.9 - trial.number / 100
-        store.write_trial(
-            record.cell, trial.model_copy(update={"study": spec.id, "val_confidence_auroc": auroc, "reason": ""})
-        )
+        changed = {"study": spec.id, "val_confidence_auroc": 0.9 - trial.number / 100, "reason": ""}
+        store.write_trial(record.cell, trial.model_copy(update=changed))
     record, trials = next(found for found in store.studies() if found[0].unit == spec.id)
     (tmp_path / "out").mkdir()
     study = _loaded(write_optuna(Store(tmp_path), tmp_path / "out"), record)

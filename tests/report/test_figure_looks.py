@@ -171,9 +171,8 @@ def model(monkeypatch):
     rows = torch.arange(48)
     confidence = {"method": torch.rand(48, generator=generator)}
     distribution = from_arrays("point", {"loc": means})
-    return TestedModel(
-        record, "m", 0, tuple(f"i{row}" for row in range(48)), labels, distribution, confidence, rows, rows
-    )
+    ids = tuple(f"i{row}" for row in range(48))
+    return TestedModel(record, "m", 0, ids, labels, distribution, confidence, rows, rows)
 
 
 def test_the_worst_mistakes_are_the_most_confident_wrong_queries_with_their_neighbours(model):

@@ -292,10 +292,9 @@ def test_intervals_over_seeds_are_students(source):
 def test_classes_that_have_trained_do_not_validate(tmp_path):
     store = _Store(tmp_path)
     tests = [_test(store, "plain", 0, False, _arrays(0)), _test(store, "other", 0, False, _arrays(1), train="whole")]
+    source = _source(store, tests)
     with figure_style():
-        drawn = {
-            drawing.stem: drawing for drawing in training.draw_convergence(_source(store, tests), "tiny", pytest.fail)
-        }
+        drawn = {drawing.stem: drawing for drawing in training.draw_convergence(source, "tiny", pytest.fail)}
     assert set(drawn) == {"convergence_tiny", "convergence_tiny_on_training_classes"}
     shown = drawn["convergence_tiny_on_training_classes"]
     assert shown.figure.axes[0].get_ylabel() == "MAP@R, some training classes, %"

@@ -177,9 +177,8 @@ def test_the_table_of_results_is_of_the_leading_budget_and_names_the_others(tmp_
     two = [*MADE[:-1], replace(HEADS[0], map_at_r=(0.4, 0.41, 0.42), **TUNED), replace(POINT, **TUNED)]
     (part,) = parts_of(_judged(tmp_path, *two))
     assert (part.budget, len(part.labels)) == ("tuned once, 50 trials, net/8", 2)
-    assert (
-        "Only at other settings, in comparison.md: close (point), unsure (point)." in results_table(part, [], []).notes
-    )
+    notes = results_table(part, [], []).notes
+    assert "Only at other settings, in comparison.md: close (point), unsure (point)." in notes
 
 
 def test_a_run_of_two_methods_begins_with_its_verdict_its_table_and_its_curves(tmp_path):
@@ -376,8 +375,7 @@ def test_tables_have_captions_and_headings_for_rows_and_columns(tree):
     assert len(tree.all("table")) == len(tree.all("caption")) > 5
     assert all(each.get("scope") in ("row", "col") for each, _ in tree.all("th"))
     levels = [int(tag[1]) for tag, _, _ in tree.found if re.fullmatch("h[1-6]", tag)]
-    assert levels[0] == 1
-    assert levels.count(1) == 1
+    assert (levels[0], levels.count(1)) == (1, 1)
     assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
 
 

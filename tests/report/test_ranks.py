@@ -47,9 +47,8 @@ def _printed(*printed, **options):
 
 def test_rows_have_the_rank_intervals_of_their_paired_seeds():
     intervals = rank_intervals(np.array([list(v.values()) for v in (A, B, C)]).T)
-    assert _ranks({"a": A, "b": B, "c": C}) == {
-        name: (rank.text, rank.ties, "") for name, rank in zip("abc", intervals)
-    }
+    expected = {name: (rank.text, rank.ties, "") for name, rank in zip("abc", intervals)}
+    assert _ranks({"a": A, "b": B, "c": C}) == expected
     assert [rank.text for rank in intervals] == ["1-2", "1-2", "3"]
 
 
@@ -280,9 +279,8 @@ def test_each_method_is_compared_with_the_best_and_p_values_count_all_pairs():
 def test_the_best_is_that_of_the_same_budget():
     frame, roles = _at_two_budgets()
     found = shown.decisions_of(frame, roles)
-    compared = [
-        (each.contender.hparams, each.contender.method, each.against.hparams, each.against.method) for each in found
-    ]
+    pairs = [(each.contender, each.against) for each in found]
+    compared = [(own.hparams, own.method, other.hparams, other.method) for own, other in pairs]
     assert sorted(compared) == [
         ("default", "b", "default", "a"),
         ("default", "c", "default", "a"),
@@ -381,9 +379,8 @@ def test_tables_compile(tmp_path):
         parts.append(f"\\input{{{name}.tex}}\\clearpage")
     head = "\\documentclass{article}\\usepackage{booktabs,graphicx}\\begin{document}"
     (tmp_path / "all.tex").write_text(f"{head}{''.join(parts)}\\end{{document}}")
-    done = subprocess.run(
-        [pdflatex, "-interaction=nonstopmode", "-halt-on-error", "all.tex"], cwd=tmp_path, capture_output=True
-    )
+    command = [pdflatex, "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True)
     said = done.stdout.decode(errors="replace")
     assert done.returncode == 0, said[-2000:]
     assert "Overfull \\hbox" not in said

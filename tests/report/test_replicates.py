@@ -118,9 +118,8 @@ def test_designs_are_never_averaged_or_compared():
     each = (each[0].assign(unit=each[0]["unit"] + "s"), each[1].assign(unit=each[1]["unit"] + "s"))
     own = _method("spread", {OWN: 1.0, "norm": 0.2}, replicate="seed", trials=10)
     found = _groups(once, each, own)
-    assert sorted(group.contender.tuning for group in found) == [
-        "tuned anew, 10 trials each", "tuned once, 10 trials", "tuned once, 10 trials",
-    ]  # fmt: skip
+    designs = sorted(group.contender.tuning for group in found)
+    assert designs == ["tuned anew, 10 trials each", "tuned once, 10 trials", "tuned once, 10 trials"]
     pairs = {(row.contender.replicate, row.against.replicate) for row in ask(PAIR, found)}
     assert pairs == {("seed", "seed")}
     assert all(row.against is None or row.against.replicate == "seed" for row in ask(SYSTEM, found))

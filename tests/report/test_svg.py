@@ -58,9 +58,8 @@ def test_the_form_of_a_marker_says_the_outcome_without_colours():
 
 
 def test_a_row_without_an_interval_or_value_keeps_its_line():
-    text = forest(
-        [("data", [("one seed", 1.0, NAN, NAN, "no verdict", ""), ("none", NAN, NAN, NAN, "no verdict", "")])]
-    )
+    rows = [("one seed", 1.0, NAN, NAN, "no verdict", ""), ("none", NAN, NAN, NAN, "no verdict", "")]
+    text = forest([("data", rows)])
     assert (len(_of(text, "mark")), len(_of(text, "interval"))) == (1, 0)
     assert [each.text for each in ET.fromstring(text).iter("text")].count("no value") == 1
     assert _of(text, "verdict")[0].find("title").text == "one seed: +1.00, no verdict"

@@ -125,9 +125,8 @@ def _long_names(frame, roles):
 def test_long_names_are_folded_and_no_number_is_cut(data):
     frame, roles = _long_names(*data)
     frame["backbone"], frame["dim"] = "a_backbone_of_a_long_name", np.where(frame["method"] == "point", 64, 128)
-    frame["pinned"] = np.where(
-        frame["method"] == "point", Pinned(), Pinned(settings={"optim.epochs": 3}, tune_for="confidence")
-    )
+    pinned = Pinned(settings={"optim.epochs": 3}, tune_for="confidence")
+    frame["pinned"] = np.where(frame["method"] == "point", Pinned(), pinned)
     rows = shown.comparison(frame, roles)
     printed = shown.printed(print_comparison, rows)
     for text in ("51.0±1.0", "25.0±0.0", "0.85±0.07 [2/3]", "0.60±0.10"):
