@@ -13,7 +13,7 @@ from PIL import Image
 from tests.in_process import bring_workers_in, forget_determinism, run_here
 
 RECORDS = ("run", "--method", "cosface", "--dataset", "ndigit_smoke", "--set", "optim.epochs=1", "--seeds", "1",
-           "--trials", "2", "--workers", "1", "--results", "runs")  # fmt: skip
+           "--trials", "2", "--studies", "1", "--workers", "1", "--results", "runs")  # fmt: skip
 EVERYTHING = tuple(value.replace("cosface", "cosface,pfe") for value in RECORDS)
 
 
@@ -216,7 +216,7 @@ def test_a_damaged_array_of_a_unit_in_use_is_a_line_that_names_it(folder_of, tmp
     Image.new("RGB", (30, 30)).save("images/one.png")
     assert main(["embed", "--checkpoint", str(weights), "--images", "images", "--out", "x.npz"]) == 2
     (line,) = folder.capsys.readouterr().err.splitlines()[-1:]
-    assert "weights.safetensors is damaged" in line
+    assert "weights.safetensors has another SHA-256 than record.json says; it was changed or damaged" in line
     assert "same command" in line
 
 
