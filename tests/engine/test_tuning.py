@@ -7,7 +7,7 @@ from statistics import fmean
 
 import pytest
 from bench.conformance import build
-from bench.engine.tuning import Told, _worst, propose
+from bench.engine.tuning import Told, propose
 from bench.protocols.recipes._base import Range
 from bench.registry import Registry
 
@@ -151,16 +151,31 @@ def test_a_huge_finite_value_blinds_the_sampler_no_more_than_a_failure(bad):
     assert found < failed + 0.01
 
 
-def test_only_what_is_far_off_is_told_as_a_failure():
+def _heard(monkeypatch, values):
+    """Values that a sampler is told."""
+    import optuna
+
+    heard, make = [], optuna.trial.create_trial
+    with monkeypatch.context() as patched:
+        patched.setattr(optuna.trial, "create_trial", lambda **trial: heard.append(trial["values"]) or make(**trial))
+        told = [Told(params={"b": 0.01 * n}, values=value) for n, value in enumerate(values)]
+        propose(("s",), {"b": SPACE["b"]}, "tpe", len(told), told, [], len(next(filter(None, values))))
+    return [tuple(value) for value in heard]
+
+
+def test_only_what_is_far_off_is_told_as_a_failure(monkeypatch):
     rng = random.Random(0)
-    shares = [*(rng.random() for _ in range(9)), 0.0, 1.0]
-    near = [*(1.0 - 1e-9 * rng.random() for _ in range(12)), 0.0, 1.0]
-    losses = [-rng.lognormvariate(0, 1) for _ in range(12)]
-    for values in (shares, near, losses, [-5.0] * 4):
-        assert _worst(values) == min(values)
-    assert _worst([*losses, -1e4, -1e300]) == min(losses)
+    shares = [(rng.random(),) for _ in range(9)] + [(0.0,), None, (1.0,)]
+    near = [(1.0 - 1e-9 * rng.random(),) for _ in range(12)] + [(0.0,), (1.0,)]
+    pairs = [(rng.random(), rng.random()) for _ in range(12)] + [None]
+    losses = [(-rng.lognormvariate(0, 1),) for _ in range(12)]
+    for values in (shares, near, pairs, losses, [(-5.0,)] * 4):
+        worst = tuple(map(min, zip(*filter(None, values))))
+        assert _heard(monkeypatch, values) == [worst if value is None else value for value in values]
+    bad = [*losses, (-1e4,), None, (-1e300,)]
+    assert _heard(monkeypatch, bad) == [*losses, *[min(losses)] * 3]
     # One good trial among many that diverge, and one that diverges among equal ones.
-    assert -1e20 < _worst([-1.0, -1e8, -2e8, -1e20]) <= -2e8
+    assert _heard(monkeypatch, [(-1.0,), (-1e8,), (-2e8,), (-1e20,)])[:3] == [(-1.0,), (-1e8,), (-2e8,)]
 
 
 def _rates(model, lr_objective):
