@@ -21,7 +21,8 @@ def k_means(points: Tensor, clusters: int, *, iterations: int = 20, seed: int = 
     """Assign points ``[N, D]`` to clusters by Lloyd's k-means: int64 ``[N]``, 0 to ``clusters - 1``.
 
     It starts from :func:`spread_points`, which find classes that lie apart: of random points, two may lie in one class.
-    Normalise points first to cluster directions. More clusters than points are a ValueError.
+    Normalise points first to cluster directions. More clusters than points, or points that are not finite, are a
+    ValueError.
 
     Example:
         >>> cluster = k_means(torch.tensor([[0.0, 0.0], [0.0, 0.1], [5.0, 5.0], [5.0, 5.1]]), 2)
@@ -32,8 +33,12 @@ def k_means(points: Tensor, clusters: int, *, iterations: int = 20, seed: int = 
 
     if not 1 <= clusters <= len(points):
         raise ValueError(f"{len(points)} points cannot form {clusters} clusters")
-    x = (points.double() - points.double().mean(0)).float()  # points that lie close to each other keep their digits
-    size = len(x)
+    x = points.double() - points.double().mean(0)  # points that lie close to each other keep their digits
+    largest = x.abs().max()
+    if not torch.isfinite(largest):
+        raise ValueError("points that are not finite cannot be clustered")
+    # By a power of two, which rounds nothing, so that squares stay within float32.
+    x, size = (x * 2.0 ** -max(int(largest.frexp().exponent), -1000)).float(), len(x)
     means = faiss.Kmeans(
         x.shape[1], clusters, niter=iterations, seed=seed + 1, min_points_per_centroid=1, max_points_per_centroid=size
     )

@@ -125,8 +125,12 @@ def test_k_means_is_lloyds_from_its_start_and_as_good_as_scikit_learns():
     rows = {r["metric"]: r["value"] for r in clustering_rows(labels, [found])}
     assert rows["nmi"] == pytest.approx(normalized_mutual_info_score(labels, found))
     assert rows["ami"] == pytest.approx(adjusted_mutual_info_score(labels, found))
+    for factor in (2.0**-200, 2.0**600):
+        assert torch.equal(found, k_means(x.double() * factor, 12, seed=3))
     with pytest.raises(ValueError, match="cannot form"):
         k_means(x, 301)
+    with pytest.raises(ValueError, match="not finite"):
+        k_means(torch.cat([x, x[:1] * math.nan]), 12)
 
 
 @settings(max_examples=60)
