@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -305,11 +305,12 @@ def write_metrics(results: Results, root: Path) -> Path | None:
 
 def _csv_lines(measured: Iterable[Measured]) -> Iterator[str]:
     """Lines of the tidy table, test by test: the whole table would take gigabytes."""
+    cell_text = lru_cache(maxsize=None, typed=True)(csv_text)  # a million keys of a few thousand cells
 
     @cache
     def texts(layout: Layout) -> list[tuple[str, str]]:
         keys = (layout.keys[at] for at in layout.order)
-        cells = ([csv_text("" if each is None else each) for each in key] for key in keys)
+        cells = ([cell_text("" if each is None else each) for each in key] for key in keys)
         return [(f"{','.join(cell[: len(ROW_KEYS)])},", f",{','.join(cell[len(ROW_KEYS) :])},") for cell in cells]
 
     for columns, _, rows, units in measured:
