@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -43,11 +44,13 @@ def results(folder: str | PathLike[str] = DEFAULT_RESULTS) -> Results:
 class Results:
     """Records of a results folder as data frames, each made when it is first asked for.
 
-    The records are read once: call :func:`bench.results` again after another run.
+    The records are read once: call :func:`bench.results` again after another run. Damaged files are left out, with a
+    warning (``UserWarning``) for each.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        store.on_damage = lambda damage: warnings.warn(f"left out: {damage.path}: {damage.reason}", stacklevel=1)
 
     @cached_property
     def _judged(self) -> Judged:

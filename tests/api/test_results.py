@@ -1,6 +1,7 @@
 """bench.results: the records of a folder as data frames, equal to the files of `bench report`."""
 
 import io
+import shutil
 import subprocess
 import sys
 
@@ -60,7 +61,7 @@ def test_queries_have_the_values_that_the_metrics_are_means_of(found):
 def test_a_notebook_shows_counts_and_verdicts(found):
     shown = found._repr_html_()
     assert shown.count("<table") >= 3
-    assert "<caption>Tests</caption>" in shown
+    assert "before the gallery, clean images: AUROC" in shown
     assert "deep_ensemble" in shown
     assert "download" not in shown
     assert "10 tests" not in repr(found)
@@ -78,6 +79,14 @@ def test_published_numbers_do_not_hide_the_function():
 def test_a_folder_without_results_is_one_line(tmp_path):
     with pytest.raises(UserError, match="contains no results"):
         bench.results(tmp_path)
+
+
+def test_a_damaged_record_is_left_out_with_a_warning(runs, found, tmp_path):
+    copy = shutil.copytree(runs, tmp_path / "runs")
+    damaged = next(copy.glob("**/test-*/record.json"))
+    damaged.write_bytes(damaged.read_bytes()[:-20])
+    with pytest.warns(UserWarning, match=f"left out: .*{damaged.parent.name}/record.json"):
+        assert 0 < len(bench.results(copy).metrics) < len(found.metrics)
 
 
 def test_results_are_read_when_they_are_asked_for(runs, monkeypatch):
