@@ -16,7 +16,7 @@ from torch import Tensor
 from ..datasets.tables import holds_images
 from ..report.operating import OperatingPoints
 from ..report.per_query import JUDGED, query_frame
-from ..report.scored import scored_text, worth
+from ..report.scored import lines_of, scored_text, worth
 from ..scoring.embedding_set import EmbeddingSet
 from ..scoring.files import extended_by, read_set, set_of
 from ..scoring.operate import operating_points
@@ -160,7 +160,7 @@ class Scores:
         With a confidence, variance or concentration, it has filter-out curves, too (metrics of the images left after
         the least confident are removed).
         """
-        return tidy(self._scored)
+        return tidy({"": self._scored})
 
     @cached_property
     def verdicts(self) -> pd.DataFrame:
@@ -172,7 +172,7 @@ class Scores:
         and ``spearman`` (with the quality, if known). One set has no interval: two are compared with
         intervals by ``bench score FILE FILE2``.
         """
-        return worth(self.table).drop(columns="method", errors="ignore")
+        return pd.DataFrame(worth(lines_of({"": self._scored}))).drop(columns="method", errors="ignore")
 
     @cached_property
     def queries(self) -> pd.DataFrame:
@@ -217,8 +217,7 @@ class Scores:
 
     def summary(self, width: int = 120) -> str:
         """The tables that ``bench score`` prints, as a text of lines of at most ``width`` characters."""
-        frame = self.table.assign(method=self._name)
-        return scored_text({self._name: self._scored}, frame, pd.DataFrame(), width)
+        return scored_text({self._name: self._scored}, (), width)
 
     def __repr__(self) -> str:
         return self.summary()

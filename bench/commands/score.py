@@ -19,9 +19,9 @@ from .options import DEFAULT_RESULTS, Device, Json, Plugins, Results, Row, Stric
 
 if TYPE_CHECKING:
     import numpy as np
-    import pandas as pd
 
     from ..report.operating import OperatingPoints
+    from ..report.scored import Line
     from ..scoring.embedding_set import EmbeddingSet
     from ..scoring.score import Scored
 
@@ -139,15 +139,13 @@ def score(
     sets = _read_all(files, photographs, partial(embedded, out=out, groups=groups), groups)
 
     # A bad file is refused at once: torch takes seconds to load.
-    import pandas as pd
-
     from ..report.operating import OperatingPoints
     from ..report.scored import write_scored
     from ..resources import pick_device
     from ..scoring.files import extended_by
     from ..scoring.operate import operating_points, wishes_of
     from ..scoring.score import compare as compared
-    from ..scoring.score import score_set, tidy, wanted_metrics
+    from ..scoring.score import score_set, wanted_metrics
 
     wanted_metrics(wanted)  # a wrong name is not the fault of a file
     wishes = wishes_of(wish or "", len(files)) if operate or wish is not None else None
@@ -160,22 +158,21 @@ def score(
         how = normalized if normalize is None else normalize
         with _named(path):
             scored[name] = scored_by(images, normalize=how)
-    frame = pd.concat([tidy(each, name) for name, each in scored.items()], ignore_index=True)
-    comparison = pd.DataFrame(
+    comparison = [
         {"first": labels[0], "other": name, **line}
         for name in labels[1:]
         for line in compared(scored[labels[0]], scored[name], wanted, by=bootstrap)
-    )
+    ]
     with _named(files[0]):
         points = None if wishes is None else OperatingPoints(operating_points(scored[labels[0]], wishes))
     written: list[Path] = []
     if out is not None:
         picture = photographs[0] if photographs and len(files) == 1 else None
-        written, page = write_scored(scored, frame, comparison, out, picture, points)
+        written, page = write_scored(scored, comparison, out, picture, points)
     if as_json:
-        print_json(_as_json(files, scored, frame, comparison, points))
+        print_json(_as_json(files, scored, comparison, points))
         return
-    _print(scored, frame, comparison, points)
+    _print(scored, comparison, points)
     if out is not None:
         print(f"{len(written)} tables and figures in {out}; all on one page: {page}")
     elif points is not None:
@@ -195,28 +192,29 @@ def _check_unknown(unknown: Path | None, files: Sequence[Path], photographs: Seq
 def _as_json(
     files: Sequence[Path],
     scored: Mapping[str, Scored],
-    frame: pd.DataFrame,
-    comparison: pd.DataFrame,
+    comparison: Sequence[Line],
     points: OperatingPoints | None,
 ) -> Row:
-    from ..report.frame import plain_rows
-    from ..report.scored import worth
+    import pandas as pd
 
-    tables = {"rows": frame, "confidences": worth(frame), "comparison": comparison}
+    from ..report.frame import plain_rows
+    from ..report.scored import lines_of, worth
+    from ..scoring.score import tidy
+
+    others = {"confidences": worth(lines_of(scored)), "comparison": comparison}
+    tables = {"rows": tidy(scored), **{name: pd.DataFrame(lines) for name, lines in others.items()}}
     shown: Row = {"files": [_file_row(path, name, each.given) for path, (name, each) in zip(files, scored.items())]}
     shown |= {name: plain_rows(table) for name, table in tables.items()}
     return shown if points is None else {**shown, "operate": points.document}
 
 
-def _print(
-    scored: Mapping[str, Scored], frame: pd.DataFrame, comparison: pd.DataFrame, points: OperatingPoints | None
-) -> None:
+def _print(scored: Mapping[str, Scored], comparison: Sequence[Line], points: OperatingPoints | None) -> None:
     from rich.console import Console
 
     from ..report.operating import print_operating
     from ..report.scored import print_scored
 
-    print_scored(scored, frame, comparison, Console())
+    print_scored(scored, comparison, Console())
     if points is not None:
         print_operating(points.document, Console())
 

@@ -8,9 +8,9 @@ import json
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
@@ -21,6 +21,9 @@ from ..store.files import write_atomic
 from .page import svg
 from .render import print_table
 from .table import GAP, Column, cells_table, label, percent
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class OperatingPoints:
@@ -42,6 +45,8 @@ class OperatingPoints:
         (``coverage_low``, ``coverage_high``), ``half_gallery_coverage`` and ``half_gallery_risk``, likewise, and
         ``reason``, why there is no threshold. Values that do not exist are nan.
         """
+        import pandas as pd
+
         frame = pd.DataFrame(self.document["points"])
         frame["confidence"] = frame["confidence"].map(_sum)
         texts = ("decision", "wish", "confidence", "reason")

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -26,6 +25,7 @@ from ..store.specs import Pinned
 from .table import Cell, Document, Table
 
 if TYPE_CHECKING:
+    import pandas as pd
     from jinja2 import Environment
     from markupsafe import Markup
 
@@ -87,9 +87,12 @@ def to_csv(frame: pd.DataFrame) -> str:
     characters are shown as escapes, line breaks as spaces.
 
     Example:
+        >>> import pandas as pd
         >>> to_csv(pd.DataFrame({"name": ["=1+1", "-", "a", "-0.5"], "value": [-1.0, 2.0, 3.0, 4.0]})).split()
         ['name,value', "'=1+1,-1.0", '-,2.0', 'a,3.0', '-0.5,4.0']
     """
+    import pandas as pd
+
     parts: list[tuple[np.ndarray, list[str]]] = []
     for _, column in frame.items():
         own, names = _by_kind(column)
@@ -112,6 +115,8 @@ def to_csv(frame: pd.DataFrame) -> str:
 
 def _by_kind(column: pd.Series[Any]) -> tuple[np.ndarray, list[str]]:
     """Kinds of values of a column as texts of a CSV, and the place among them of every row's."""
+    import pandas as pd
+
     if isinstance(column.dtype, pd.CategoricalDtype | pd.StringDtype) or column.dtype.kind in "iub":
         codes, found = pd.factorize(column, use_na_sentinel=True)
         return np.where(codes < 0, len(found), codes), [*map(csv_text, found), ""]

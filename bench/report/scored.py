@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import html
 import io
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import pandas as pd
 from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
@@ -26,10 +25,15 @@ from ..store.files import write_atomic
 from .operating import OperatingPoints
 from .page import svg
 from .render import data_uri, print_table, to_csv
-from .table import Column, cells_table, label, number, percent, table_of
+from .table import Column, cells_table, grouped, label, number, percent, table_of
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from ..scoring.score import Scored
+
+Line: TypeAlias = Mapping[str, Any]
+"""Row of a table by column. What is printed needs no pandas, which takes as long to load as all of this package."""
 
 COVERAGES = np.linspace(0.01, 1.0, 100)
 
@@ -43,7 +47,16 @@ WORTH = {
 """Metrics and variants that judge a confidence, by their column in :func:`worth`."""
 
 
-def worth(frame: pd.DataFrame) -> pd.DataFrame:
+def lines_of(scored: Mapping[str, Scored]) -> list[Line]:
+    """Rows of all files, with the name of the file as ``method``; values that do not exist are nan."""
+    return [
+        {**row, "method": name, "value": np.nan if row["value"] is None else row["value"]}
+        for name, each in scored.items()
+        for row in each.rows
+    ]
+
+
+def worth(lines: Iterable[Line]) -> list[Line]:
     """Table of the worth of confidences, one row per file (``method``), scorer and confidence.
 
     It says how well a confidence tells right answers, and how much MAP@R rises as queries are removed by it. Values
@@ -62,26 +75,29 @@ def worth(frame: pd.DataFrame) -> pd.DataFrame:
     * ``confidence_auroc``: AUROC of telling queries whose nearest neighbour is right from the others.
     * ``spearman``: rank correlation with the known quality of the images.
     """
-    judged = frame[frame["metric"] == "confidence_auroc"]
-    return pd.DataFrame(
+    return [
         line
-        for (name, scorer), group in judged.groupby(["method", "scorer"], sort=False)
-        for line in _worth(frame, list(group["confidence"]), str(name), str(scorer))
-    )
+        for name, of_file in grouped(lines, itemgetter("method")).items()
+        for scorer, judged in grouped(_of(of_file, metric="confidence_auroc"), itemgetter("scorer")).items()
+        for line in _worth(of_file, [each["confidence"] for each in judged], name, scorer)
+    ]
 
 
-def _worth(frame: pd.DataFrame, names: list[str], name: str, scorer: str) -> Iterator[dict[str, object]]:
-    of_file = frame[(frame["method"] == name) & frame["confidence"].ne("") & frame["scorer"].isin([scorer, ""])]
-    rows = of_file[of_file["fraction"].isna()]
-    curves = of_file[(of_file["metric"] == "filter_out_map_at_r") & (of_file["variant"] == "query_only")]
-    by_confidence = curves.dropna(subset="value").groupby("confidence", sort=False)
-    gains = {str(confidence): _gain(curve) for confidence, curve in by_confidence}
+def _of(lines: Iterable[Line], **wanted: object) -> list[Line]:
+    """The lines that have these values."""
+    return [line for line in lines if all(line[key] == value for key, value in wanted.items())]
+
+
+def _worth(lines: Sequence[Line], names: list[str], name: str, scorer: str) -> Iterator[Line]:
+    rows = [line for line in lines if line["confidence"] and line["scorer"] in (scorer, "")]
+    curves = grouped(_of(rows, metric="filter_out_map_at_r", variant="query_only"), itemgetter("confidence"))
+    gains = {confidence: _gain(curve) for confidence, curve in curves.items()}
     oracle = gains.get("oracle", 0.0)
     for confidence in sorted(names, key=_place):
         gain = gains.get(confidence, np.nan)
-        own = rows[rows["confidence"] == confidence]
-        values = {(m, v): float(x) for m, v, x in zip(own["metric"], own["variant"], own["value"])}
-        half = curves[(curves["confidence"] == confidence) & np.isclose(curves["fraction"], 0.5)]["value"]
+        own = _of(rows, confidence=confidence, fraction=None)
+        values = {(line["metric"], line["variant"]): line["value"] for line in own}
+        half = (line["value"] for line in curves.get(confidence, ()) if np.isclose(line["fraction"], 0.5))
         yield {
             "method": name,
             "scorer": scorer,
@@ -89,7 +105,7 @@ def _worth(frame: pd.DataFrame, names: list[str], name: str, scorer: str) -> Ite
             "kind": kind_of(confidence),
             "gain": gain,
             "share": gain / oracle if oracle > 0 else np.nan,
-            "half_removed": float(half.iloc[0]) if len(half) else np.nan,
+            "half_removed": next(half, np.nan),
             **{column: values.get(measured, np.nan) for column, measured in WORTH.items()},
         }
 
@@ -103,12 +119,13 @@ def _place(confidence: str) -> int:
     return KINDS.index(kind_of(confidence))
 
 
-def _gain(curve: pd.DataFrame) -> float:
-    x, y = curve["fraction"].to_numpy(), curve["value"].to_numpy()
+def _gain(curve: Iterable[Line]) -> float:
+    points = [(line["fraction"], line["value"]) for line in curve if line["value"] == line["value"]]
+    x, y = np.array(points).reshape(-1, 2).T
     return float(np.trapezoid(y - y[0], x) / (x[-1] - x[0])) if len(x) > 1 else np.nan
 
 
-def print_scored(scored: Mapping[str, Scored], frame: pd.DataFrame, comparison: pd.DataFrame, console: Console) -> None:
+def print_scored(scored: Mapping[str, Scored], comparison: Sequence[Line], console: Console) -> None:
     """Print the metrics of scored files of embeddings, and the worth of each confidence (:func:`worth`)."""
     for name, each in scored.items():
         images = each.given
@@ -126,7 +143,8 @@ def print_scored(scored: Mapping[str, Scored], frame: pd.DataFrame, comparison: 
             f" {images.embeddings.shape[1]} dimensions; {queries} queries against {gallery}{more}",
             highlight=False,
         )
-    _print_metrics(list(scored), frame, comparison, console)
+    lines = lines_of(scored)
+    _print_metrics(list(scored), lines, comparison, console)
     for name, each in scored.items():
         if each.copies > MANY:
             _say(
@@ -134,8 +152,8 @@ def print_scored(scored: Mapping[str, Scored], frame: pd.DataFrame, comparison: 
                 " or copies, which lift all values; images of one of `groups` would not count for each other.",
                 console,
             )
-    _print_confidences(scored, frame, console)
-    _print_requested(scored, frame, console)
+    _print_confidences(scored, lines, console)
+    _print_requested(scored, lines, console)
 
 
 def _say(text: str, console: Console) -> None:
@@ -152,143 +170,139 @@ def _value(metric: str, value: float, sign: str = "") -> str:
     return percent(value, sign=sign) if _is_share(metric) else number(value, 4, sign)
 
 
-def _print_metrics(names: list[str], frame: pd.DataFrame, comparison: pd.DataFrame, console: Console) -> None:
-    rows = frame[(frame["confidence"] == "") & frame["fraction"].isna()]
-    few = len(comparison) and int(comparison["units"].min()) < FEW
+def _print_metrics(names: list[str], lines: Iterable[Line], comparison: Sequence[Line], console: Console) -> None:
+    rows = _of(lines, confidence="", fraction=None)
+    few = any(line["units"] < FEW for line in comparison)
     level = "interval" if few else "95 %"
-    several = rows["scorer"].nunique() > 1
+    several = len({line["scorer"] for line in rows}) > 1
     columns: list[Column[object]] = [label("metric"), *([label("scorer")] if several else [])]
     columns += [Column(name if len(names) > 1 else "value", whole=len(name) < 12) for name in names]
     columns += [Column(f"{name} - {names[0]} [{level}]") for name in names[1:]]
     columns += [Column("n_queries", whole=False), Column("n_lone", whole=False)]
     differences = _differences(comparison)
-    lines = []
-    for keys, group in rows.groupby(["scorer", "metric", "variant"], sort=False):
-        scorer, metric, variant = map(str, keys)
-        by_name = dict(zip(group["method"], group["value"]))
+    cells = []
+    for (scorer, metric, variant), group in grouped(rows, itemgetter("scorer", "metric", "variant")).items():
+        by_name = {line["method"]: line["value"] for line in group}
         kind = f" ({variant.replace('threshold_', 'threshold: ').replace('_', ' ')})" if variant else ""
         texts = [f"{title_of(metric)}{kind}", *([scorer] if several else [])]
         texts += [_value(metric, by_name[name]) for name in names]
         texts += ["" if variant else differences.get((name, scorer, metric), "") for name in names[1:]]
-        lines.append([*texts, *(str(int(group[column].iloc[0])) for column in ("n_queries", "n_lone"))])
-    print_table(cells_table(printable(_title_of_metrics(rows)), columns, lines), console)
-    if len(comparison):
-        resampled = comparison["resampled"].iloc[0]
+        cells.append([*texts, *(str(group[0][column]) for column in ("n_queries", "n_lone"))])
+    print_table(cells_table(printable(_title_of_metrics(rows)), columns, cells), console)
+    if comparison:
+        resampled = comparison[0]["resampled"]
         rest = "classes are taken as they are" if resampled == "queries" else "queries of a class stay together"
         rest += "; the interval, nominally of 95 %, covers less with so few" if few else ""
-        _say(f"Differences: paired bootstrap over {comparison['units'].iloc[0]} {resampled}; {rest}.", console)
+        _say(f"Differences: paired bootstrap over {comparison[0]['units']} {resampled}; {rest}.", console)
 
 
-def _title_of_metrics(rows: pd.DataFrame) -> str:
+def _title_of_metrics(rows: Sequence[Line]) -> str:
     """Unit of the values, and the scorer if everything is ranked by the same one."""
-    shares = [_is_share(metric) for metric in rows["metric"].unique()]
+    shares = [_is_share(line["metric"]) for line in rows]
     title = "Values in percent" if all(shares) else "Shares in percent, other values as they are" if any(shares) else ""
-    scorers = list(rows["scorer"].unique())
-    ranked = f"ranked by {scorers[0]}" if len(scorers) == 1 and scorers[0] else ""
+    scorers = {line["scorer"] for line in rows}
+    ranked = f"ranked by {rows[0]['scorer']}" if len(scorers) == 1 and any(scorers) else ""
     text = ", ".join(filter(None, [title, ranked]))
     return f"{text[:1].upper()}{text[1:]}"
 
 
-def _differences(comparison: pd.DataFrame) -> dict[tuple[str, str, str], str]:
+def _differences(comparison: Iterable[Line]) -> dict[tuple[str, str, str], str]:
     """Differences with their intervals by file, scorer and metric."""
     texts = {}
-    for _, line in comparison.iterrows():
+    for line in comparison:
         keys = ("difference", "ci95_low", "ci95_high")
         mean, low, high = (_value(line["metric"], line[key], sign="+") for key in keys)
         texts[line["other"], line["scorer"], line["metric"]] = f"{mean} [{low}, {high}]"
     return texts
 
 
-def _print_confidences(scored: Mapping[str, Scored], frame: pd.DataFrame, console: Console) -> None:
-    lines = worth(frame)
-    if lines.empty:
-        _print_quality(frame, console)
+def _print_confidences(scored: Mapping[str, Scored], rows: Iterable[Line], console: Console) -> None:
+    every = worth(rows)
+    if not every:
+        _print_quality(rows, console)
         return
-    scorer = lines["scorer"].iloc[0]
-    lines = lines[lines["scorer"] == scorer]
-    columns: list[Column[Mapping[Hashable, Any]]] = [label("file", itemgetter("method"))] if len(scored) > 1 else []
+    scorer = every[0]["scorer"]
+    lines = _of(every, scorer=scorer)
+    columns: list[Column[Line]] = [label("file", itemgetter("method"))] if len(scored) > 1 else []
     columns += [label(name, itemgetter(name)) for name in ("confidence", "kind")]
     title = f"Confidence, ranked by {printable(scorer)}"
-    if lines["gain"].notna().any():
+    if any(line["gain"] == line["gain"] for line in lines):
         title += f" (gain: points of {title_of('map_at_r')} over a random order as queries are removed)"
         columns.append(Column("gain", lambda line: percent(line["gain"], sign="+")))
         columns.append(Column("% of oracle", lambda line: percent(line["share"], 0)))
     columns += [_risk_column(metric) for metric in ("aurc", "e_aurc", "confidence_auroc")]
-    if lines["spearman"].notna().any():
+    if any(line["spearman"] == line["spearman"] for line in lines):
         columns.append(Column("rho quality", lambda line: number(line["spearman"], 3)))
-    print_table(table_of(columns, lines.to_dict("records"), title), console)
+    print_table(table_of(columns, lines, title), console)
     for name, each in scored.items():
         right = each.values.get(scorer, {}).get("recall_at_1")
         wrong = 0 if right is None else int((right < 0.5).sum())
         if 0 < wrong < FEW_WRONG:
             _say(f"{name}: {wrong} wrong answers; AUROC and AURC of so few say little.", console)
         elif right is not None:
-            _say_reversed(name, lines[lines["method"] == name], wrong, int((right >= 0.5).sum()), console)
-        primary = lines[(lines["method"] == name) & (lines["confidence"] == each.primary)]
+            _say_reversed(name, _of(lines, method=name), wrong, int((right >= 0.5).sum()), console)
+        primary = _of(lines, method=name, confidence=each.primary)
         values = each.confidences.get(each.primary)
         if values is not None and bool((values == values[0]).all()):
             constant = f"constant for all {len(values):,} images, it says nothing"
             _say(f"{name}, confidence {each.primary!r}: {constant}.", console)
-        elif len(primary):
-            _say(_sentence(name, primary.iloc[0], frame), console)
+        elif primary:
+            _say(_sentence(name, primary[0], rows), console)
         if each.given.train is None and (each.primary or any(other.given.train for other in scored.values())):
             missing = "free confidences of the training data, such as mahalanobis and posterior, are missing"
             _say(f"{name}: {missing}; give train_embeddings and train_labels.", console)
 
 
-def _say_reversed(name: str, lines: pd.DataFrame, wrong: int, right: int, console: Console) -> None:
+def _say_reversed(name: str, lines: Iterable[Line], wrong: int, right: int, console: Console) -> None:
     """Name the confidences whose AUROC is below 50 by more than 1.96 standard errors of a rank sum."""
     if not wrong or not right:
         return
     margin = 1.96 * ((wrong + right + 1) / (12 * wrong * right)) ** 0.5
-    reversed_ = lines[(lines["kind"] != "control") & (lines["confidence_auroc"] < 0.5 - margin)]["confidence"]
-    if len(reversed_):
+    judged = (line for line in lines if line["kind"] != "control")
+    reversed_ = [line["confidence"] for line in judged if line["confidence_auroc"] < 0.5 - margin]
+    if reversed_:
         _say(f"{name}: reversed, higher where answers are wrong (AUROC below 50): {', '.join(reversed_)}.", console)
 
 
-def _risk_column(metric: str) -> Column[Mapping[Hashable, Any]]:
+def _risk_column(metric: str) -> Column[Line]:
     return Column(title_of(metric), lambda line: percent(line[metric]))
 
 
-def _print_quality(frame: pd.DataFrame, console: Console) -> None:
+def _print_quality(lines: Iterable[Line], console: Console) -> None:
     """Rank correlations of confidences that are only compared with a known quality."""
-    for _, line in frame[frame["metric"] == "spearman_crop"].iterrows():
+    for line in _of(lines, metric="spearman_crop"):
         value = "none (it is constant)" if line["value"] != line["value"] else f"{line['value']:.3f}"
         text = f"{line['method']}: rank correlation of the {line['confidence']} confidence with quality: {value}"
         _say(text, console)
 
 
-def _print_requested(scored: Mapping[str, Scored], frame: pd.DataFrame, console: Console) -> None:
+def _print_requested(scored: Mapping[str, Scored], lines: Sequence[Line], console: Console) -> None:
     """Metrics of confidences that are computed on request, such as error versus discard characteristics."""
-    declared = {name: find_metric(name) for name in frame["metric"].unique()}
-    rows = frame[frame["metric"].isin([name for name, metric in declared.items() if metric and metric.on_request])]
-    if rows.empty:
+    declared = {name: find_metric(name) for name in {line["metric"] for line in lines}}
+    asked = {name for name, metric in declared.items() if metric and metric.on_request}
+    rows = [line for line in lines if line["metric"] in asked]
+    if not rows:
         return
-    scorer = rows["scorer"].iloc[0]
-    rows = rows[rows["scorer"] == scorer]
-    places = list(dict.fromkeys(zip(rows["metric"], rows["fraction"].fillna(-1.0))))
+    scorer = rows[0]["scorer"]
+    rows = _of(rows, scorer=scorer)
+    place_of = itemgetter("metric", "fraction")
+    places = list(grouped(rows, place_of))
     labels = [*(["file"] if len(scored) > 1 else []), "confidence", "variant"]
     columns: list[Column[object]] = [label(title, whole=True) for title in labels]
     for metric, fraction in places:
-        title = title_of(metric) if fraction < 0 else f"{title_of(metric)} {100 * fraction:.0f} %"
+        title = title_of(metric) if fraction is None else f"{title_of(metric)} {100 * fraction:.0f} %"
         columns.append(Column(title, whole=False))
-    lines = []
-    for keys, group in rows.groupby(["method", "confidence", "variant"], sort=False):
-        name, confidence, variant = map(str, keys)
-        values = dict(zip(zip(group["metric"], group["fraction"].fillna(-1.0)), group["value"]))
+    cells = []
+    for (name, confidence, variant), group in grouped(rows, itemgetter("method", "confidence", "variant")).items():
+        values = {place_of(line): line["value"] for line in group}
         texts = [*([name] if len(scored) > 1 else []), confidence, variant.replace("_", " ")]
-        lines.append(texts + [_value(place[0], values.get(place, np.nan)) for place in places])
-    print_table(cells_table(f"Confidence, scored by {printable(scorer)}", columns, lines), console)
+        cells.append(texts + [_value(place[0], values.get(place, np.nan)) for place in places])
+    print_table(cells_table(f"Confidence, scored by {printable(scorer)}", columns, cells), console)
 
 
-def _sentence(name: str, line: pd.Series[float], frame: pd.DataFrame) -> str:
-    whole = frame[
-        (frame["method"] == name)
-        & (frame["scorer"] == line["scorer"])
-        & (frame["metric"] == "filter_out_map_at_r")
-        & (frame["variant"] == "query_only")
-        & (frame["fraction"] == 0.0)
-    ]["value"].iloc[0]
+def _sentence(name: str, line: Line, rows: Iterable[Line]) -> str:
+    unfiltered = {"metric": "filter_out_map_at_r", "variant": "query_only", "fraction": 0.0}
+    whole = _of(rows, method=name, scorer=line["scorer"], **unfiltered)[0]["value"]
     share = f", {percent(line['share'], 0)} % of what the best order wins" if line["share"] == line["share"] else ""
     return (
         f"{name}, confidence {line['confidence']!r}: without its least confident half, {title_of('map_at_r')} is"
@@ -304,6 +318,8 @@ def curves(scored: Mapping[str, Scored], frame: pd.DataFrame) -> pd.DataFrame:
     characteristic (``edc_fnmr``), if it was asked for. A risk-coverage curve, of at most 100 points, shows the error of
     Recall@1 among the most confident queries, whose share is ``x``.
     """
+    import pandas as pd
+
     columns = ["method", "scorer", "confidence", "metric", "variant", "fraction", "value"]
     filter_out = frame[frame["fraction"].notna()][columns]
     tables = [filter_out.rename(columns={"metric": "curve", "fraction": "x"})]
@@ -353,8 +369,7 @@ def _pictures(scored: Mapping[str, Scored], points: pd.DataFrame) -> Iterator[tu
 
 def write_scored(
     scored: Mapping[str, Scored],
-    frame: pd.DataFrame,
-    comparison: pd.DataFrame,
+    comparison: Sequence[Line],
     out: Path,
     photographs: Path | None = None,
     operating: OperatingPoints | None = None,
@@ -366,11 +381,16 @@ def write_scored(
     Returns:
         Tables and figures, and the page.
     """
+    import pandas as pd
+
+    from ..scoring.score import tidy
+
+    frame = tidy(scored)
     points = curves(scored, frame)
     pictures = dict(_pictures({name: each for name, each in scored.items() if each.shown[0]}, points))
     pictures |= operating.pictures() if operating else {}
     style = (resources.files(__package__) / "page" / "svg.css").read_text(encoding="utf-8")
-    tables = {"metrics.csv": frame, "curves.csv": points, "comparison.csv": comparison}
+    tables = {"metrics.csv": frame, "curves.csv": points, "comparison.csv": pd.DataFrame(comparison)}
     files = {name: to_csv(table) for name, table in tables.items() if not table.empty}
     files |= {f"{name}.svg": svg.standalone(picture, style) for name, picture in pictures.items()}
     for name, text in files.items():
@@ -378,7 +398,7 @@ def write_scored(
     drawn = write_mistakes(next(iter(scored.values())), photographs, out) if photographs else []
     drawn += [operating.write(out / "operate.json")] if operating else []
     images = [data_uri("image/png", path.read_bytes()) for path in drawn if path.suffix == ".png"]
-    text = scored_text(scored, frame, comparison) + (f"\n\n{operating}" if operating else "")
+    text = scored_text(scored, comparison) + (f"\n\n{operating}" if operating else "")
     body = [
         f"<pre>{html.escape(text)}</pre>",
         *pictures.values(),
@@ -389,10 +409,10 @@ def write_scored(
     return [*(out / name for name in files), *drawn], out / "scores.html"
 
 
-def scored_text(scored: Mapping[str, Scored], frame: pd.DataFrame, comparison: pd.DataFrame, width: int = 120) -> str:
+def scored_text(scored: Mapping[str, Scored], comparison: Sequence[Line], width: int = 120) -> str:
     """The tables that ``bench score`` prints, as a text of lines of at most ``width`` characters."""
     text = io.StringIO()
-    print_scored(scored, frame, comparison, Console(file=text, width=width))
+    print_scored(scored, comparison, Console(file=text, width=width))
     return text.getvalue().rstrip()
 
 

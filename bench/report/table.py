@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
-from typing import Any, Generic, TypeVar
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..errors import printable
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 R = TypeVar("R")
 K = TypeVar("K")
@@ -183,6 +184,8 @@ def cells_table(
 
 def frame_of(columns: Iterable[Column[R]], rows: Iterable[R], **types: Any) -> pd.DataFrame:
     """Numbers of rows, with the columns that CSV files have; some may have a type of their own."""
+    import pandas as pd
+
     fields = [column.fields for column in columns if column.fields is not None]
     frame = pd.DataFrame([{name: value for read in fields for name, value in read(row).items()} for row in rows])
     return frame if frame.empty else frame.astype(types)
@@ -218,7 +221,7 @@ class Document:
     heading: str = ""
     introduction: str = ""
     tables: tuple[Table, ...] = ()
-    numbers: pd.DataFrame = field(default_factory=pd.DataFrame, compare=False)
+    numbers: pd.DataFrame = field(default_factory=lambda: frame_of((), ()), compare=False)
     always: tuple[str, ...] | None = None
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import pandas as pd
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
@@ -27,6 +27,9 @@ from ..store.records import COLUMNS
 from .bursts import near_duplicates
 from .embedding_set import EmbeddingSet
 from .view import distribution_of, numbered_classes, primary_of, view_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 OPEN_SET, COSINE = "open_set", "cosine"
 
@@ -203,20 +206,17 @@ def _fits(scorer: str, distribution: Distribution) -> bool:
     return True
 
 
-def tidy(scored: Scored, name: str = "") -> pd.DataFrame:
-    """Make the tidy table of results, as in ``metrics.csv``; the name of the set is in the column ``method``."""
-    constant = {
-        "protocol": "score",
-        "method": name,
-        "trials": 0,
-        "dim": scored.given.embeddings.shape[1],
-        "seed": 0,
-        "split": "test",
-        "unit": scored.given.digest(),
-    }
+def tidy(scored: Mapping[str, Scored]) -> pd.DataFrame:
+    """Make the tidy table of results by name, as in ``metrics.csv``; the names are in the column ``method``."""
+    import pandas as pd
+
     empty: dict[str, object] = dict.fromkeys(COLUMNS, "")
-    frame = pd.DataFrame([{**empty, **constant, **item} for item in scored.rows], columns=list(COLUMNS))
-    return frame.astype({"value": float, "fraction": float})
+    rows: list[dict[str, object]] = []
+    for name, each in scored.items():
+        constant = {"protocol": "score", "method": name, "trials": 0, "seed": 0, "split": "test"}
+        of_set = {"dim": each.given.embeddings.shape[1], "unit": each.given.digest()}
+        rows += [{**empty, **constant, **of_set, **item} for item in each.rows]
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"value": float, "fraction": float})
 
 
 def compare(

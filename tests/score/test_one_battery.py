@@ -74,7 +74,7 @@ def test_both_commands_give_the_same_values(arrays):
     from bench.scoring.score import score_set, tidy
 
     scored = score_set(EmbeddingSet.of(path), scorers=("mls", "cosine"), metrics=("all",))
-    of_score = _by_key(tidy(scored).to_dict("records"))
+    of_score = _by_key(tidy({"": scored}).to_dict("records"))
     # Confidences are judged with the method's own scorer by the one, with every scorer by the other, and a threshold
     # comes from validation classes there and from held-out classes here. Fits, sets,
     # operating points and probabilities come from validation classes; sets and OPIS are for the method's own scorer.

@@ -307,6 +307,13 @@ def test_importing_bench_imports_nothing_heavy():
     assert inspect.isfunction(bench.score)
 
 
+def test_what_is_printed_needs_no_pandas(tmp_path):
+    np.savez(tmp_path / "mine.npz", embeddings=np.eye(4), labels=[0, 0, 1, 1])
+    code = "import sys; from bench.cli import main; print(main(sys.argv[1:]), 'pandas' in sys.modules)"
+    done = subprocess.run([sys.executable, "-P", "-c", code, "score", tmp_path / "mine.npz"], capture_output=True)
+    assert done.stdout.split()[-2:] == [b"0", b"False"], done.stderr
+
+
 def test_the_example_of_the_docstring_runs():
     found = doctest.testmod(importlib.import_module("bench.api.score"))
     assert found.attempted

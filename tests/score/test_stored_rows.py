@@ -67,7 +67,8 @@ def test_one_row_of_another_scale_has_its_norm_and_leaves_those_of_the_others(sc
         EmbeddingSet.of({"embeddings": each, "labels": LABELS, "ids": np.arange(60)})
         for each in (x, x * there[:, None])
     ]
-    tables = [tidy(score_set(each, scorers="cosine", metrics="all")).drop(columns="unit") for each in sets]
+    scored = [score_set(each, scorers="cosine", metrics="all") for each in sets]
+    tables = [tidy({"": each}).drop(columns="unit") for each in scored]
     assert tables[0].equals(tables[1])
     norm = confidences_of(sets[1], distribution_of(sets[1]))["norm"].numpy()
     assert norm == pytest.approx(np.linalg.norm(x, axis=1) * there, rel=1e-9, abs=0)
