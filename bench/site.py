@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .methods._base import Method
     from .protocols.recipes._base import Recipe
     from .store.folder import Store
+    from .versions import Entry, Version
 
 
 class Site(BaseModel):
@@ -69,6 +70,13 @@ class Site(BaseModel):
         """All data sets that can be named, those of plug-ins included."""
         homes = tuple(Path(path) for path in (self.data_root, self.data_home) if path)
         return Registry("datasets", tuple(map(Path, self.plugins)), homes)
+
+    @cached_property
+    def version(self) -> Callable[[Entry], Version]:
+        """Version of the code of an entry, read once."""
+        from . import versions
+
+        return cache(versions.version)
 
     @cached_property
     def plugin_tests(self) -> tuple[str, ...]:

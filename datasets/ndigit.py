@@ -89,6 +89,12 @@ def compose(ids: Iterable[str], *, upsample: bool) -> NDArray[np.uint8]:
     return pixels
 
 
+@lru_cache(maxsize=8)
+def _pixels(ids: tuple[str, ...], upsample: bool) -> NDArray[np.uint8]:
+    """Images that the next job of this process may need again."""
+    return compose(ids, upsample=upsample)
+
+
 def _sources(ids: Sequence[str], raw: NDArray[np.uint64]) -> NDArray[np.int64]:
     pools = _pools()
     chosen = [[pools[part, int(d)] for d in number] for _, part, number, _ in (i.split("/") for i in ids)]
@@ -165,7 +171,7 @@ class _Numbers(Dataset):
         names = [f"{order[c]:0{DIGITS}d}" for c in classes]
         ids = [f"{self.name}/{part}/{name}/{i}" for name in names for i in range(self.images_per_class)]
         labels = torch.arange(len(names)).repeat_interleave(self.images_per_class)
-        pixels = torch.from_numpy(compose(ids, upsample=self.upsample))[:, None]
+        pixels = torch.from_numpy(_pixels(tuple(ids), self.upsample).copy())[:, None]
         return ArrayImages(pixels, labels, ids, names, mean=(self.mean,), std=(self.std,))
 
 

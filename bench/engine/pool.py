@@ -71,7 +71,7 @@ class LocalWorker:
         return self._without_gpu < TRIES
 
     async def start(self) -> None:
-        """Start the process; its imports go on while the caller does something else."""
+        """Start the process."""
         # -P keeps the current directory off sys.path: a folder named `datasets` there must not be imported.
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -178,7 +178,7 @@ if TYPE_CHECKING:
 class Pool:
     """Pool of workers, which are reused from job to job; workers may join and leave at any time.
 
-    Every worker that is there from the start does the ``first`` job before any other; it is started by :meth:`start`.
+    Every worker that is there from the start does the ``first`` job before any other (:meth:`start`).
     Jobs that wait are served by priority, then in the order they came. ``heard`` is called with what a worker says that
     it is doing.
     """
@@ -195,12 +195,11 @@ class Pool:
         self._stopping = False
 
     async def start(self) -> None:
-        """Start every worker, so that their imports go on while the caller plans the work.
+        """Have every worker do the first job, if there is one; its process starts with the first that it is given.
 
         Raises:
             UserError: If the first job fails, as on a GPU that cannot be used.
         """
-        await asyncio.gather(*(worker.start() for worker in self._all))
         if self._first_job is not None:
             try:
                 await asyncio.gather(*(worker.run(self._first_job, lambda event: None) for worker in self._all))

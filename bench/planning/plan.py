@@ -752,7 +752,7 @@ def versions_of(spec: TrainSpec, tests: Tests, scorers: Iterable[str], site: Sit
         **{f"corruption.{name}": versions.corruption(name) for name in tests.corruptions},
     }
     protocol = {"protocol": spec.versions["protocol"]}
-    trained, tested = ({name: versions.version(entry) for name, entry in own.items()} for own in (training, testing))
+    trained, tested = ({name: site.version(entry) for name, entry in own.items()} for own in (training, testing))
     return protocol | trained, protocol | tested
 
 

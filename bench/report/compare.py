@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy import special, stats
+from scipy import special
 
 from ..protocols.statistics import paired
 from .contender import Contender
@@ -361,14 +361,12 @@ def _p_of_chance(rows: Sequence[Comparison]) -> np.ndarray:
 
 def _adjust(rows: Sequence[Comparison], question: Question) -> None:
     for own in grouped(rows, question.family).values():
-        for kind in ("p", "p_equivalence"):
-            for row, p in zip(own, paired.holm(np.array([getattr(row, kind) for row in own]))):
-                setattr(row, f"{kind}_holm", float(p))
-        known = [row for row in own if row.p == row.p]
-        for row, p in zip(known, stats.false_discovery_control([row.p for row in known]) if known else ()):
-            row.p_bh = float(p)
-        for row in own:
-            row.family = len(known)
+        different, equal = (np.array([getattr(row, kind) for row in own]) for kind in ("p", "p_equivalence"))
+        known = int((different == different).sum())
+        adjusted = (paired.holm(different), paired.holm(equal), paired.benjamini_hochberg(different))
+        for row, p_holm, p_equivalence_holm, p_bh in zip(own, *(each.tolist() for each in adjusted)):
+            row.p_holm, row.p_equivalence_holm, row.p_bh = p_holm, p_equivalence_holm, p_bh
+            row.family = known
 
 
 def _mark_survivors(rows: Sequence[Comparison]) -> None:

@@ -150,6 +150,22 @@ def holm(p: np.ndarray) -> np.ndarray:
     return adjusted
 
 
+def benjamini_hochberg(p: np.ndarray) -> np.ndarray:
+    """P-values adjusted by the step-up method of Benjamini and Hochberg (1995), which bounds the false discovery rate.
+
+    Those that are nan count as no test, as in :func:`holm`.
+
+    Example:
+        >>> benjamini_hochberg(np.array([0.01, 0.04, 0.03])).round(3)
+        array([0.03, 0.04, 0.04])
+    """
+    adjusted = np.full(len(p), np.nan)
+    made = np.flatnonzero(~np.isnan(p))
+    order = made[np.argsort(-p[made])]
+    adjusted[order] = np.minimum.accumulate(p[order] * (len(order) / np.arange(len(order), 0, -1)))
+    return adjusted
+
+
 Outcome = Literal["better", "worse", "equivalent", "undecided"]
 
 

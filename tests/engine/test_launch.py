@@ -111,6 +111,8 @@ async def test_a_worker_process_has_one_thread_and_its_variables(own, scripted, 
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     started, worker = scripted([]), LocalWorker(None, {"CUDA_VISIBLE_DEVICES": "3"})
+    await pool.Pool([worker]).start()
+    assert not started  # where there is nothing to do, none is
     await worker.start()
     await worker.stop()
     wanted = {"CUDA_VISIBLE_DEVICES": "3", "OMP_NUM_THREADS": "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}

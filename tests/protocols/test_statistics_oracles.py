@@ -3,7 +3,14 @@
 import numpy as np
 import pandas as pd
 import pytest
-from bench.protocols.statistics.paired import holm, p_equivalent, p_greater, power_of_seeds, seeds_needed
+from bench.protocols.statistics.paired import (
+    benjamini_hochberg,
+    holm,
+    p_equivalent,
+    p_greater,
+    power_of_seeds,
+    seeds_needed,
+)
 from bench.protocols.statistics.ranks import (
     critical_difference,
     friedman,
@@ -21,12 +28,15 @@ def rng():
     return np.random.default_rng(0)
 
 
-def test_holm_and_equivalence_are_those_of_statsmodels(rng):
+def test_adjusted_p_values_and_equivalence_are_those_of_statsmodels(rng):
     from statsmodels.stats.multitest import multipletests
     from statsmodels.stats.weightstats import ttost_paired
 
     for p in rng.uniform(size=(20, 9)) ** 3:
         assert holm(p) == pytest.approx(multipletests(p, method="holm")[1])
+        for each in (p, p.round(1)):  # and with ties
+            assert benjamini_hochberg(each) == pytest.approx(multipletests(each, method="fdr_bh")[1])
+    assert benjamini_hochberg(np.array([0.2, np.nan, 0.1])) == pytest.approx([0.2, np.nan, 0.2], nan_ok=True)
     for a, b in rng.normal(size=(20, 2, 5)):
         assert p_equivalent(a - b, 0.7) == pytest.approx(ttost_paired(a, b, -0.7, 0.7)[0])
 
