@@ -71,6 +71,15 @@ def test_the_unit_of_a_confidence_does_not_matter(fit, unit):
 
 
 @pytest.mark.parametrize("fit", [fit_isotonic, fit_platt])
+def test_confidences_of_float32_are_fitted_like_the_same_of_float64(fit):
+    x, y = _queries(200)
+    x = x.float()
+    got, expected = fit(x, y.float())(x), fit(x.double(), y)(x.double())
+    assert got.tolist() == pytest.approx(expected.tolist(), abs=1e-9)
+    assert float(got.max() - got.min()) > 0.5
+
+
+@pytest.mark.parametrize("fit", [fit_isotonic, fit_platt])
 @pytest.mark.parametrize("constant", [False, True])
 @pytest.mark.parametrize("answers", [[0.0] * 4, [1.0] * 4, [0.0, 0.0, 1.0, 1.0]], ids=["wrong", "right", "separated"])
 def test_answers_of_one_kind_and_constant_confidences_have_probabilities(fit, constant, answers):
