@@ -194,10 +194,10 @@ class Gallery:
 def rounding_pays(queries: int) -> bool:
     """Check if a search is faster with bfloat16 matrix products, summed in float32, than with float32 products.
 
-    It is if the processor supports such products and there are 1024 queries or more; for fewer, the copy of the gallery
+    It is if the processor supports such products and there are 256 queries or more; for fewer, the copy of the gallery
     in bfloat16 is not worth its cost.
     """
-    if queries < 1024 or not torch.backends.mkldnn.enabled:
+    if queries < 256 or not torch.backends.mkldnn.enabled:
         return False
     supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
     return supported is not None and bool(supported())
@@ -316,19 +316,20 @@ def search(
     """
     waiting = torch.ones(len(queries), dtype=torch.bool)
     rounded = rounding_pays(len(queries))
-    for wide in (depth + (4 + depth // 8 if rounded else 0), min(8 * depth, len(gallery) // 64)):
+    first = depth + (4 + depth // 8 if rounded else 0)
+    g = Gallery(bound, gallery, kin, group_size(len(gallery), first), rounded)
+    if not max(g.longest, g.longest_centred) < 1e18:
+        return
+    for wide in (first, min(8 * depth, len(gallery) // 64)):
         left = waiting.nonzero().squeeze(1)
         if not depth <= wide <= len(gallery) // 16 or not len(left):
-            return
-        g = Gallery(bound, gallery, kin, group_size(len(gallery), wide), rounded)
-        rounded = False  # the second time round
-        if not max(g.longest, g.longest_centred) < 1e18:
             return
         # On the way to a bound there are steps in float64; without, values and places of groups and of their members.
         of_chosen = (24 if g.per_image is None else 64) * (g.groups + g.size * (wide + 8))
         gathered = 4 * (wide + 6) * g.factors.shape[1] if g.rounded else 0
         per_row = g.coarse.itemsize * len(g.items) + of_chosen + gathered
-        rows_per_block = max(1, min(_LEAST_ROWS, _LARGEST * block_bytes // per_row), block_bytes // per_row)
+        spare = block_bytes // 2 if g.rounded else block_bytes  # beside a copy of the gallery
+        rows_per_block = max(1, min(_LEAST_ROWS, _LARGEST * block_bytes // per_row), spare // per_row)
         buffer = g.coarse.new_empty(min(rows_per_block, len(left)) * len(g.items))
         unproven: list[tuple[Tensor, ...]] = []
         for place in left.split(rows_per_block):
@@ -344,7 +345,8 @@ def search(
                 waiting[found.place] = False
                 yield found
                 unproven.clear()
-        del g, buffer  # before the next ones are made
+        del buffer  # before the next one is made
+        g.coarse, g.rounded = g.factors, False  # the second time round
 
 
 def _block(

@@ -201,7 +201,7 @@ class EmbeddingSet:
         return self._rows(order)
 
     def _rows(self, order: list[int]) -> EmbeddingSet:
-        ids = tuple(self.ids[i] for i in order)
+        ids = tuple(map(self.ids.__getitem__, order))
         columns = {name: value[order] for name, value in self.columns.items()}
         return self._with(self.embeddings.reordered(np.asarray(order)), ids, columns)
 
@@ -289,7 +289,7 @@ class EmbeddingSet:
 
     def _row_keys(self) -> list[str]:
         """Hash of each embedding as it is stored."""
-        return [blake2b(row.data, digest_size=16).hexdigest() for block in self.embeddings.blocks() for row in block]
+        return [blake2b(row, digest_size=16).hexdigest() for block in self.embeddings.blocks() for row in block]
 
     def _content_ids(self) -> tuple[str, ...]:
         keys = self._row_keys()

@@ -426,7 +426,7 @@ def test_products_of_bfloat16_are_summed_in_float32(rows, width):
 
 
 def test_few_queries_do_not_make_a_second_copy_of_the_gallery():
-    assert not search.rounding_pays(1023)
+    assert not search.rounding_pays(255)
 
 
 def _tied_scorer(name, device="cpu"):
