@@ -28,9 +28,9 @@ def mutual_likelihood(a: Distribution, b: Distribution, layout: Layout) -> Tenso
     if isinstance(a, VonMisesFisher) and isinstance(b, VonMisesFisher):
         return _von_mises_fisher(a, b, layout)
     if isinstance(a, IsotropicNormal) and isinstance(b, IsotropicNormal):
+        squared = layout.squared_distance(a.loc, b.loc)
         u, v = layout.outer(a.variance, b.variance)
         variance = u + v
-        squared = layout.squared_distance(a.loc, b.loc)
         return -0.5 * (squared / variance + a.dim * (variance.log() + LOG_2PI))
     return _diagonal(_as_diagonal(a), _as_diagonal(b), layout)
 

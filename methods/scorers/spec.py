@@ -48,10 +48,10 @@ class Matrix:
         differences, however long other vectors are.
         """
         squares = x.square().sum(-1)[:, None] + y.square().sum(-1)[None, :]
-        squared = (squares - 2.0 * (x @ y.mT)).clamp_min(0.0)
+        squared = torch.sub(squares, x @ y.mT, alpha=2.0).clamp_min_(0.0)
         if squared.dtype == torch.float64 and not squared.requires_grad:
             # Where little is left of the squares, so are few of their digits: these pairs are computed anew.
-            row, column = (squared < CANCELLED * squares).nonzero(as_tuple=True)
+            row, column = (squared < squares.mul_(CANCELLED)).nonzero(as_tuple=True)
             for part in torch.arange(len(row), device=row.device).split(max(1, _ELEMENTS // x.shape[-1])):
                 i, j = row[part], column[part]
                 squared[i, j] = Pairs.squared_distance(x[i], y[j])
