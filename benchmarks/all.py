@@ -48,6 +48,7 @@ from bench.methods.distributions.bessel import vmf_log_normalizer
 from bench.methods.scorers import DistributionScorer
 from bench.methods.training_density import NEAREST, SOUGHT, TrainingDensity
 from bench.protocols.clustering import clustering_rows, k_means
+from bench.protocols.confidence import augrc, aurc
 from bench.protocols.query_metrics import mean_of_counted, per_query
 from bench.protocols.ranking import full_depth, rank
 from bench.protocols.retrieval_sets import first_positive_ranks
@@ -275,6 +276,12 @@ def pairs(count: int) -> tuple[Tensor, Tensor]:
     return ((torch.randn(count, generator=g) + same) * 1e3).round().double(), same
 
 
+def by_numpy(confidence: Tensor, right: Tensor) -> tuple[float, float]:
+    """AURC and AUGRC from running sums as one writes them, with equal confidences in any order."""
+    lost = np.cumsum(~right.numpy()[np.argsort(-confidence.numpy())])
+    return (lost / np.arange(1, len(lost) + 1)).mean(), (lost.sum() - lost[-1] / 2) / len(lost) ** 2
+
+
 def by_scipy(k: Tensor, dim: int) -> Tensor:
     """Log normaliser of von Mises-Fisher distributions."""
     order = dim / 2 - 1
@@ -339,6 +346,7 @@ DRAWS = embeddings, ((60, 8), (600, 64), (2000, 64))
 EMBED = photographs, ((4, 64, 32), (64, 500), (256, 500))
 CROPS = photographs, ((4, 64), (128, 500), (512, 500))
 EPOCH = training, (("ndigit_smoke",), ("ndigit_smoke",), ("ndigit",))
+QUERIES = pairs, ((1000,), (60502,), (60502,))
 PAIRS = pairs, ((1000,), (1000000,), (1000000,))
 NORMALISER = lambda count, dim: (torch.logspace(0, 3, count).double(), dim), ((10, 64), (100000, 64), (100000, 64))
 ARCHIVES = ("study/released/glyphs.tar.xz",), ("study/ndigit-both.tar.xz",), ("reference/ndigit.tar.xz",)
@@ -359,6 +367,7 @@ ROWS = (
     Row("epoch of a training", lambda made, *_: made.train_epoch(0), "bare loop", bare_epoch, near(0.05), *EPOCH),
     Row("four times training crops", cropped, "torchvision", by_torchvision, near(0.1), *CROPS),
     Row("AUROC", auc, "scikit-learn", lambda x, y: roc_auc_score(y.numpy(), x.numpy()), near(1e-12), *PAIRS),
+    Row("AURC, AUGRC", lambda x, y: (aurc(x, ~y), augrc(x, ~y)), "NumPy", by_numpy, near(1e-3), *QUERIES),
     Row("vMF normaliser", vmf_log_normalizer, "scipy.special.ive", by_scipy, near(1e-9), *NORMALISER),
     Row("`bench report`", reported, "JSON of its records", loaded, near(0), *REPORT),
     Row("`import bench`", partial(process, "import bench"), "python", partial(process, ""), near(0), *START),

@@ -34,9 +34,8 @@ def risk_coverage(confidence: Tensor, risk: Tensor) -> Tensor:
         [0.0, 0.5]
     """
     x, y = as_vectors(confidence, risk)
-    _, group = np.unique(-x, return_inverse=True)
-    mean = np.bincount(group, weights=y) / np.bincount(group)
-    expected = mean[np.sort(group)]
+    _, group, sizes = np.unique(-x, return_inverse=True, return_counts=True)
+    expected = np.repeat(np.bincount(group, weights=y) / sizes, sizes)
     return torch.from_numpy(np.cumsum(expected) / np.arange(1, len(x) + 1))
 
 

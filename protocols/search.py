@@ -197,10 +197,8 @@ def rounding_pays(queries: int) -> bool:
     It is if the processor supports such products and there are 256 queries or more; for fewer, the copy of the gallery
     in bfloat16 is not worth its cost.
     """
-    if queries < 256 or not torch.backends.mkldnn.enabled:
-        return False
-    supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
-    return supported is not None and bool(supported())
+    supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    return bool(queries >= 256 and torch.backends.mkldnn.enabled and supported())
 
 
 def _products(left: Tensor, rows: Tensor, g: Gallery, buffer: Tensor) -> tuple[Tensor, Tensor]:

@@ -70,6 +70,10 @@ class StoredRows:
         """Copy of the rows in another order; ``order`` has the present place of each."""
         return type(self)(self.stored, self.order[order])
 
+    def named(self, which: np.ndarray, what: str) -> str:
+        """Number of some rows, and the first of them in the matrix."""
+        return f"{int(which.sum())} rows {what}, first in row {int(self.order[which].min())}"
+
     def blocks(self) -> Iterator[np.ndarray]:
         """Blocks of consecutive rows, float64."""
         size = max(1, BLOCK_BYTES // (8 * self.shape[1]))
@@ -197,16 +201,12 @@ class EmbeddingSet:
         """The set with rows sorted by identity (``ids``), so that results do not depend on their stored order."""
         if all(map(operator.lt, self.ids, self.ids[1:])):
             return self
-        order = sorted(range(len(self)), key=self.ids.__getitem__)
-        return self._rows(order)
+        return self._rows(sorted(range(len(self)), key=self.ids.__getitem__))
 
     def _rows(self, order: list[int]) -> EmbeddingSet:
         ids = tuple(map(self.ids.__getitem__, order))
-        columns = {name: value[order] for name, value in self.columns.items()}
-        return self._with(self.embeddings.reordered(np.asarray(order)), ids, columns)
-
-    def _with(self, embeddings: StoredRows, ids: tuple[str, ...], columns: dict[str, Any]) -> EmbeddingSet:
-        return replace(self, embeddings=embeddings, ids=ids, **columns)
+        columns: dict[str, Any] = {name: value[order] for name, value in self.columns.items()}
+        return replace(self, embeddings=self.embeddings.reordered(np.asarray(order)), ids=ids, **columns)
 
     def with_unknown(self, arrays: Mapping[str, Any]) -> EmbeddingSet:
         """The set with the rows of another one, given as arrays, as further queries of which the gallery has no class.
@@ -217,7 +217,7 @@ class EmbeddingSet:
         other = EmbeddingSet.of(arrays, unknown=True)
         if other.embeddings.shape[1] != self.embeddings.shape[1]:
             raise BadInput(f"{other.embeddings.shape[1]} dimensions, and the gallery has {self.embeddings.shape[1]}")
-        _refuse_zeros("embeddings", other.embeddings)
+        refuse_zeros("embeddings", other.embeddings)
         both = (self, other)
         named = all(each.classes or each.class_names for each in both)
         searched, asked = (each._class_names(named) for each in both)
@@ -231,7 +231,7 @@ class EmbeddingSet:
         for key in kept:
             if key not in other.columns or other.columns[key].ndim != self.columns[key].ndim:
                 raise BadInput(f"{key} missing, or of other dimensions than in the set that it is added to")
-        columns = {key: np.concatenate([each.columns[key] for each in both]) for key in kept}
+        columns: dict[str, Any] = {key: np.concatenate([each.columns[key] for each in both]) for key in kept}
         places = [np.unique(each.labels, return_inverse=True)[1] for each in both]
         columns["labels"] = np.concatenate([places[0], places[0].max() + 1 + places[1]])
         if self.groups is not None:
@@ -239,7 +239,7 @@ class EmbeddingSet:
         order = np.concatenate([self.embeddings.order, len(self.embeddings.stored) + other.embeddings.order])
         rows = StoredRows(np.concatenate([each.embeddings.stored for each in both]), order)
         ids = (*self.ids, *(f"unknown {name}" for name in other.ids))
-        return replace(self, quality=None, classes=())._with(rows, ids, columns)
+        return replace(self, quality=None, classes=(), embeddings=rows, ids=ids, **columns)
 
     def _class_names(self, named: bool) -> np.ndarray:
         """The class of each image, by its name or else by its number."""
@@ -323,15 +323,16 @@ def _training_set(inputs: Mapping[str, np.ndarray], dim: int) -> EmbeddingSet | 
         labels, classes = labels_of(given["labels"])
         _check_length("labels", labels, len(embeddings))
     rows, none = StoredRows.of(embeddings), np.zeros(len(labels), dtype=bool)
-    _refuse_zeros("train_embeddings", rows)
+    refuse_zeros("train_embeddings", rows)
     made = EmbeddingSet(rows, labels, (), False, none, none, classes=classes)
     return replace(made, ids=made._content_ids()).in_order()
 
 
-def _refuse_zeros(key: str, rows: StoredRows) -> None:
+def refuse_zeros(key: str, rows: StoredRows) -> None:
+    """Raise BadInput if a row is zero."""
     zero = np.concatenate([(block == 0).all(1) for block in rows.blocks()])
     if zero.any():
-        raise BadInput(f"{key} has {int(zero.sum())} rows of zeros, first in row {int(zero.argmax())}; drop them")
+        raise BadInput(f"{key} has {rows.named(zero, 'of zeros')}, which have no direction; drop them")
 
 
 @contextlib.contextmanager

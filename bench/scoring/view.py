@@ -23,7 +23,7 @@ from ..methods.training_density import TrainingDensity
 from ..protocols.embeddings import Embeddings, Options, Quality
 from ..protocols.retrieval_confidence import random_confidence
 from ..seeds import seed_for
-from .embedding_set import EmbeddingSet, StoredRows
+from .embedding_set import EmbeddingSet, StoredRows, refuse_zeros
 
 FLAT_NORM, UNIT_NORM = 1e-5, 1e-3
 """Raw embeddings whose norms differ by no more than the first share (float32), or are 1 up to the second (half
@@ -97,9 +97,7 @@ def distribution_of(images: EmbeddingSet, normalize: bool = True) -> Distributio
         BadInput: If an embedding that needs a direction is zero, or a vMF would have a single dimension.
     """
     if normalize or images.concentration is not None:
-        zero = np.concatenate([(block == 0).all(1) for block in images.embeddings.blocks()])
-        if zero.any():
-            raise BadInput(f"embeddings has {_rows(images, zero, 'of zeros')}, which have no direction; drop them")
+        refuse_zeros("embeddings", images.embeddings)
     points = GivenPoints(images.embeddings, normalize)
     if images.concentration is None and images.variance is None:
         return points
@@ -111,11 +109,6 @@ def distribution_of(images: EmbeddingSet, normalize: bool = True) -> Distributio
     variance = torch.from_numpy(images.variance)
     normal = IsotropicNormal if variance.dim() == 1 else DiagonalNormal
     return normal(loc, variance, validate_args=False)
-
-
-def _rows(images: EmbeddingSet, which: np.ndarray, what: str) -> str:
-    """Number of some rows, and the first of them in the input."""
-    return f"{int(which.sum())} rows {what}, first in row {int(images.embeddings.order[which].min())}"
 
 
 def _norms(rows: Tensor) -> Tensor:
@@ -145,7 +138,7 @@ def confidences_of(images: EmbeddingSet, distribution: Distribution) -> dict[str
     for block in images.embeddings.blocks():  # filled in place, as the divisors are
         norm[start : (start := start + len(block))] = _norms(torch.from_numpy(block))
     if not bool(norm.isfinite().all()):
-        rows = _rows(images, ~norm.isfinite().numpy(), "whose norm is beyond float64")
+        rows = images.embeddings.named(~norm.isfinite().numpy(), "whose norm is beyond float64")
         raise BadInput(f"embeddings has {rows}; give embeddings / 1e300")
     flat = bool(norm.max() - norm.min() <= FLAT_NORM * norm.max() or (norm - 1.0).abs().max() <= UNIT_NORM)
     confidences["norm"] = torch.ones_like(norm) if flat else norm
