@@ -165,7 +165,7 @@ class EmbeddingSet:
         listed = () if classes or "class_names" not in inputs else tuple(names_of("class_names", inputs["class_names"]))
         rows = StoredRows.of(embeddings)
         made = cls(rows, labels, ids, named, groups=groups, classes=classes, class_names=listed, train=train, **known)
-        made = made if left.all() else made._rows(np.flatnonzero(left).tolist())
+        made = made if left.all() else made._rows(np.flatnonzero(left))
         return made if named else replace(made, ids=made._content_ids())
 
     def __len__(self) -> int:
@@ -201,12 +201,12 @@ class EmbeddingSet:
         """The set with rows sorted by identity (``ids``), so that results do not depend on their stored order."""
         if all(map(operator.lt, self.ids, self.ids[1:])):
             return self
-        return self._rows(sorted(range(len(self)), key=self.ids.__getitem__))
+        return self._rows(np.array(sorted(range(len(self)), key=self.ids.__getitem__)))
 
-    def _rows(self, order: list[int]) -> EmbeddingSet:
-        ids = tuple(map(self.ids.__getitem__, order))
+    def _rows(self, order: np.ndarray) -> EmbeddingSet:
+        ids = tuple(map(self.ids.__getitem__, order.tolist()))
         columns: dict[str, Any] = {name: value[order] for name, value in self.columns.items()}
-        return replace(self, embeddings=self.embeddings.reordered(np.asarray(order)), ids=ids, **columns)
+        return replace(self, embeddings=self.embeddings.reordered(order), ids=ids, **columns)
 
     def with_unknown(self, arrays: Mapping[str, Any]) -> EmbeddingSet:
         """The set with the rows of another one, given as arrays, as further queries of which the gallery has no class.
@@ -260,7 +260,7 @@ class EmbeddingSet:
                 keep = f"; {common} are in both: keep the rows np.isin(ids, other['ids'])" if common else ""
                 raise BadInput(f"ids differ: {len(strange)} are in one file only, such as {strange[0]!r}{keep}")
             place = {name: i for i, name in enumerate(self.ids)}
-            mine = self._rows([place[name] for name in other.ids])
+            mine = self._rows(np.array([place[name] for name in other.ids]))
         if len(mine) != len(other):
             raise BadInput(f"{len(mine)} images against {len(other)}; files of the same images are compared")
         if mine.classes and other.classes and mine.classes != other.classes:
