@@ -326,7 +326,7 @@ def search(
         of_chosen = (24 if g.per_image is None else 64) * (g.groups + g.size * (wide + 8))
         gathered = 4 * (wide + 6) * g.factors.shape[1] if g.rounded else 0
         per_row = g.coarse.itemsize * len(g.items) + of_chosen + gathered
-        spare = block_bytes // 2 if g.rounded else block_bytes  # beside a copy of the gallery
+        spare = max(block_bytes // 2, block_bytes - g.coarse.nbytes) if g.rounded else block_bytes  # beside a copy
         rows_per_block = max(1, min(_LEAST_ROWS, _LARGEST * block_bytes // per_row), spare // per_row)
         buffer = g.coarse.new_empty(min(rows_per_block, len(left)) * len(g.items))
         unproven: list[tuple[Tensor, ...]] = []
