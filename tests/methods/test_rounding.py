@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from bench.methods.heads import FewOutputs, SpreadHead
+from bench.methods.hib import MatchLoss
 from bench.methods.losses import cross_entropies, softplus
 from torch import nn
 
@@ -50,3 +51,12 @@ def test_a_spread_of_many_outputs_is_one_product_of_matrices():
     """Element-wise products would take out times as much memory."""
     assert type(SpreadHead(64, out=64)[-1]) is nn.Linear
     assert type(SpreadHead(64)[-1]) is FewOutputs
+
+
+def test_distances_of_many_close_draws_keep_their_digits():
+    """cdist by products of matrices gives half of such pairs distance 0 and no gradient."""
+    generator = torch.Generator().manual_seed(0)
+    draws = F.normalize(torch.ones(64, 32) + 2e-4 * torch.randn(64, 32, generator=generator), dim=1)[None]
+    exact = (draws[0, :, None].double() - draws[0].double()).norm(dim=-1)
+    found = -MatchLoss(kl_weight=0.0, samples=1, pairs="all")._logits(draws, draws)[:, 0, :, 0]
+    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=0.0)
