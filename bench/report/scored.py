@@ -121,7 +121,7 @@ def _place(confidence: str) -> int:
 
 def _gain(curve: Iterable[Line]) -> float:
     points = [(line["fraction"], line["value"]) for line in curve if line["value"] == line["value"]]
-    x, y = np.array(points).reshape(-1, 2).T
+    x, y = np.array(points, dtype=float).reshape(-1, 2).T
     return float(np.trapezoid(y - y[0], x) / (x[-1] - x[0])) if len(x) > 1 else np.nan
 
 
