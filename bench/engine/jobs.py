@@ -119,7 +119,7 @@ class EpochDone(_Message):
 
 
 class Alive(_Message):
-    """Event: a unit is at work on a step, at most two a second."""
+    """Event: a unit is at work on a step, at most ten a second."""
 
     event: Literal["alive"] = "alive"
     step: str

@@ -47,7 +47,7 @@ def _become_silent(out: TextIO) -> None:
 def run_job(job: jobs.Job, emit: Callable[[jobs.Event], None]) -> jobs.Done:
     """Do one job in this process: propose trials, train, test or check the machine.
 
-    A training or test emits an event after each epoch, and at most two a second between. When memory runs out where
+    A training or test emits an event after each epoch, and at most ten a second between. When memory runs out where
     smaller parts do not help, what is not needed is freed and the job is done once more, a training from its last
     epoch: another program may have held memory of the GPU for a while.
     """
@@ -89,7 +89,7 @@ def _run_job(job: jobs.Job, emit: Callable[[jobs.Event], None]) -> jobs.Done:
     torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms would import torch's compiler as well
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     resumed = isinstance(job, jobs.TrainJob) and (site.store.unit_dir(*job.unit) / CHECKPOINT).exists()
-    running = Meter.of(_at_most_two_a_second(lambda step: emit(jobs.Alive(step=step))), resumed)
+    running = Meter.of(_at_most_ten_a_second(lambda step: emit(jobs.Alive(step=step))), resumed)
     if isinstance(job, jobs.ReadyJob):
         assert job.needs is not None
         check(job.needs, site, running.alive)
@@ -106,13 +106,13 @@ def _run_job(job: jobs.Job, emit: Callable[[jobs.Event], None]) -> jobs.Done:
     return jobs.Done()
 
 
-def _at_most_two_a_second(say: Callable[[str], None]) -> Callable[[str], None]:
+def _at_most_ten_a_second(say: Callable[[str], None]) -> Callable[[str], None]:
     last = -math.inf
 
     def alive(step: str) -> None:
         nonlocal last
         now = time.monotonic()
-        if now - last >= 0.5:  # a write and two readers cost milliseconds
+        if now - last >= 0.1:
             last = now
             say(step)
 

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from tests.engine.conftest import Cli, records_of
 
 RUN = ("run", "--method", "norm_softmax,laplace,deep_ensemble", "--base", "norm_softmax", "--dataset", "ndigit_smoke")
-FEW = ("--set", "optim.epochs=1", "--seeds", "2", "--trials", "2", "--workers", "2")
+FEW = ("--set", "optim.epochs=1", "--seeds", "2", "--trials", "2", "--studies", "1", "--workers", "2")
 
 
 @pytest.fixture(scope="module")
