@@ -282,6 +282,8 @@ class EnsembleEmbedding(NamedTuple):
 class EnsembleModel(nn.Module):
     """Network of an ensemble: its trained members, which see the same images and have classifiers of equal classes."""
 
+    members: Any  # torch forgets the class of modules in a list
+
     def __init__(self, method: EnsembleMethod, members: Sequence[EmbeddingModel]) -> None:
         super().__init__()
         self.method = method
@@ -294,8 +296,7 @@ class EnsembleModel(nn.Module):
 
     def features(self, images: Tensor) -> Tensor:
         """Pooled features ``[B, M, F]`` of images ``[B, C, H, W]`` by the backbone of each member."""
-        members: list[EmbeddingModel] = list(self.members)  # type: ignore[arg-type]
-        return torch.stack([member.features(images) for member in members], 1)
+        return torch.stack([member.features(images) for member in self.members], 1)
 
     def forward(self, images: Tensor) -> EnsembleEmbedding:
         """Embeddings of images ``[B, C, H, W]``."""
@@ -303,9 +304,8 @@ class EnsembleModel(nn.Module):
 
     def embed_features(self, features: Tensor) -> EnsembleEmbedding:
         """Embeddings of images from features ``[B, M, F]`` of each member, or ``[B, F]`` of the backbone of all."""
-        members: list[EmbeddingModel] = list(self.members)  # type: ignore[arg-type]
-        each = features.unbind(1) if features.dim() == 3 else [features] * len(members)
-        embeddings = [member.embed_features(own.contiguous()) for member, own in zip(members, each)]
+        each = features.unbind(1) if features.dim() == 3 else [features] * len(self.members)
+        embeddings = [member.embed_features(own.contiguous()) for member, own in zip(self.members, each)]
         directions = [F.normalize(embedding.distribution.mean, dim=-1) for embedding in embeddings]
         side_by_side = torch.cat(directions, dim=-1) / len(directions) ** 0.5
         raw = torch.cat([embedding.raw for embedding in embeddings], dim=-1)
@@ -322,8 +322,7 @@ class EnsembleModel(nn.Module):
         They are ``method`` (agreement of the members), ``norm`` and ``max_cosine`` (means over the members), and
         ``max_probability`` and ``neg_entropy``, of the mean of the members' class probabilities.
         """
-        members: list[EmbeddingModel] = list(self.members)  # type: ignore[arg-type]
-        pairs = list(zip(members, embedding.members))
+        pairs = list(zip(self.members, embedding.members))
         each = [member.confidences(own) for member, own in pairs]
         log_p = torch.stack([class_log_probabilities(member.objective, own.distribution) for member, own in pairs])
         result = {"method": self.method.agreement(log_p)}

@@ -20,7 +20,6 @@ from .options import Json, Plugins, Row, print_json
 if TYPE_CHECKING:
     from ..datasets.dataset import Dataset
     from ..methods._base import Method
-    from ..planning.published import Published
 
 LISTED = (
     *("methods", "datasets", "protocols", "scorers", "corruptions"),
@@ -282,27 +281,21 @@ def _describe_method(cls: type[Method]) -> Row:
 
 
 def _published(method: type[Method]) -> dict[str, dict[str, object]]:
-    """Published settings of a method, by data set and configuration."""
+    """Values as published, by data set and configuration, and by our names what the source has for all of its runs."""
     from ..planning.published import DATASETS, published_settings
     from ..protocols.recipes._base import recipe_of
 
     datasets = Registry("datasets")
     return {
-        f"{dataset}, {item.network} ({item.source}: {item.variant})": _published_values(item)
+        f"{dataset}, {item.network} ({item.source}: {item.variant})": {
+            **item.values,
+            **{f"stage 1 {key}": value for key, value in item.stage1.items()},
+            "optim.grad_clip": item.optim["grad_clip"],
+            **{f"data.{key}": item.data[key] for key in ("pooling", "calibrate")},
+        }
         for dataset in DATASETS
         if dataset != "inshop"
         for item in published_settings(method, dataset, recipe_of(datasets.dataset(dataset)).base)
-    }
-
-
-def _published_values(item: Published) -> dict[str, object]:
-    """The values as published, and by our names what the source has for all of its runs."""
-    return {
-        **item.values,
-        **{f"stage 1 {key}": value for key, value in item.stage1.items()},
-        "optim.grad_clip": item.optim["grad_clip"],
-        "data.pooling": item.data["pooling"],
-        "data.calibrate": item.data["calibrate"],
     }
 
 

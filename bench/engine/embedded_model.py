@@ -88,7 +88,7 @@ class TestedFeatures:
 
         The members of an ensemble must have the same backbone.
         """
-        members: list[EmbeddingModel] = list(model.members) if isinstance(model, EnsembleModel) else [model]  # type: ignore[arg-type]
+        members: list[EmbeddingModel] = list(model.members) if isinstance(model, EnsembleModel) else [model]
         if not all(member.backbone_frozen for member in members):
             return None
         digests = {state_sha256(member.backbone) for member in members}
@@ -238,8 +238,17 @@ class EmbeddedModel(Embedded):
                 cache.load(split, shown, make=True, wait=False)
 
         def embedded(split: str) -> tuple[Distribution, dict[str, Tensor]]:
-            features = None if cache is None else cache.load(split, seen[split], make)
-            return _embedded(split, model, seen[split], features, site.device, running, confident=split in splits)
+            images = seen[split]
+            features = None if cache is None else cache.load(split, images, make)
+            load = images.evaluation if features is None else features.__getitem__
+            about = {"features": features is not None, "confident": split in splits}
+            step = f"embedding of split {split}"
+            try:
+                found = embed(model, load, len(images), site.device, running=running, step=step, **about)
+                check_finite(*found)
+            except NonFiniteEmbeddings as error:
+                raise UnitFailed(f"split {split}: {error}") from error
+            return found
 
         density = _density(embedded("train")[0], train)
         embeddings: dict[str, Distribution] = {}
@@ -287,27 +296,6 @@ def _density(embeddings: Distribution, train: ImageSet) -> TrainingDensity:
     means = embeddings.mean
     # A float64 copy of all would be half a gigabyte.
     return TrainingDensity.of(lambda rows: F.normalize(means[order[rows]].double(), dim=-1), train.labels[order])
-
-
-def _embedded(
-    split: str,
-    model: EmbeddingModel | EnsembleModel,
-    images: Seen,
-    features: Tensor | None,
-    device: str,
-    running: Running,
-    confident: bool,
-) -> tuple[Distribution, dict[str, Tensor]]:
-    load = images.evaluation if features is None else features.__getitem__
-    step, given = f"embedding of split {split}", features is not None
-    try:
-        embedded = embed(
-            model, load, len(images), device, features=given, running=running, step=step, confident=confident
-        )
-        check_finite(*embedded)
-    except NonFiniteEmbeddings as error:
-        raise UnitFailed(f"split {split}: {error}") from error
-    return embedded
 
 
 class ConcatenatedModels:

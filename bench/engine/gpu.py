@@ -75,10 +75,5 @@ def software() -> str:
     except OSError:  # not Linux
         said = ""
     driver = re.search(r"\b\d+\.\d+(\.\d+)?\b", said)
-    return ", ".join(
-        [
-            f"CUDA {torch.version.cuda}",
-            f"cuDNN {torch.backends.cudnn.version()}",
-            *([f"driver {driver[0]}"] if driver else []),
-        ]
-    )
+    own = f"CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}"
+    return f"{own}, driver {driver[0]}" if driver else own

@@ -83,10 +83,6 @@ class Features:
         features = self.train[0]
         return _whole(features) if len(features) <= FITTED else features[fitted_rows(len(features))]
 
-    def validation_views(self) -> Iterator[Tensor]:
-        """Features ``[M, F]`` of each view of the validation images."""
-        return map(_whole, self.val)
-
 
 def fitted_rows(images: int) -> Tensor:
     """Rows of the training images that a network at its starting weights is fitted to."""
@@ -427,15 +423,13 @@ class CachedFeatures:
 
     def validation(self, model: EmbeddingModel) -> Distribution:
         """Embed the N validation images; returns one distribution of batch shape ``[N]``."""
-        held, pooled = self.features.evaluation, not self.through_backbone
+        held, pooled, running = self.features.evaluation, not self.through_backbone, self.running
 
         def load(rows: Tensor) -> Tensor:
             return self._moved(held[rows])
 
-        running, step = self.running, "validation"
-        return embed(model, load, len(held), self.device, features=pooled, running=running, step=step, confident=False)[
-            0
-        ]
+        about = {"features": pooled, "confident": False}
+        return embed(model, load, len(held), self.device, running=running, step="validation", **about)[0]
 
     @torch.no_grad()
     def validation_loss(self, model: EmbeddingModel, labels: Tensor) -> float | None:
@@ -443,7 +437,7 @@ class CachedFeatures:
         if not self._any_classes:
             return None
         model.eval()
-        views = self.features.validation_views()
+        views = map(_whole, self.features.val)
         losses = [loss_of_any_classes(model, model.embed_features(view).distribution, labels) for view in views]
         return float(torch.stack(losses).double().mean())
 

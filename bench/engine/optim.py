@@ -88,24 +88,11 @@ def _one_cycle(step: int, steps: int, optim: Optim) -> float:
     return (1 + math.cos(math.pi * (step - rise) / max(1.0, total - rise))) / 2
 
 
-def _cosine(step: int, steps: int, optim: Optim) -> float:
-    return (1 + math.cos(math.pi * step / (optim.epochs * steps))) / 2
-
-
-def _step(step: int, steps: int, optim: Optim) -> float:
-    factor: float = optim.gamma ** (step // steps // optim.step_epochs)
-    return factor
-
-
-def _multistep(step: int, steps: int, optim: Optim) -> float:
-    return math.pow(optim.gamma, sum(step // steps >= epoch for epoch in optim.milestones))
-
-
 SCHEDULES: Mapping[Schedule, Callable[[int, int, Optim], float]] = {
     "onecycle": _one_cycle,
-    "cosine": _cosine,
-    "step": _step,
-    "multistep": _multistep,
+    "cosine": lambda step, steps, optim: (1 + math.cos(math.pi * step / (optim.epochs * steps))) / 2,
+    "step": lambda step, steps, optim: optim.gamma ** (step // steps // optim.step_epochs),
+    "multistep": lambda step, steps, optim: optim.gamma ** sum(step // steps >= epoch for epoch in optim.milestones),
     "constant": lambda step, steps, optim: 1.0,
 }
 

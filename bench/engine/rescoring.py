@@ -30,7 +30,7 @@ from . import queries
 from .embedded_model import ConcatenatedModels, Embedded
 from .environment import environment
 from .running import Running
-from .testing import draw_seed, mean_rows, noise_of, options_of, rows_of_views, view_of_split, without_nan
+from .testing import draw_seed, mean_rows, noise_of, options_of, rows_of_views, scorer_names, view_of_split, without_nan
 
 if TYPE_CHECKING:
     from ..datasets.dataset import ImageSet
@@ -72,7 +72,7 @@ def rescore(record: TestRecord, site: Site, groups: Sequence[str], arrays: Store
     of_embeddings = [name for name in groups if found.embeddings and name not in of_queries]
     if not of_queries and not of_embeddings:
         raise UnitFailed(f"{min(groups)} needs embeddings, which test {record.unit} has not kept: {WHERE}")
-    scorers = scorers_of(record)
+    scorers = scorer_names(record.role.primary_scorer, record.spec)
     entries = {"engine": versions.engine("testing")}
     entries |= {f"test.{name}": versions.test(name) for name in groups}
     entries |= {f"scorer.{name}": versions.scorer(name) for name in scorers}
@@ -103,11 +103,6 @@ def rescore(record: TestRecord, site: Site, groups: Sequence[str], arrays: Store
     )
     site.store.write(made)
     return made
-
-
-def scorers_of(record: TestRecord) -> tuple[str, ...]:
-    """Names of the scorers that a test has ranked with, the method's own first."""
-    return tuple(dict.fromkeys([record.role.primary_scorer, "cosine", *record.spec.scorers]))
 
 
 def find_arrays(record: TestRecord, store: Store, other: Store | None = None) -> Arrays:

@@ -171,7 +171,7 @@ def views_of_model(model: Model, images: TestImages, spec: TestSpec) -> dict[str
     images are some of the training images, and the splits are ``train`` and so on.
     """
     views: dict[str, Embeddings] = {}
-    names, held_out = _scorer_names(model, spec), model.validation_split
+    names, held_out = scorer_names(model.own_scorer, spec), model.validation_split
     if isinstance(model, EmbeddedModel):
         clean = views[held_out] = _validation_view(model, images, names)
         for kind in images.corrupted:
@@ -240,9 +240,9 @@ def _recall(view: Embeddings, scorer: str) -> Row:
     return row("recall_at_1", float(counted.mean()), scorer=scorer, n_queries=len(counted), n_lone=lone)
 
 
-def _scorer_names(model: Model, spec: TestSpec) -> tuple[str, ...]:
-    """The method's own scorer first."""
-    return tuple(dict.fromkeys([model.own_scorer, "cosine", *spec.scorers]))
+def scorer_names(own: str, spec: TestSpec) -> tuple[str, ...]:
+    """Names of the scorers that a test ranks with, the method's own first."""
+    return tuple(dict.fromkeys([own, "cosine", *spec.scorers]))
 
 
 def _validation_view(model: EmbeddedModel, images: TestImages, names: Sequence[str]) -> Embeddings:

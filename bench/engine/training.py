@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -123,7 +122,10 @@ class Trainer:
     def _inputs(self, dataset: Dataset) -> inputs.Inputs:
         """Inputs of the stage; the trained base, if there is one, is loaded first."""
         spec, device, running = self.spec, self.site.device, self.running
-        folder = self._load_base()
+        folder = None
+        if spec.base is not None:
+            load_base(self.model, self.site.store.whole_weights(spec.base_cell, spec.base.unit))
+            folder = self.site.store.unit_dir(spec.base_cell, "train", spec.base.unit)
         self.augmentation = dataset.augmentation_type(**spec.augmentation)
         cache = inputs.FrozenBackbone(spec, self.site, dataset, self.data, running)
         if spec.frozen:
@@ -142,14 +144,6 @@ class Trainer:
             room = room_for_pixels() if device != "cpu" and spec.optim.precision != "tf32" else 0
             return inputs.AugmentedImages(self.data, self.augmentation, device, running, room)
         return inputs.CachedFeatures(cache.of_base(self.model.backbone, folder), device, running)
-
-    def _load_base(self) -> Path | None:
-        """Load the trained base of a two-stage method, and return its folder; None for other methods."""
-        if self.spec.base is None:
-            return None
-        base, unit = self.spec.base_cell, self.spec.base.unit
-        load_base(self.model, self.site.store.whole_weights(base, unit))
-        return self.site.store.unit_dir(base, "train", unit)
 
     @cached_property
     def optimisation(self) -> Optimisation:
@@ -234,7 +228,10 @@ class Trainer:
                 self._require_finite(step)
             except ValueError as error:
                 self._require_finite(step)
-                self._blame_divergence(error, step)
+                if isinstance(error, NonFiniteEmbeddings):
+                    raise UnitFailed(f"{error} in {step}") from error
+                if not all(bool(torch.isfinite(parameter).all()) for parameter in self.model.parameters()):
+                    raise UnitFailed(f"weights are not finite in {step}: {first_line(error)}") from error
                 raise
             self.optimisation.update(heads_only=heads_only)
             total += loss.double()
@@ -275,13 +272,6 @@ class Trainer:
 
         made = backbone_features(self.model.backbone, load, len(rows), device, running=self.running, step="fit")
         return made.to(device)
-
-    def _blame_divergence(self, error: ValueError, step: str) -> None:
-        """Raise a failure of the unit if an error comes from embeddings or weights that are not finite."""
-        if isinstance(error, NonFiniteEmbeddings):
-            raise UnitFailed(f"{error} in {step}") from error
-        if not all(bool(torch.isfinite(parameter).all()) for parameter in self.model.parameters()):
-            raise UnitFailed(f"weights are not finite in {step}: {first_line(error)}") from error
 
     def _loss(self, labels: Tensor, step: str, embedding: Embedding) -> Tensor:
         """The scalar loss of the embeddings of a batch; :meth:`_require_finite` is to be asked about it.

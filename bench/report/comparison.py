@@ -44,12 +44,8 @@ Remark = tuple[str, str]
 """What is wrong with a contender, in words that others may share, and a detail of its own, which may be empty."""
 
 
-def remarks(group: SeedGroup) -> tuple[Remark, ...]:
+def remarks(group: SeedGroup) -> Iterator[Remark]:
     """Find what is wrong with the results of a contender."""
-    return tuple(_remarks(group))
-
-
-def _remarks(group: SeedGroup) -> Iterator[Remark]:
     separated = defined_values(group.per_seed("verification_auc"))
     if separated and max(separated.values()) < CHANCE:
         mean = sum(separated.values()) / len(separated)
@@ -213,7 +209,7 @@ def compare_within(groups: Sequence[SeedGroup]) -> list[ComparisonRow]:
                 ranked,
                 unequal,
                 (tuple(heads.get(group.contender, ())) for group in groups),
-                map(remarks, groups),
+                (tuple(remarks(group)) for group in groups),
                 map(thresholds, groups),
             ),
         )
@@ -322,11 +318,6 @@ def _ranked(row: ComparisonRow) -> dict[str, object]:
     return {"rank": row.rank.text, "rank_low": low, "rank_high": high}
 
 
-def _dataset_first(row: ComparisonRow) -> dict[str, object]:
-    contender = row.contender._asdict()
-    return {"dataset": contender.pop("dataset"), **contender}
-
-
 def _rank(row: ComparisonRow) -> Cell:
     interval = row.rank.interval
     # By the lowest rank; of equal ones, by the highest.
@@ -378,7 +369,7 @@ PLACED: tuple[Column[ComparisonRow], ...] = (
 """Columns of the ranks."""
 
 COLUMNS: tuple[Column[ComparisonRow], ...] = (
-    Column("", fields=_dataset_first),
+    Column("", fields=lambda row: {"dataset": row.contender.dataset, **row.contender._asdict()}),
     # The name of a row with an unequal budget has a star.
     label("method", lambda row: f"{row.marked} *" if row.unequal else row.marked, places=("text",)),
     label("network", lambda row: row.contender.network, places=("text", "terminal")),

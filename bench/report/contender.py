@@ -6,11 +6,9 @@ Contenders of one budget may be ranked together; tables name those whose budget 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Self
-
-import pandas as pd
 
 from ..store.records import Columns
 from ..store.specs import Pinned, split_pinned
@@ -45,11 +43,6 @@ class Contender(NamedTuple):
     dim: int
     ensemble: str
     replicate: str = "seed"
-
-    @classmethod
-    def of(cls, rows: pd.DataFrame) -> Self:
-        """Read a contender from rows of the tidy table (one measured value per row) that all belong to it."""
-        return cls(*rows[list(cls._fields)].iloc[0])
 
     @classmethod
     def of_columns(cls, columns: Columns) -> Self:
@@ -123,12 +116,6 @@ LABELS: tuple[Column[Any], ...] = (
 """Columns of tables for readers that say which contender a row is of."""
 
 METHOD, NETWORK, TUNING, PINNED = LABELS
-
-
-def by_contender(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """Yield the rows of each contender of a table, sorted by the columns that tell them apart."""
-    for _, rows in frame.groupby(list(CONTENDER_KEYS), sort=True, dropna=False, observed=True):
-        yield rows
 
 
 def distinct_labels(contenders: Sequence[Contender]) -> dict[Contender, str]:

@@ -137,7 +137,7 @@ class EmbeddingSet:
                 raise BadInput(f"{key} missing: a set needs arrays named embeddings [N, D] and labels [N]")
         embeddings = _stored("embeddings", inputs["embeddings"])
         if embeddings.ndim != 2 or 0 in embeddings.shape:
-            raise BadInput(f"embeddings must have the shape [N, D], not {_shape(embeddings)}")
+            raise BadInput(f"embeddings must have the shape [N, D], not {[*embeddings.shape]}")
         count, dim = embeddings.shape
         inputs.setdefault("labels", np.arange(count))
         labels, classes = labels_of(inputs["labels"])
@@ -146,7 +146,7 @@ class EmbeddingSet:
         for key, values in floats.items():
             if key == "variance" and values.ndim == 2:
                 if values.shape not in ((count, dim), (count, 1)):
-                    raise BadInput(f"variance must have the shape [{count}] or [{count}, {dim}], not {_shape(values)}")
+                    raise BadInput(f"variance must have the shape [{count}] or [{count}, {dim}], not {[*values.shape]}")
             else:
                 _check_length(key, values, count)
         if "variance" in floats and floats["variance"].shape == (count, 1):
@@ -318,7 +318,7 @@ def _training_set(inputs: Mapping[str, np.ndarray], dim: int) -> EmbeddingSet | 
             raise BadInput(f"{name} missing: training images have train_embeddings [M, {dim}] and train_labels [M]")
     embeddings = _stored("train_embeddings", given["embeddings"])
     if embeddings.shape[1:] != (dim,) or not len(embeddings):
-        raise BadInput(f"train_embeddings must have the shape [M, {dim}], as embeddings, not {_shape(embeddings)}")
+        raise BadInput(f"train_embeddings must have the shape [M, {dim}], as embeddings, not {[*embeddings.shape]}")
     with _of_training():
         labels, classes = labels_of(given["labels"])
         _check_length("labels", labels, len(embeddings))
@@ -342,10 +342,6 @@ def _of_training() -> Iterator[None]:
         yield
     except BadInput as error:
         raise BadInput(re.sub(r"\b(labels|embeddings)\b", r"train_\1", str(error))) from None
-
-
-def _shape(values: np.ndarray) -> str:
-    return str(list(values.shape))
 
 
 def _array(key: str, value: Any) -> np.ndarray:
@@ -499,7 +495,7 @@ def junk_note(count: int, text: bool = False, roles: bool = True) -> str:
 
 def _check_length(key: str, values: np.ndarray, count: int) -> None:
     if values.shape != (count,):
-        raise BadInput(f"{key} must have the shape [{count}], one per row of embeddings, not {_shape(values)}")
+        raise BadInput(f"{key} must have the shape [{count}], one per row of embeddings, not {[*values.shape]}")
 
 
 def _check_spread(floats: Mapping[str, np.ndarray]) -> None:

@@ -180,11 +180,8 @@ class Photographs(nn.Module):
         return features / self.feature_scale
 
 
-OWN: dict[str, tuple[Callable[[], nn.Module], InputFormat, str]] = {
-    "googlenet": (_googlenet, InputFormat(), CHECKPOINTS["googlenet"]),
-    "squeezenet1_0": (_squeezenet, InputFormat(), CHECKPOINTS["squeezenet1_0"]),
-}
-"""Bodies of torchvision: maker, input format of their public weights, file of the checkpoint."""
+OWN: dict[str, Callable[[], nn.Module]] = {"googlenet": _googlenet, "squeezenet1_0": _squeezenet}
+"""Makers of bodies of torchvision."""
 
 TORCHVISION = "https://download.pytorch.org/models"
 """Address of torchvision's checkpoints."""
@@ -202,19 +199,18 @@ def build(name: str, in_channels: int, freeze_norm: str, pooling: str | None, im
     ``freeze_norm`` and ``pooling`` are those of :class:`Photographs`.
     """
     check_colour(name, in_channels)
-    make, input_format, _ = OWN[name]
-    return Photographs(make(), input_format, freeze_norm, pooling or "avg_max")
+    return Photographs(OWN[name](), InputFormat(), freeze_norm, pooling or "avg_max")
 
 
 def cached_weights(name: str) -> Path | None:
     """Find ImageNet weights that an earlier download left in torch's hub folder; None if there are none."""
-    path = Path(torch.hub.get_dir()) / "checkpoints" / OWN[name][2]
+    path = Path(torch.hub.get_dir()) / "checkpoints" / CHECKPOINTS[name]
     return path if path.exists() else None
 
 
 def download_weights(name: str) -> None:
     """Download ImageNet weights to the cache of torch, with errors of many kinds if that fails."""
-    torch.hub.load_state_dict_from_url(f"{TORCHVISION}/{OWN[name][2]}", map_location="cpu", check_hash=True)
+    torch.hub.load_state_dict_from_url(f"{TORCHVISION}/{CHECKPOINTS[name]}", map_location="cpu", check_hash=True)
 
 
 def load_weights(network: Photographs, path: Path) -> None:

@@ -357,7 +357,7 @@ NAMES = ("a_b & 50%", "#1 {x} ~^", "[c] \\textbf <>|$")
 
 def _files():
     frame, roles = _results(dict(zip(NAMES, (A, B, C))))
-    contender = Contender.of(frame.assign(dataset="d_&%"))
+    contender = Contender(*frame.assign(dataset="d_&%")[[*Contender._fields]].iloc[0])
     row = CostRow(contender, 1, 0, 0, 1, 1.0, None, 0.0, None, None, None, "1 of 1 trainings ~ lost_&")
     yield "comparison", shown.to_latex(shown.comparison(frame, roles))
     yield "decisions", shown.latex(decision_document(shown.decisions_of(frame, roles)))

@@ -19,9 +19,8 @@ def spectra_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
     tables = [pd.DataFrame()]
     for model in source.models(dataset, note):
         values = singular_spectrum(model.unit_vectors)
-        decay = spectral_decay(model.unit_vectors)
-        columns = {"number": range(2, len(values) + 2), "singular_value": values, "spectral_decay": decay}
-        tables.append(pd.DataFrame(columns).assign(**model.identity))
+        columns = {"number": range(2, len(values) + 2), "singular_value": values, **model.identity}
+        tables.append(pd.DataFrame(columns | {"spectral_decay": spectral_decay(model.unit_vectors)}))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -30,7 +29,6 @@ def draw_spectra(source: Source, dataset: str, note: Note) -> Iterator[Drawing]:
     table = spectra_table(source, dataset, note)
     if table.empty:
         return
-    table["spectral_decay"] = table.pop("spectral_decay")  # the last column
     decay = table.groupby(["index", "seed"])["spectral_decay"].first().groupby("index").mean()
     contenders = list(each_contender(table))
     points = seed_points(contenders, [], "number", "singular_value")
