@@ -34,8 +34,7 @@ def pick_device(device: str) -> str:
         return device
     import torch
 
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as said:
         if torch.cuda.is_available():
             return "cuda"
     if device == "auto" and not said:

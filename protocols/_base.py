@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Literal
 
@@ -114,10 +114,6 @@ class Preset:
     photographs: Mapping[str, Any] = field(default_factory=dict)
     optim: Mapping[str, Any] = field(default_factory=dict)
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-
-    def as_dict(self) -> dict[str, Any]:
-        """All settings by name, as nested dictionaries of plain values, for files of results and for ids."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)

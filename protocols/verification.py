@@ -161,6 +161,7 @@ def auc(scores: Tensor, same: Tensor) -> float:
 
 def _roc(scores: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:
     """False and true positive rates at every distinct threshold, from (0, 0) to (1, 1)."""
+    _check(scores, same)
     ordered, order = scores.double().sort(descending=True)
     last = torch.cat([(ordered.diff() != 0).nonzero().squeeze(1), torch.tensor([len(ordered) - 1])])
     right = torch.cat([torch.zeros(1, dtype=torch.int64), same[order].cumsum(0)[last]])
@@ -177,7 +178,6 @@ def equal_error_rate(scores: Tensor, same: Tensor) -> float:
         >>> equal_error_rate(torch.tensor([1.0, 2.0]), torch.tensor([False, True]))
         0.0
     """
-    _check(scores, same)
     fpr, tpr = _roc(scores, same)
     difference = fpr - (1.0 - tpr)
     after = int((difference >= 0).nonzero()[0])
@@ -196,7 +196,6 @@ def tpr_at_fpr(scores: Tensor, same: Tensor, rate: float) -> float:
         >>> tpr_at_fpr(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([True, False, True]), 0.1)
         0.5
     """
-    _check(scores, same)
     fpr, tpr = _roc(scores, same)
     return tpr[fpr <= rate].max().item()
 
@@ -217,7 +216,6 @@ def nearest_equal_error_rate(scores: Tensor, same: Tensor) -> float:
         >>> nearest_equal_error_rate(torch.tensor([1.0, 2.0]), torch.tensor([False, True]))
         0.0
     """
-    _check(scores, same)
     fpr, tpr = _roc(scores, same)
     at = (_nearest(fpr, 1.0 - tpr, last=last) for last in (False, True))
     return min(0.5 * (fpr[i] + 1.0 - tpr[i]).item() for i in at)
@@ -232,7 +230,6 @@ def tpr_at_nearest_fpr(scores: Tensor, same: Tensor, rate: float) -> float:
         >>> tpr_at_nearest_fpr(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([True, False, True]), 0.9)
         1.0
     """
-    _check(scores, same)
     fpr, tpr = _roc(scores, same)
     return tpr[_nearest(fpr, torch.full_like(fpr, rate), last=True)].item()
 

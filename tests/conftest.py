@@ -1,5 +1,7 @@
 """Two test processes share two cores: one thread each, or they wait for one another.
 
+Caches of images and weights are of their own: what this machine has in its own is not seen, and stays as it is.
+
 Many tests start the console script, and without bytecode on disk each start compiles torch and all the rest anew.
 """
 
@@ -7,12 +9,15 @@ import asyncio
 import inspect
 import os
 import sys
+import tempfile
 
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+CACHES = tempfile.TemporaryDirectory()
+os.environ |= {name: os.path.join(CACHES.name, name) for name in ("BENCH_CACHE", "TORCH_HOME", "HF_HUB_CACHE")}
 
 
 @pytest.fixture

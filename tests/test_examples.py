@@ -15,9 +15,7 @@ COLUMNS += ("metric", "fraction", "value")
 
 
 def _run(*command, cwd):
-    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr + done.stdout
-    return done.stdout
+    return subprocess.check_output([str(part) for part in command], cwd=cwd, text=True)
 
 
 @pytest.mark.slow

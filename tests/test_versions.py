@@ -61,7 +61,7 @@ def test_a_stale_lock_fails_and_says_what_to_do(tmp_path, monkeypatch, capsys):
     assert versions.main([]) == 0
 
 
-def test_what_the_lock_has_counts_as_declared_and_all_else_names_its_code(tmp_path, monkeypatch):
+def test_what_the_lock_has_counts_as_declared_and_all_else_names_its_code(tmp_path):
     entries = {entry.name: entry for entry in built_in()}
     assert {entry.version for entry in entries.values()} == {version(entry) for entry in entries.values()}
     found = entries["methods.dul_cls"]
@@ -283,9 +283,6 @@ def test_every_version_of_python_gives_the_same_hashes(version, tmp_path):
     code = "import json, sys; from bench.closure import closure_hash; "
     code += "print(json.dumps({name: closure_hash(name) for name in json.load(sys.stdin)}))"
     layout, roots = _layout(tmp_path), [*METHODS, *ENGINE]
-    done = subprocess.run(
-        [_interpreters()[version], "-S", "-P", "-c", code], input=json.dumps(roots), capture_output=True, text=True,
-        cwd=layout, env={**os.environ, "PYTHONPATH": str(layout)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {name: closure_hash(name) for name in roots}
+    command, own = [_interpreters()[version], "-S", "-P", "-c", code], {**os.environ, "PYTHONPATH": str(layout)}
+    found = subprocess.check_output(command, input=json.dumps(roots), text=True, cwd=layout, env=own)
+    assert json.loads(found) == {name: closure_hash(name) for name in roots}

@@ -250,7 +250,7 @@ def describe(name: str, plugins: tuple[Path, ...]) -> Row:
     if name not in PROTOCOLS:
         raise UnknownName("name", name, [*methods.names, *datasets.names, *PROTOCOLS])
     protocol = get_protocol(name)
-    presets = {key: preset.as_dict() for key, preset in protocol.presets.items()}
+    presets = {key: asdict(preset) for key, preset in protocol.presets.items()}
     about = {"summary": protocol.summary, "document": protocol.document.strip()}
     return {"name": name, **about, "version": protocol.version, "presets": presets}
 

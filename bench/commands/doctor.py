@@ -46,8 +46,7 @@ def doctor(
     chosen, checks, failed = pick_device(device), [], ""
     write_atomic(out, b"{}\n")  # before a minute is spent
     figures: dict[str, float] = {}
-    with tempfile.TemporaryDirectory(prefix="bench-doctor-") as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory(prefix="bench-doctor-") as folder, warnings.catch_warnings(action="ignore"):
         os.environ.update({**UNLESS_SET, **os.environ, "BENCH_CACHE": folder})
         try:
             for check in (_machine, _speed, _training):  # the last makes torch repeatable, and slower

@@ -254,8 +254,8 @@ def _quiet() -> Iterator[None]:
     Distribution.set_default_validate_args(False)
     logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):  # a failure prints the whole program
-            warnings.simplefilter("ignore")
+        # A failure prints the whole program.
+        with warnings.catch_warnings(action="ignore"), redirect_stderr(io.StringIO()):
             yield
     finally:
         logging.disable(level)

@@ -73,8 +73,7 @@ def propose(
     distributions = distributions_of(space)
     drawn = 10 if startup is None else 0
     finished = [trial.values for trial in told if trial.values is not None]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", category=optuna.exceptions.ExperimentalWarning)
+    with warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning):
         if number < (startup or 0) or (len(told) >= drawn and equal(finished)):
             sobol = optuna.samplers.QMCSampler(scramble=True, seed=seed_for("sampler", *axes) % 2**32)
             study = optuna.create_study(sampler=sobol)

@@ -107,7 +107,6 @@ class Releases:
 @pytest.fixture
 def releases(tmp_path, monkeypatch):
     """Builders in a temporary folder, with a cache of its own; counts of whole releases are those of the copies."""
-    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
     from bench.datasets.cars196 import Cars196
     from bench.datasets.cub200 import CUB200
     from bench.datasets.inshop import InShop, InShopMerged

@@ -168,8 +168,7 @@ def test_a_patch_covers_its_share_and_a_larger_one_covers_a_smaller(height, widt
     assert bool((covered[1] | ~covered[0]).all())
 
 
-def test_photographs_are_corrupted_as_a_network_sees_them(tmp_path, make_photo, monkeypatch):
-    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
+def test_photographs_are_corrupted_as_a_network_sees_them(tmp_path, make_photo):
     paths = [tmp_path / f"{i}.png" for i in range(4)]
     for seed, path in enumerate(paths):
         make_photo(path, seed, size=(60, 50))

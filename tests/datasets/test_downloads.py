@@ -286,7 +286,7 @@ def test_what_cannot_be_imported_is_not_kept(mirror, content, tmp_path, capsys):
     assert [path.name for path in tmp_path.rglob("*") if path.suffix != ".lock"] == [".downloads"]
 
 
-def test_an_archive_that_is_right_is_kept_if_it_cannot_be_unpacked(mirror, sop_zip, tmp_path, monkeypatch, capsys):
+def test_an_archive_that_is_right_is_kept_if_it_cannot_be_unpacked(mirror, sop_zip, tmp_path, monkeypatch):
     def full(*args):
         raise DataError("no space")
 
@@ -400,7 +400,7 @@ def test_lists_of_grocery_that_are_wrong_are_refused(tmp_path):
         Grocery(tmp_path)
 
 
-def test_an_archive_of_a_commit_is_read_as_github_packs_it(tmp_path, mirror, monkeypatch, capsys):
+def test_an_archive_of_a_commit_is_read_as_github_packs_it(tmp_path, mirror, capsys):
     base = _grocery(tmp_path / "tree", ["Apple", "Milk", "Leek", "Plum"], images=1)
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz", format=tarfile.PAX_FORMAT, pax_headers={"comment": "fc80"}) as file:
@@ -419,10 +419,8 @@ def test_there_is_nothing_to_download_of_data_in_memory(refusal):
 
 
 @pytest.fixture
-def no_weights(tmp_path, monkeypatch):
+def no_weights(monkeypatch):
     """No ImageNet weights on this machine but those of the package."""
-    monkeypatch.setattr("torch.hub.get_dir", lambda: str(tmp_path))
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     # Both take seconds of a large network.
     monkeypatch.setattr("bench.commands.dry_run.print_estimate", lambda *arguments: None)
     monkeypatch.setattr("bench.planning.checks._poolings", lambda *arguments: ("avg_max", "avg"))

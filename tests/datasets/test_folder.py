@@ -50,8 +50,7 @@ def test_an_image_with_damaged_exif_data_is_read_as_it_is(tmp_path, make_photo):
     assert torch.equal(decode(path, upright=True), decode(path))
 
 
-def test_folders_are_read_upright_in_evaluation_training_and_crops(tmp_path, monkeypatch):
-    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
+def test_folders_are_read_upright_in_evaluation_training_and_crops(tmp_path):
     exif = Image.Exif()
     exif[ExifTags.Base.Orientation] = 6  # the top of the scene is at the left of the file
     scene = np.zeros((40, 60, 3), dtype=np.uint8)

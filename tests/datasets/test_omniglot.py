@@ -33,9 +33,8 @@ IMAGES = DRAWERS * sum(CLASSES)
 
 
 @pytest.fixture(autouse=True)
-def tiny(monkeypatch, tmp_path):
+def tiny(monkeypatch):
     """Counts of the tiny copy in place of the official ones, and a cache of its own."""
-    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(Omniglot, "counts", (IMAGES, sum(CLASSES)))
     monkeypatch.setattr(Omniglot, "part_classes", CLASSES)
 

@@ -21,8 +21,7 @@ STILL = PhotoAugmentation(area_low=1, ratio_low=1, ratio_high=1, flip=0, brightn
 
 
 @pytest.fixture
-def files(tmp_path, make_photo, monkeypatch):
-    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
+def files(tmp_path, make_photo):
     sizes = [(64, 48), (48, 64), (50, 50), (200, 60), (61, 190), (97, 101)]
     for i, size in enumerate(sizes):
         make_photo(tmp_path / f"{i}.png", seed=i, size=size)

@@ -49,12 +49,10 @@ def photos(tmp_path_factory):
 def results(photos, tmp_path_factory):
     """Two models of one method, apart and side by side, under two corruptions and without the crop."""
     folder = tmp_path_factory.mktemp("corruptions")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BENCH_CACHE", str(folder / "cache"))
-        return run_here(
-            folder, "run", "--method", "cosface", "--dataset", "folder", "--data-root", photos, *SMALL, "--folds", "2",
-            "--corruptions", "blur:1-5,noise:3",
-        )  # fmt: skip
+    return run_here(
+        folder, "run", "--method", "cosface", "--dataset", "folder", "--data-root", photos, *SMALL, "--folds", "2",
+        "--corruptions", "blur:1-5,noise:3",
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")

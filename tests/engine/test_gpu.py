@@ -301,7 +301,6 @@ def test_a_whole_training_and_its_test_are_those_on_the_cpu(gpu, tmp_path, weigh
 @pytest.mark.parametrize("precision", ["tf32", "float32"])
 def test_photographs_on_the_gpu(gpu, tmp_path, monkeypatch, precision):
     """With TF32 the CPU cuts crops out, so that all is as on the CPU; else the GPU does, and levels may differ by 1."""
-    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
     write_photographs(tmp_path / "photos", classes=16, each=4)
     pins = ("image_size=32", "resize=36", "classes_per_batch=2", "images_per_class=4")
     exact = ("augment.contrast=0", "augment.saturation=0")  # the others are sums, whose order differs

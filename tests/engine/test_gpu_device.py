@@ -65,8 +65,7 @@ class Device:
 
     def waits(self, work):
         """How often the host waits for the GPU, a real one, in some work."""
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
+        with warnings.catch_warnings(record=True, action="always") as said:
             torch.cuda.set_sync_debug_mode("warn")
             work()
         torch.cuda.set_sync_debug_mode("default")

@@ -22,8 +22,7 @@ FAMILIES += [(name, 70, "own") for name in OF_14]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "side", "pooling"), FAMILIES)
-def test_a_head_is_trained_on_a_network_of_each_family(name, side, pooling, tmp_path, monkeypatch):
-    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
+def test_a_head_is_trained_on_a_network_of_each_family(name, side, pooling, tmp_path):
     network = build_backbone(full_name(name), 3)
     torch.save(getattr(network.body, "model", network.body).state_dict(), tmp_path / "w.pth")
     write_photographs(tmp_path / "photos", classes=12, each=3)

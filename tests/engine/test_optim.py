@@ -59,5 +59,4 @@ def test_steps_are_those_of_pytorch_to_the_last_bit(name):
 
 @pytest.mark.slow
 def test_a_training_imports_nothing_that_it_does_not_need():
-    done = subprocess.run([sys.executable, "-c", HEAVY], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    assert subprocess.check_output([sys.executable, "-c", HEAVY]) == b"[]\n"

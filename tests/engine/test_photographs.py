@@ -39,16 +39,10 @@ def _photos(root, parts):
     return root
 
 
-@pytest.fixture
-def photo_cli(cli, monkeypatch, tmp_path):
-    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
-    return cli
-
-
 @pytest.mark.slow
-def test_queries_are_ranked_against_the_gallery_and_a_head_stands_on_its_base(photo_cli, tmp_path):
+def test_queries_are_ranked_against_the_gallery_and_a_head_stands_on_its_base(cli, tmp_path):
     root = _photos(tmp_path / "photos", {"train": range(8), "query": range(8, 14), "gallery": range(8, 13)})
-    photo_cli("run", "--method", "cosface,pfe", "--dataset", "folder", "--data-root", root, *SMALL)
+    cli("run", "--method", "cosface,pfe", "--dataset", "folder", "--data-root", root, *SMALL)
     frame = pd.read_csv(tmp_path / "results/runs/metrics.csv", keep_default_na=False)
     assert set(frame["method"]) == {"cosface", "pfe"}
     recall = frame[(frame["metric"] == "recall_at_1") & (frame["split"] == "test") & (frame["method"] == "pfe")]
@@ -60,12 +54,11 @@ def test_queries_are_ranked_against_the_gallery_and_a_head_stands_on_its_base(ph
     record = json.loads(next(tmp_path.glob("results/runs/reality_check/folder/pfe/test-*/record.json")).read_text())
     assert set(record["manifests"]) == {"train", "val", "test"}
     # Again, nothing is trained.
-    again = photo_cli("run", "--method", "cosface,pfe", "--dataset", "folder", "--data-root", root, *SMALL)
+    again = cli("run", "--method", "cosface,pfe", "--dataset", "folder", "--data-root", root, *SMALL)
     assert "0 trainings done, 2 already done" in again.stderr
 
 
-def test_damage_stops_a_run_before_any_training(inside, monkeypatch, tmp_path):
-    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
+def test_damage_stops_a_run_before_any_training(inside, tmp_path):
     root = _photos(tmp_path / "photos", {"": range(12)})
     (root / "c7" / "0.png").write_bytes(b"no image")
     arguments = ("run", "--method", "cosface", "--dataset", "folder", "--data-root", root, *SMALL)
@@ -81,24 +74,24 @@ def test_damage_stops_a_run_before_any_training(inside, monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_leaves_out_a_few_damaged_images_as_another_data_set(photo_cli, tmp_path):
+def test_a_run_leaves_out_a_few_damaged_images_as_another_data_set(cli, tmp_path):
     root = _photos(tmp_path / "photos", {"": range(12)})
     arguments = ("run", "--method", "cosface", "--dataset", "folder", "--data-root", root, *SMALL)
-    photo_cli(*arguments)
+    cli(*arguments)
     whole = (root / "c7" / "0.png").read_bytes()
     for name in ("c7/0.png", "c1/2.png"):
         (root / name).write_bytes(b"no image")
     said = "2 of 48 images cannot be used and are left out, such as c1/2.png: "
     for counts in ("1 trainings done, 0 already done", "0 trainings done, 1 already done"):
-        done = photo_cli(*arguments)
+        done = cli(*arguments)
         assert said in done.stderr
         assert counts in done.stderr
     assert pd.read_csv(tmp_path / "results/runs/skipped.csv")["path"].tolist() == ["c1/2.png", "c7/0.png"]
     frame = pd.read_csv(tmp_path / "results/runs/metrics.csv", keep_default_na=False)
     assert sum("partial release: 46 of 48 images, 12 of 12 classes" in each for each in set(frame["pinned"])) == 1
-    assert said in photo_cli.refused(*arguments, "--set", "run.strict=true")
+    assert said in cli.refused(*arguments, "--set", "run.strict=true")
     (root / "c7" / "0.png").write_bytes(whole)  # repaired: a third data set
-    assert "1 of 48 images cannot be used and is left out, such as c1/2.png" in photo_cli(*arguments).stderr
+    assert "1 of 48 images cannot be used and is left out, such as c1/2.png" in cli(*arguments).stderr
 
 
 def test_heads_and_losses_are_float32_whatever_the_backbone_runs_in():
@@ -151,9 +144,6 @@ def test_what_is_wrong_is_said_in_one_line_before_anything_is_decoded(
 ):
     _photos(tmp_path / "photos", {"": range(4)})
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("torch.hub.get_dir", lambda: str(tmp_path))
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("bench.datasets.photo_images.PhotoImages.prepare", None)
     (tmp_path / "junk.pth").write_bytes(b"junk")
     monkeypatch.setenv("BENCH_DATA", str(tmp_path / "data"))
@@ -204,7 +194,7 @@ def test_settings_of_scripts_are_for_the_released_form_and_their_network(publish
 
 
 @pytest.mark.slow
-def test_the_first_epochs_may_leave_the_backbone_alone(tmp_path, monkeypatch):
+def test_the_first_epochs_may_leave_the_backbone_alone(tmp_path):
 
     kept = {}
     for frozen in (0, 1):
@@ -249,13 +239,13 @@ def test_other_images_under_the_same_names_are_other_results(tmp_path):
 
 
 @pytest.mark.slow
-def test_published_heads_are_trained_on_their_own_first_stages(photo_cli, tmp_path):
+def test_published_heads_are_trained_on_their_own_first_stages(cli, tmp_path):
     root = Releases(tmp_path).cub(24, 4)
     pins = ("optim.epochs=1", "data.image_size=64", "data.resize=64", "data.classes_per_batch=4")
     arguments = ("run", "--method", "arcface,pfe,scf", "--dataset", "cub200", "--data-root", root, "--allow-partial",
                  "--hparams", "published", "--preset", "per", "--fidelity", "released", "--weights", "none",
                  "--seeds", "1", "--workers", "1", *(text for pin in pins for text in ("--set", pin)))  # fmt: skip
-    done = photo_cli(*arguments)
+    done = cli(*arguments)
     # ArcFace's own, which PFE stands on, SCF's first stage, and two heads.
     assert "4 trainings done" in done.stderr
     assert "scf on cub200 is not what its paper did: " in done.stderr

@@ -62,8 +62,7 @@ def test_units_from_before_there_was_a_choice_are_read_as_what_they_were():
 
 
 @pytest.mark.parametrize("calibrate", [True, False])
-def test_features_of_photographs_are_rescaled_only_if_the_setting_says_so(tmp_path, monkeypatch, calibrate):
-    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
+def test_features_of_photographs_are_rescaled_only_if_the_setting_says_so(tmp_path, calibrate):
     write_photographs(tmp_path / "photos", classes=8, each=2)
     site = Site(results=str(tmp_path / "results"), data_root=str(tmp_path / "photos"), weights="none")
     pins = (f"data.calibrate={str(calibrate).lower()}", "data.image_size=32", "data.resize=36")

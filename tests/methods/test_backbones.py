@@ -20,8 +20,7 @@ from safetensors.torch import save_file
 def reference():
     import warnings
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         import pretrainedmodels
 
     torch.manual_seed(0)
@@ -115,7 +114,6 @@ def test_what_does_not_fit_is_said(tmp_path):
 
 def test_weights_are_those_asked_for_or_cached_never_downloaded(tmp_path, monkeypatch):
     monkeypatch.setattr("torch.hub.get_dir", lambda: str(tmp_path))
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     assert find_weights("convnet", None) is None
     assert find_weights("googlenet", "none") is None
     with pytest.raises(ValueError, match="downloads nothing: give --weights FILE"):
@@ -298,12 +296,9 @@ def test_the_list_has_families_and_tells_whose_weights_are_here_without_importin
         "import sys; from bench.cli import main; code = main(['list', 'backbones', '--json']); "
         "assert not {'torch', 'numpy', 'timm'} & set(sys.modules); sys.exit(code)"
     )
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code], capture_output=True, text=True,
-        env={"XDG_CACHE_HOME": str(tmp_path), "HOME": str(tmp_path)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    rows = {row["name"]: row for row in json.loads(done.stdout)}
+    own = {"XDG_CACHE_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    listed = subprocess.check_output([sys.executable, "-P", "-c", code], env=own)
+    rows = {row["name"]: row for row in json.loads(listed)}
     assert rows["convnet"]["family"] == "bench"
     assert rows["vit_small_patch14_dinov2.lvd142m"]["family"] == "vision_transformer"
     here = {name for name, row in rows.items() if row["weights"] and row["family"] != "bench"}

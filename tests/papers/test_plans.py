@@ -69,8 +69,6 @@ def test_dry_run_prints_rows_and_what_differs(layouts, tmp_path, monkeypatch, ca
 
 
 def test_a_dry_run_needs_neither_photographs_nor_weights_and_says_what_is_missing(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("torch.hub.get_dir", lambda: str(tmp_path))
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setenv("BENCH_DATA", str(tmp_path))
     monkeypatch.setattr("bench.planning.checks._poolings", lambda *arguments: ("avg_max", "avg"))
     asked = ["paper", "table", "per/table5", "--dataset", "cub200"]

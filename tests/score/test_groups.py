@@ -19,8 +19,7 @@ SMALL = POINTS[:, :8]
 
 
 def _scored(x, labels, **options):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         table = package.score(x, labels, **options).table.drop(columns="unit")
     keys = ["scorer", "confidence", "variant", "metric", "fraction"]
     return table.set_index(keys)[["value", "n_queries", "n_lone"]].sort_index()

@@ -37,8 +37,7 @@ FORMS = {
 
 
 def _table(labels):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         return bench.score(POINTS, labels).table.drop(columns="unit")
 
 
@@ -116,8 +115,7 @@ def test_what_two_splits_share_is_found_in_other_files(tmp_path, form):
     st.sampled_from(["is_query", "is_gallery"]),
 )
 def test_masks_are_taken_or_refused_alike(values, dtype, key):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # nan as an integer
+    with warnings.catch_warnings(action="ignore"):  # nan as an integer
         mask = np.array(values).astype(dtype)
     right = dtype != "U3" and bool(np.isin(mask, (0, 1)).all())
     chosen = {"is_query": np.ones(30, bool), "is_gallery": np.ones(30, bool), key: mask == 1 if right else mask}
@@ -152,8 +150,7 @@ def test_label_minus_one_is_noted_with_the_line_that_leaves_it_out(tmp_path):
         with pytest.warns(UserWarning, match=f"{line}is_query = is_gallery = labels {how}"):
             bench.score(POINTS, labels, metrics="recall_at_1")
     mask = LABELS > 0
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         bench.score(POINTS, LABELS - 1, is_query=mask, is_gallery=mask, metrics="recall_at_1")
     said = _import(tmp_path, {"labels": LABELS - 1}, {"labels": LABELS + 9})
     assert f"train: {line}keep = labels >= 0" in said
@@ -184,8 +181,7 @@ def test_what_is_no_plain_array_is_refused_with_the_line_that_makes_one(changed,
 
 
 def test_quantised_tensors_are_refused_and_a_mask_of_nothing_is_no_mask():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch is about to drop them
+    with warnings.catch_warnings(action="ignore"):  # torch is about to drop them
         quantised = torch.quantize_per_tensor(torch.tensor(POINTS), 0.1, 0, torch.qint8)
     with pytest.raises(BadInput, match="embeddings is no plain tensor: "):
         bench.score(quantised, LABELS)

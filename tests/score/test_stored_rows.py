@@ -78,8 +78,7 @@ def test_an_array_that_cannot_be_written_is_scored_and_left_as_it_is():
     x = _given()
     x.flags.writeable = False
     before = x.copy()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         frame = bench.score(x, LABELS).table
     assert frame.equals(bench.score(before.astype(np.float64), LABELS).table)
     assert np.array_equal(x, before)
