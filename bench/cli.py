@@ -9,23 +9,11 @@ from typing import Annotated
 
 import typer
 
+from . import errors
 from ._version import __version__
 from .commands import catalogue, data, doctor, embed, export, new, paper, rescore, results, run, score, test
 from .commands.options import SectionedCommand
 from .datasets.files import DataError
-from .errors import (
-    LINE,
-    UnitFailed,
-    UserError,
-    first_line,
-    from_plugin,
-    installable,
-    is_out_of_memory,
-    nearest,
-    place_of,
-    printable,
-    shortened,
-)
 
 app = typer.Typer(
     name="bench",
@@ -102,9 +90,9 @@ def main(argv: list[str] | None = None) -> int:
     try:
         code = command.main(argv, prog_name="bench", standalone_mode=False)
         return code if isinstance(code, int) else 0
-    except (UserError, DataError) as error:
+    except (errors.UserError, DataError) as error:
         return _complain(str(error), 2)
-    except UnitFailed as error:
+    except errors.UnitFailed as error:
         return _complain(str(error), 1)
     except typer.Abort:
         return 130
@@ -126,18 +114,18 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _complain(message: str, code: int) -> int:
-    sys.stderr.write(f"bench: {printable(installable(message))}\n")
+    sys.stderr.write(f"bench: {errors.printable(errors.installable(message))}\n")
     return code
 
 
 def _blame_plugin(error: BaseException) -> int:
     """One line with the place of an error in a plug-in, or about memory; any other error goes on."""
-    if is_out_of_memory(error):
-        return _complain(f"out of memory: {first_line(error)}; try smaller settings", 1)
-    if not from_plugin(error):
+    if errors.is_out_of_memory(error):
+        return _complain(f"out of memory: {errors.first_line(error)}; try smaller settings", 1)
+    if not errors.from_plugin(error):
         raise error
-    line = f"{place_of(error)}: {type(error).__name__}: {first_line(error)}"
-    return _complain(shortened(line, LINE - len("bench: ")), 2)
+    line = f"{errors.place_of(error)}: {type(error).__name__}: {errors.first_line(error)}"
+    return _complain(errors.shortened(line, errors.LINE - len("bench: ")), 2)
 
 
 def _usage_error(error: Exception) -> int:
@@ -147,9 +135,9 @@ def _usage_error(error: Exception) -> int:
     elif message:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "bench"
-        text = printable(" ".join(message.replace("Value error, ", "").split()))
+        text = errors.printable(" ".join(message.replace("Value error, ", "").split()))
         if unknown := re.match(r"No such command '(.*)'\.$", text):
-            text = text[:-1] + nearest(unknown[1], getattr(context and context.command, "commands", ()))
+            text = text[:-1] + errors.nearest(unknown[1], getattr(context and context.command, "commands", ()))
         elif text.startswith("Got unexpected extra argument"):
             text += "; several names are one list, such as --method cosface,dul_cls"
         sys.stderr.write(f"bench: {text} (see `{command} --help`)\n")

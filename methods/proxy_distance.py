@@ -10,21 +10,15 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from . import norm_concentration
 from ._base import Paper, register
 from .distributions.von_mises_fisher import VonMisesFisher
 from .losses import cross_entropies
 from .nivmf_losses import distance_logits
-from .norm_concentration import (
-    PROXY_DEVIATIONS,
-    DistributionProxies,
-    DistributionProxyMethod,
-    NormConcentrationParams,
-    from_scripts,
-)
 from .published import NivmfScripts
 
 
-class DistanceLoss(DistributionProxies):
+class DistanceLoss(norm_concentration.DistributionProxies):
     """Cross-entropy of the logits -d / t, with d a closed-form distance of image and class proxy.
 
     The module contains the proxies and the temperature t; ``released`` computes what the public code of the EL-nivMF
@@ -54,7 +48,7 @@ class DistanceLoss(DistributionProxies):
 
 
 @register
-class ProxyDistance(DistributionProxyMethod):
+class ProxyDistance(norm_concentration.DistributionProxyMethod):
     """Proxy distance: vMF embeddings compared with proxies by a closed-form distance of the EL-nivMF paper.
 
     The parameter ``form`` chooses: ``corrected`` follows that paper (Kirchhof et al. 2022),
@@ -71,7 +65,7 @@ class ProxyDistance(DistributionProxyMethod):
     )
     published = (
         NivmfScripts(
-            from_scripts,
+            norm_concentration.from_scripts,
             {
                 "Cos": {"distance": "cosine"},
                 "L2": {"distance": "l2"},
@@ -83,7 +77,7 @@ class ProxyDistance(DistributionProxyMethod):
             released_only=True,
         ),
     )
-    deviations = PROXY_DEVIATIONS
+    deviations = norm_concentration.PROXY_DEVIATIONS
     released_behaviour = (
         "quadratic fit of the normaliser (nivmf and kl_vmf: always that of D = 512)",
         "kl_vmf: the sign is turned, so that the loss pushes images away from their class, and A(k) is left out",
@@ -91,7 +85,7 @@ class ProxyDistance(DistributionProxyMethod):
         "proxies start scaled by the concentration (start=scaled); scalar concentrations start at their lengths",
     )
 
-    class Params(NormConcentrationParams):
+    class Params(norm_concentration.NormConcentrationParams):
         """Hyper-parameters: those of the proxies, the distance, and its normaliser, as in :func:`distance_logits`."""
 
         distance: Literal["cosine", "l2", "nivmf", "el_vmf", "b_vmf", "kl_vmf"] = "el_vmf"

@@ -22,13 +22,7 @@ from torch.distributions import Distribution
 from ..datasets.files import DataError
 from ..datasets.view import View
 from ..errors import UserError, first_line
-from ..methods._model import (
-    EmbeddingModel,
-    EnsembleModel,
-    class_log_probabilities,
-    confidences_of_classes,
-    norm_confidence,
-)
+from ..methods import _model
 from ..methods.backbones.registry import GIVEN
 from ..methods.distributions.arrays import to_arrays
 from ..methods.distributions.normal import PointMass
@@ -58,7 +52,7 @@ class Exported(nn.Module):
     has one, and one ``confidence``.
     """
 
-    def __init__(self, model: EmbeddingModel, confidence: str) -> None:
+    def __init__(self, model: _model.EmbeddingModel, confidence: str) -> None:
         super().__init__()
         self.model, self.named = model, confidence
 
@@ -78,13 +72,13 @@ class Exported(nn.Module):
         if own is not None:
             return own
         if self.named == "norm":
-            return norm_confidence(raw)
+            return _model.norm_confidence(raw)
         objective = self.model.objective
         classifier = objective if hasattr(objective, "class_cosines") else self.model.base_objective
         if self.named == "max_cosine":
             cosines: Tensor = classifier.class_cosines(distribution)[0]  # type: ignore[union-attr, operator]
             return cosines.amax(-1)
-        return confidences_of_classes(class_log_probabilities(classifier, distribution))[self.named]
+        return _model.confidences_of_classes(_model.class_log_probabilities(classifier, distribution))[self.named]
 
 
 def export_unit(folder: Path, site: Site, onnx: bool, out: Path) -> str:
@@ -98,7 +92,7 @@ def export_unit(folder: Path, site: Site, onnx: bool, out: Path) -> str:
         raise UserError(f"ONNX needs {missing[0]}: `pip install 'probembed[onnx]'`, or take --to torch")
     network = open_network(folder, site)
     record, model = network.record, network.module
-    if isinstance(model, EnsembleModel):
+    if isinstance(model, _model.EnsembleModel):
         raise UserError(f"{model.method.name} is no single network; export its members")
     if record.spec.backbone == GIVEN:
         raise UserError(f"{record.spec.method} was trained on features of {record.spec.dataset}; it takes no images")
@@ -131,7 +125,7 @@ def export_unit(folder: Path, site: Site, onnx: bool, out: Path) -> str:
     )
 
 
-def _wanted(model: EmbeddingModel, images: Tensor) -> Arrays:
+def _wanted(model: _model.EmbeddingModel, images: Tensor) -> Arrays:
     """What the network says of some images, found in the way of a test."""
     embedding = model(images)
     found = model.confidences(embedding)

@@ -9,15 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ..protocols.statistics.ranks import (
-    RANKED,
-    RankInterval,
-    critical_difference,
-    friedman,
-    mean_ranks,
-    rank_intervals,
-    tie_groups,
-)
+from ..protocols.statistics import ranks as statistics
 from .contender import COMMON, METHOD, TUNING, Contender
 from .seeds import ComparedColumn, SeedGroup, compared, defined_values, divided, seeds_text
 from .table import GAP, Document, Table, cells_table, grouped, headings, named_by_reason
@@ -27,7 +19,7 @@ from .table import GAP, Document, Table, cells_table, grouped, headings, named_b
 class Rank:
     """Rank of a contender among those that it is compared with, over some seeds, or the reason for having none."""
 
-    interval: RankInterval | None = None
+    interval: statistics.RankInterval | None = None
     seeds: str = ""
     reason: str = ""
 
@@ -85,7 +77,7 @@ def _ranks(groups: list[SeedGroup], column: ComparedColumn) -> list[Rank]:
     if len(found.able) < 2:
         return [Rank(reason=reason or f"no other method with {seeds}") for reason in found.reasons]
     ranked = [Rank(reason=reason) for reason in found.reasons]
-    for index, interval in zip(found.able, rank_intervals(found.values)):
+    for index, interval in zip(found.able, statistics.rank_intervals(found.values)):
         ranked[index] = Rank(interval, seeds)
     return ranked
 
@@ -148,18 +140,19 @@ class OverDatasets:
     @property
     def ranks(self) -> np.ndarray:
         """Mean ranks over data sets, ``[K]``."""
-        return mean_ranks(self.means)
+        return statistics.mean_ranks(self.means)
 
     @property
     def p(self) -> float:
         """P-value of the Friedman test; nan with fewer than five data sets or three methods."""
-        enough = len(self.datasets) >= RANKED and len(self.methods) > 2
-        return friedman(self.means) if enough else float("nan")
+        enough = len(self.datasets) >= statistics.RANKED and len(self.methods) > 2
+        return statistics.friedman(self.means) if enough else float("nan")
 
     @property
     def critical_difference(self) -> float:
         """Critical difference of mean ranks; nan with fewer than five data sets."""
-        return critical_difference(len(self.methods), len(self.datasets)) if len(self.datasets) >= RANKED else np.nan
+        few = len(self.datasets) < statistics.RANKED
+        return np.nan if few else statistics.critical_difference(len(self.methods), len(self.datasets))
 
     @property
     def ties(self) -> list[str]:
@@ -171,7 +164,7 @@ class OverDatasets:
             return [GAP] * len(self.methods)
         ranks = self.ranks
         different = np.abs(ranks[:, None] - ranks) >= self.critical_difference
-        return tie_groups(different & (self.p <= 0.05), np.argsort(ranks, kind="stable"))
+        return statistics.tie_groups(different & (self.p <= 0.05), np.argsort(ranks, kind="stable"))
 
     @property
     def places(self) -> list[tuple[Method, float, str]]:

@@ -12,15 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.clusters import (
-    GRID,
-    TRAININGS,
-    cluster_of_its_own,
-    processes,
-    recorded,
-    table_of_one_host,
-    wait_until,
-)
+from tests.engine import clusters
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [
@@ -35,17 +27,17 @@ DEATHS = int(os.environ.get("BENCH_RAY_DEATHS", "1"))
 @pytest.fixture(scope="module")
 def cluster():
     """Two nodes, n1 (the head) and n2; tests that end a node start another one."""
-    with cluster_of_its_own() as there:
+    with clusters.cluster_of_its_own() as there:
         there.start("n1")
         there.start("n2")
         yield there
-    assert not there.started & set(processes())
+    assert not there.started & set(clusters.processes())
 
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
     """The table that one machine writes."""
-    return table_of_one_host(tmp_path_factory.mktemp("local"), GRID)
+    return clusters.table_of_one_host(tmp_path_factory.mktemp("local"), clusters.GRID)
 
 
 def without_ray(said):
@@ -58,10 +50,10 @@ def test_two_nodes_write_the_table_of_one_machine(cluster, table, tmp_path):
     for name in cluster.nodes:
         run.wait_for(f"node {name} has joined")
     said = run.finished()
-    assert f"{TRAININGS} trainings done" in said  # as many as there are records: none was done twice
+    assert f"{clusters.TRAININGS} trainings done" in said  # as many as there are records: none was done twice
     assert (tmp_path / "runs" / "metrics.csv").read_bytes() == table
-    assert len(list((tmp_path / "runs").glob("*/*/*/train-*/record.json"))) == TRAININGS
-    wait_until(lambda: not cluster.hosts() and not cluster.workers())
+    assert len(list((tmp_path / "runs").glob("*/*/*/train-*/record.json"))) == clusters.TRAININGS
+    clusters.wait_until(lambda: not cluster.hosts() and not cluster.workers())
     uploaded = list(cluster.folder.glob("t/*/runtime_resources/*_files/*"))
     assert not uploaded
 
@@ -81,9 +73,9 @@ def test_deaths_change_nothing(cluster, table, tmp_path, who):
             before = {}
             continue
         # Three deaths without an epoch in between would end a job, and rightly.
-        if recorded(tmp_path).keys() == before.keys():
+        if clusters.recorded(tmp_path).keys() == before.keys():
             continue
-        before = recorded(tmp_path)
+        before = clusters.recorded(tmp_path)
         if who == "node":
             name = next(name for name in cluster.nodes if name != "n1")
             cluster.kill(name)
@@ -91,30 +83,30 @@ def test_deaths_change_nothing(cluster, table, tmp_path, who):
         elif who == "driver":
             run.process.kill()
             run.process.wait()
-            wait_until(lambda: not cluster.hosts() and not cluster.workers(), 3)
+            clusters.wait_until(lambda: not cluster.hosts() and not cluster.workers(), 3)
             run = cluster.command(tmp_path, "--results", "runs")
         elif victims := (cluster.hosts() if who == "actor" else cluster.workers()):
             os.kill(draw.choice(victims), signal.SIGKILL)
         else:
             continue
         died += 1
-        assert before.items() <= recorded(tmp_path).items()
+        assert before.items() <= clusters.recorded(tmp_path).items()
     run.finished()
     assert (tmp_path / "runs" / "metrics.csv").read_bytes() == table
-    assert before.items() <= recorded(tmp_path).items()
-    wait_until(lambda: not cluster.hosts() and not cluster.workers())
+    assert before.items() <= clusters.recorded(tmp_path).items()
+    clusters.wait_until(lambda: not cluster.hosts() and not cluster.workers())
 
 
 @pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_everything_and_the_same_command_resumes(cluster, table, tmp_path, number, expected):
     run = cluster.command(tmp_path, "--results", "runs")
     run.wait_for("node n[0-9]+ has joined")
-    wait_until(lambda: list((tmp_path / "runs").glob("*/*/*/*/record.json")), 120)
+    clusters.wait_until(lambda: list((tmp_path / "runs").glob("*/*/*/*/record.json")), 120)
     run.process.send_signal(number)
     code, said = run.end(60)
     assert code == expected
     assert without_ray(said).endswith("run the same command again to resume.")
-    wait_until(lambda: not cluster.hosts() and not cluster.workers(), 5)
+    clusters.wait_until(lambda: not cluster.hosts() and not cluster.workers(), 5)
     cluster.command(tmp_path, "--results", "runs").finished()
     assert (tmp_path / "runs" / "metrics.csv").read_bytes() == table
 
@@ -146,14 +138,14 @@ def test_a_node_with_other_code_or_without_the_folder_is_left_out_by_name(cluste
 
 
 def test_declared_gpus_are_shared_out_and_a_fifth_worker_waits(tmp_path):
-    with cluster_of_its_own() as there:
+    with clusters.cluster_of_its_own() as there:
         there.start("g1", "--num-gpus=1", cores=4)
         there.start("g2", "--num-gpus=1", cores=4)
         asked = ("--gpus-per-worker", "0.5", "--set", "optim.epochs=400", "--trials", "40")
         first = there.command(tmp_path, "--results", "runs", *asked)
         first.wait_for("g1 has joined: 2 workers")
         first.wait_for("g2 has joined: 2 workers")
-        wait_until(lambda: len(there.hosts()) == len(there.workers()) == 4, 60)
+        clusters.wait_until(lambda: len(there.hosts()) == len(there.workers()) == 4, 60)
         second = there.command(tmp_path, "--results", "runs2", *asked)
         time.sleep(20)
         assert len(there.workers()) == 4, first.said
@@ -165,11 +157,11 @@ def test_declared_gpus_are_shared_out_and_a_fifth_worker_waits(tmp_path):
 
 
 def test_the_death_of_the_head_is_one_line_and_the_same_command_resumes(table, tmp_path):
-    with cluster_of_its_own() as there:
+    with clusters.cluster_of_its_own() as there:
         there.start("n1")
         run = there.command(tmp_path, "--results", "runs")
-        wait_until(lambda: list((tmp_path / "runs").glob("*/*/*/*/record.json")), 240)
-        before = recorded(tmp_path)
+        clusters.wait_until(lambda: list((tmp_path / "runs").glob("*/*/*/*/record.json")), 240)
+        before = clusters.recorded(tmp_path)
         there.kill("n1")
         code, said = run.end(120)
         assert code == 1, said
@@ -177,4 +169,4 @@ def test_the_death_of_the_head_is_one_line_and_the_same_command_resumes(table, t
         there.start("n1")
         there.command(tmp_path, "--results", "runs").finished()
         assert (tmp_path / "runs" / "metrics.csv").read_bytes() == table
-        assert before.items() <= recorded(tmp_path).items()
+        assert before.items() <= clusters.recorded(tmp_path).items()

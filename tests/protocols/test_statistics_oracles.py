@@ -3,22 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from bench.protocols.statistics.paired import (
-    benjamini_hochberg,
-    holm,
-    p_equivalent,
-    p_greater,
-    power_of_seeds,
-    seeds_needed,
-)
-from bench.protocols.statistics.ranks import (
-    critical_difference,
-    friedman,
-    mean_ranks,
-    rank_intervals,
-    significantly_better,
-    tie_groups,
-)
+from bench.protocols.statistics import paired, ranks
 
 pytestmark = pytest.mark.slow  # seconds to import
 
@@ -33,21 +18,21 @@ def test_adjusted_p_values_and_equivalence_are_those_of_statsmodels(rng):
     from statsmodels.stats.weightstats import ttost_paired
 
     for p in rng.uniform(size=(20, 9)) ** 3:
-        assert holm(p) == pytest.approx(multipletests(p, method="holm")[1])
+        assert paired.holm(p) == pytest.approx(multipletests(p, method="holm")[1])
         for each in (p, p.round(1)):  # and with ties
-            assert benjamini_hochberg(each) == pytest.approx(multipletests(each, method="fdr_bh")[1])
-    assert benjamini_hochberg(np.array([0.2, np.nan, 0.1])) == pytest.approx([0.2, np.nan, 0.2], nan_ok=True)
+            assert paired.benjamini_hochberg(each) == pytest.approx(multipletests(each, method="fdr_bh")[1])
+    assert paired.benjamini_hochberg(np.array([0.2, np.nan, 0.1])) == pytest.approx([0.2, np.nan, 0.2], nan_ok=True)
     for a, b in rng.normal(size=(20, 2, 5)):
-        assert p_equivalent(a - b, 0.7) == pytest.approx(ttost_paired(a, b, -0.7, 0.7)[0])
+        assert paired.p_equivalent(a - b, 0.7) == pytest.approx(ttost_paired(a, b, -0.7, 0.7)[0])
 
 
 @pytest.mark.parametrize("effect", [3.0, 1.0, 0.5, 0.1])
 def test_power_is_that_of_statsmodels(effect):
     from statsmodels.stats.power import TTestPower
 
-    n = seeds_needed(1.0, effect)
+    n = paired.seeds_needed(1.0, effect)
     assert n == max(2, np.ceil(TTestPower().solve_power(effect, alpha=0.05, power=0.8)))
-    assert power_of_seeds(n, 1.0, effect) == pytest.approx(TTestPower().power(effect, n, 0.05), abs=1e-6)
+    assert paired.power_of_seeds(n, 1.0, effect) == pytest.approx(TTestPower().power(effect, n, 0.05), abs=1e-6)
 
 
 def test_one_sided_p_values_are_the_posterior_of_baycomp(rng):
@@ -56,9 +41,9 @@ def test_one_sided_p_values_are_the_posterior_of_baycomp(rng):
 
     for differences in rng.normal(size=(10, 6)):
         below, inside, above = Posterior(differences.mean(), differences.var(ddof=1) / 6, 5, 0.3).probs()
-        assert p_greater(differences, -0.3) == pytest.approx(below)
-        assert p_greater(-differences, -0.3) == pytest.approx(above)
-        assert p_equivalent(differences, 0.3) == pytest.approx(max(below, above))
+        assert paired.p_greater(differences, -0.3) == pytest.approx(below)
+        assert paired.p_greater(-differences, -0.3) == pytest.approx(above)
+        assert paired.p_equivalent(differences, 0.3) == pytest.approx(max(below, above))
         assert inside == pytest.approx(1 - below - above)
 
 
@@ -69,10 +54,10 @@ def test_tie_groups_are_the_letters_of_scikit_posthocs(rng):
     for _ in range(20):
         seeds = np.sort(3 * rng.normal(size=8))[::-1] + 0.3 * rng.normal(size=(10, 8))
         order = np.argsort(-seeds.mean(0))
-        better = significantly_better(seeds[:, order])
+        better = ranks.significantly_better(seeds[:, order])
         letters = scikit_posthocs.compact_letter_display(np.where(better | better.T, 0.0, 1.0))
         theirs = [set(text.replace(" ", "")) for text in letters]
-        ours = [set(rank.ties) for rank in rank_intervals(seeds[:, order])]
+        ours = [set(rank.ties) for rank in ranks.rank_intervals(seeds[:, order])]
         for j in range(8):
             for k in range(8):
                 assert bool(ours[j] & ours[k]) == bool(theirs[j] & theirs[k])
@@ -86,7 +71,7 @@ def test_every_pair_without_a_difference_shares_a_letter_as_in_scikit_posthocs(r
     different |= different.T
     letters = scikit_posthocs.compact_letter_display(np.where(different, 0.0, 1.0))
     theirs = [set(text.replace(" ", "")) for text in letters]
-    ours = [set(text) for text in tie_groups(different)]
+    ours = [set(text) for text in ranks.tie_groups(different)]
     assert [[bool(a & b) for b in ours] for a in ours] == [[bool(a & b) for b in theirs] for a in theirs]
 
 
@@ -95,10 +80,10 @@ def test_mean_ranks_are_those_of_the_friedman_test(rng):
     from scipy import stats
 
     values = rng.normal(size=(9, 4)) + np.arange(4)
-    ranks = mean_ranks(values)
-    statistic = 12 * 9 / (4 * 5) * (np.square(ranks).sum() - 4 * 5**2 / 4)
+    means = ranks.mean_ranks(values)
+    statistic = 12 * 9 / (4 * 5) * (np.square(means).sum() - 4 * 5**2 / 4)
     assert statistic == pytest.approx(stats.friedmanchisquare(*values.T).statistic)
-    assert list(pd.DataFrame(values).rank(axis=1, ascending=False).mean()) == pytest.approx(list(ranks))
+    assert list(pd.DataFrame(values).rank(axis=1, ascending=False).mean()) == pytest.approx(list(means))
 
 
 def test_the_friedman_test_and_the_critical_difference_are_those_of_scikit_posthocs(rng):
@@ -108,10 +93,10 @@ def test_the_friedman_test_and_the_critical_difference_are_those_of_scikit_posth
 
     values = rng.normal(size=(12, 6)) + 0.8 * np.arange(6)
     p = scikit_posthocs.posthoc_nemenyi_friedman(values).to_numpy()
-    ranks = mean_ranks(values)
-    apart = np.abs(ranks[:, None] - ranks) >= critical_difference(6, 12)
+    means = ranks.mean_ranks(values)
+    apart = np.abs(means[:, None] - means) >= ranks.critical_difference(6, 12)
     assert apart.any()
     assert not apart.all()
     assert (apart == (p <= 0.05)).all()
-    assert friedman(values) == pytest.approx(stats.friedmanchisquare(*values.T).pvalue)
-    assert friedman(np.ones((5, 3))) == 1.0
+    assert ranks.friedman(values) == pytest.approx(stats.friedmanchisquare(*values.T).pvalue)
+    assert ranks.friedman(np.ones((5, 3))) == 1.0

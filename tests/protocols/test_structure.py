@@ -7,17 +7,9 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from bench.protocols import structure
 from bench.protocols.clustering import ami, clustering_rows, k_means, nmi, pair_f1, spread_points
 from bench.protocols.embeddings import Options, seed_of
-from bench.protocols.structure import (
-    class_concentration,
-    class_distances,
-    cluster_diversity,
-    density,
-    spectral_decay,
-    structure_rows,
-    uniformity,
-)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import entropy
@@ -40,9 +32,9 @@ def test_class_means_that_coincide_have_no_density(seed):
     pair = torch.randn(2, 3, generator=torch.Generator().manual_seed(seed)).double()
     pair = torch.nn.functional.normalize(pair, dim=-1)
     unit, labels = pair[[0, 1, 0, 1]], torch.tensor([0, 0, 1, 1])
-    assert class_distances(unit, labels)[1] == 0
-    assert math.isnan(density(unit, labels))
-    assert class_concentration(unit, labels).isnan().all()
+    assert structure.class_distances(unit, labels)[1] == 0
+    assert math.isnan(structure.density(unit, labels))
+    assert structure.class_concentration(unit, labels).isnan().all()
 
 
 @settings(max_examples=15, deadline=None)
@@ -54,33 +46,35 @@ def test_structure_equals_loops(seed):
     intra = np.mean([np.mean([1 - float(a @ b) for a, b in itertools.combinations(g, 2)]) for g in several])
     means = [g.mean(0) / g.mean(0).norm() for g in groups]
     inter = np.mean([1 - float(a @ b) for a, b in itertools.combinations(means, 2)])
-    found = class_distances(x, labels)
+    found = structure.class_distances(x, labels)
     assert found == pytest.approx((intra, inter), abs=1e-12)
-    assert density(x, labels) == pytest.approx(intra / inter, abs=1e-12)
+    assert structure.density(x, labels) == pytest.approx(intra / inter, abs=1e-12)
     r = [np.mean([1 - float(a @ (g.mean(0) / g.mean(0).norm())) for a in g]) / inter for g in several]
-    assert class_concentration(x, labels).tolist() == pytest.approx(r, abs=1e-12)
+    assert structure.class_concentration(x, labels).tolist() == pytest.approx(r, abs=1e-12)
     distances = [[1 - float(a @ b) for a, b in itertools.combinations(g, 2)] for g in several]
     within = np.mean([np.var(each, ddof=1) for each in distances if len(each) > 1])
     between = np.var([np.mean(each) for each in distances], ddof=1)
-    assert cluster_diversity(x, labels) == pytest.approx((within, between), rel=1e-9)
+    assert structure.cluster_diversity(x, labels) == pytest.approx((within, between), rel=1e-9)
     pairs = [math.exp(-2 * float((a - b).square().sum())) for a, b in itertools.combinations(x, 2)]
-    assert uniformity(x) == pytest.approx(np.mean(pairs), abs=1e-12)
+    assert structure.uniformity(x) == pytest.approx(np.mean(pairs), abs=1e-12)
     s = np.linalg.svd(x.numpy(), compute_uv=False)
     for drop in (0, 1):
         kept = s[drop:] / s[drop:].sum()
-        assert spectral_decay(x, drop) == pytest.approx(entropy(np.full(len(kept), 1 / len(kept)), kept), abs=1e-10)
+        assert structure.spectral_decay(x, drop) == pytest.approx(
+            entropy(np.full(len(kept), 1 / len(kept)), kept), abs=1e-10
+        )
 
 
 def test_limits_of_structure():
     eye = torch.eye(6).double().repeat(3, 1)
     labels = torch.arange(6).repeat(3)
-    assert spectral_decay(eye, drop=0) == pytest.approx(0, abs=1e-12)
-    assert density(eye, labels) == pytest.approx(0, abs=1e-12)
+    assert structure.spectral_decay(eye, drop=0) == pytest.approx(0, abs=1e-12)
+    assert structure.density(eye, labels) == pytest.approx(0, abs=1e-12)
     with pytest.raises(ValueError, match="two classes"):
-        class_distances(eye, torch.zeros(18, dtype=torch.long))
+        structure.class_distances(eye, torch.zeros(18, dtype=torch.long))
     with pytest.raises(ValueError, match="two classes"):
-        class_distances(eye[:4], torch.arange(4))
-    names = [(r["metric"], r["variant"]) for r in structure_rows(*_unit(0))]
+        structure.class_distances(eye[:4], torch.arange(4))
+    names = [(r["metric"], r["variant"]) for r in structure.structure_rows(*_unit(0))]
     assert len(set(names)) == len(names) == 8
 
 
@@ -178,7 +172,9 @@ def test_agreement_with_the_classes_has_a_spread_if_several_starts_are_asked_for
 
 def test_collapsed_and_one_dimensional_embeddings_have_no_ratio_and_no_decay():
     labels = torch.arange(12) % 3
-    found = {r["metric"]: r["value"] for r in structure_rows(torch.ones(12, 4, dtype=torch.float64) / 2, labels)}
+    found = {
+        r["metric"]: r["value"] for r in structure.structure_rows(torch.ones(12, 4, dtype=torch.float64) / 2, labels)
+    }
     assert math.isnan(found["density"])
-    found = {r["metric"]: r["value"] for r in structure_rows(torch.ones(12, 1, dtype=torch.float64), labels)}
+    found = {r["metric"]: r["value"] for r in structure.structure_rows(torch.ones(12, 1, dtype=torch.float64), labels)}
     assert math.isnan(found["spectral_decay"])

@@ -9,29 +9,19 @@ import numpy as np
 import pytest
 import torch
 from bench.datasets.pixel_cache import PixelCache
-from bench.store.files import (
-    LEFT_FOR,
-    DamagedFile,
-    file_sha256,
-    host,
-    read_sealed,
-    remove_leftovers,
-    sealed_file,
-    sha256,
-    write_atomic,
-)
+from bench.store import files
 from bench.store.records import Marker, read_marker
 
 
 def _seal(path, owner, *parts):
-    with sealed_file(path, owner) as file:
+    with files.sealed_file(path, owner) as file:
         for part in parts:
             file.write(part)
 
 
 def test_a_failed_write_leaves_what_was_there(tmp_path):
     path = tmp_path / "x"
-    write_atomic(path, b"old")
+    files.write_atomic(path, b"old")
     with pytest.raises(TypeError):
         _seal(path, "me", b"new", "no bytes")
     assert path.read_bytes() == b"old"
@@ -49,18 +39,18 @@ def test_temporary_files_of_the_dead_are_removed_and_those_of_the_living_are_not
     """Killed runs left theirs behind; a clock that jumps must not make a living process lose its own."""
     dead = subprocess.Popen(["true"])
     dead.wait()
-    here = f".metrics.csv.{host()}-{{}}-01234567.part".format
+    here = f".metrics.csv.{files.host()}-{{}}-01234567.part".format
     gone = [
         _left(tmp_path, here(dead.pid), age=0),
-        _left(tmp_path, ".metrics.csv.elsewhere-1-01234567.part", age=LEFT_FOR + 1),
-        _left(tmp_path, ".comparison.csv.a1b2c3d4", age=LEFT_FOR + 1),
+        _left(tmp_path, ".metrics.csv.elsewhere-1-01234567.part", age=files.LEFT_FOR + 1),
+        _left(tmp_path, ".comparison.csv.a1b2c3d4", age=files.LEFT_FOR + 1),
     ]
     kept = [
         _left(tmp_path, here(os.getpid()), age=1e6),
         _left(tmp_path, ".metrics.csv.elsewhere-1-89abcdef.part", age=0),
         _left(tmp_path, "metrics.csv", age=1e6),
     ]
-    remove_leftovers(tmp_path, 1e9)
+    files.remove_leftovers(tmp_path, 1e9)
     assert not [path for path in gone if path.exists()]
     assert [path for path in kept if path.exists()] == kept
 
@@ -76,7 +66,7 @@ def test_a_full_disk_in_a_checkpoint_is_named(tmp_path, monkeypatch):
 
     monkeypatch.setattr("pathlib.Path.open", lambda path, mode: Full(path, mode))
     said = r"No space left on device: '.*checkpoint.pt'"
-    with pytest.raises(OSError, match=said), sealed_file(tmp_path / "checkpoint.pt", "unit") as file:
+    with pytest.raises(OSError, match=said), files.sealed_file(tmp_path / "checkpoint.pt", "unit") as file:
         torch.save({"a": torch.zeros(100_000)}, file)
     assert not list(tmp_path.iterdir())
 
@@ -84,26 +74,26 @@ def test_a_full_disk_in_a_checkpoint_is_named(tmp_path, monkeypatch):
 def test_every_bit_of_a_sealed_file_counts_and_so_does_its_owner(tmp_path):
     path = tmp_path / "sealed"
     _seal(path, "unit", b"some ", b"content")
-    assert read_sealed(path, "unit") == b"some content"
-    with pytest.raises(DamagedFile):
-        read_sealed(path, "another")
+    assert files.read_sealed(path, "unit") == b"some content"
+    with pytest.raises(files.DamagedFile):
+        files.read_sealed(path, "another")
     whole = path.read_bytes()
     for place in range(len(whole)):
         for bit in range(8):
             path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << bit)]) + whole[place + 1 :])
-            with pytest.raises(DamagedFile):
-                read_sealed(path, "unit")
+            with pytest.raises(files.DamagedFile):
+                files.read_sealed(path, "unit")
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
-        with pytest.raises(DamagedFile):
-            read_sealed(path, "unit")
+        with pytest.raises(files.DamagedFile):
+            files.read_sealed(path, "unit")
 
 
 def test_a_digest_is_computed_again_when_the_file_has_changed(tmp_path):
     path = tmp_path / "x"
     for content in (b"one", b"two", b"three"):
-        write_atomic(path, content)
-        assert file_sha256(path) == sha256(content)
+        files.write_atomic(path, content)
+        assert files.file_sha256(path) == files.sha256(content)
 
 
 def test_every_bit_of_the_marker_counts(tmp_path):
@@ -117,11 +107,11 @@ def test_every_bit_of_the_marker_counts(tmp_path):
             path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << bit)]) + whole[place + 1 :])
             try:
                 assert read_marker(path) == marker
-            except DamagedFile:
+            except files.DamagedFile:
                 continue
     for text in (b"", b"[]", b"{}", b"null", b'{"schema": 3, "protocols": []}', b"[" * 10_000):
         path.write_bytes(text)
-        with pytest.raises(DamagedFile):
+        with pytest.raises(files.DamagedFile):
             read_marker(path)
 
 
