@@ -114,8 +114,7 @@ class Registry:
         spec = importlib.util.find_spec(package)
         assert spec is not None
         assert spec.origin is not None
-        folder = Path(spec.origin).parent
-        for path in sorted(folder.glob("[!_]*.py")):
+        for path in sorted(Path(spec.origin).parent.glob("[!_]*.py")):
             self._add_file(path, f"{package}.{path.stem}")
         for point in importlib.metadata.entry_points(group=package):
             check_name(f"entry point {point.value}", point.name)

@@ -110,8 +110,7 @@ class Metric:
             >>> Metric(name="recall_at_{k}", title="Recall@{k}", group="retrieval").values("recall_at_4")
             {'k': '4'}
         """
-        pattern = re.sub(r"\\\{(\w+)\\\}", _placeholder, re.escape(self.name))
-        match = re.fullmatch(pattern, name)
+        match = re.fullmatch(re.sub(r"\\\{(\w+)\\\}", _placeholder, re.escape(self.name)), name)
         return match and match.groupdict()
 
     @property

@@ -71,8 +71,7 @@ class NearModes:
     ) -> NearModes:
         """Rank the gallery by the distance of the modes, and score the nearest images with another scorer."""
         if near is None:
-            depth = near_depth(labels, ks)
-            near = rank(modes, labels, depth=depth, queries=queries, gallery=gallery)
+            near = rank(modes, labels, depth=near_depth(labels, ks), queries=queries, gallery=gallery)
         searched = torch.ones(len(labels), dtype=torch.bool)
         if gallery is not None:
             searched.zero_()[gallery] = True

@@ -201,8 +201,7 @@ def _queries(view: Embeddings, scorer: str, queries: Tensor, chosen: Tensor) -> 
         drawn = uniform_by_identity([view.ids[i] for i in queries.tolist()], view.seed("operate"), "half gallery")
         place = drawn.argsort()[:QUERIES].sort().values
     # The agreement asks as many as in the whole gallery: a program does not know that the gallery has shrunk.
-    options = replace(smaller.options, nearest=view.asked)
-    smaller = replace(smaller, queries=queries[place], options=options)
+    smaller = replace(smaller, queries=queries[place], options=replace(smaller.options, nearest=view.asked))
     left = smaller.query_values(scorer, (1,))["recall_at_1"]
     reported = ~left.isnan() & ~chosen[place]
     decisions["answer"] = replace(answer, half=_cases(smaller, scorer, answer.form, left, reported))

@@ -70,8 +70,7 @@ def verify(
     bench data verify cub200 --data-root data
     bench data verify ndigit
     """  # noqa: D301 (click's mark for lines that are not to be filled)
-    plugins = tuple(plugin or ())
-    cls = _known(data_root, plugins).dataset(name)
+    cls = _known(data_root, tuple(plugin or ())).dataset(name)
     _verify(_open(cls, root_of(cls, data_root, data_home()), allow_partial), as_json)
 
 

@@ -44,8 +44,7 @@ def check_extras(chosen: Sequence[str]) -> None:
 def write_extras(chosen: Sequence[str], site: Site, judged: Judged, out: Path, written: Sequence[Path]) -> list[Path]:
     """Write extra tables; of those of the report, ``written``, there are copies as Parquet."""
     results = judged.results
-    documents = _documents(chosen, judged)
-    paths = [path for document in documents for path in write_documents([document], out)]
+    paths = [path for document in _documents(chosen, judged) for path in write_documents([document], out)]
     if PARQUET in chosen:
         tables = {path.stem: pd.read_csv(path) for path in (*written, *paths) if path.suffix == ".csv"}
         metrics = as_texts(results.frame).assign(pinned=results.frame["pinned"].map(str))

@@ -189,8 +189,7 @@ def _tables(
     def write_tables(_: Outcome) -> None:
         write_metrics(collect(site.store), site.store.root)
 
-    batches = batches_of(planned)
-    outcome = carry_out(batches, site, results, launch, "skip", console, write_tables)
+    outcome = carry_out(batches_of(planned), site, results, launch, "skip", console, write_tables)
     if outcome is None:
         return None, []
     collected = collect(site.store)

@@ -107,8 +107,7 @@ def archive_results(results: Path, out: Path) -> None:
 
     if not out.name.endswith(ARCHIVE) or out.is_dir():
         raise UserError(f"--archive {out}: name a file that ends with {ARCHIVE}")
-    store = open_results(results)
-    texts = store.texts()
+    texts = open_results(results).texts()
     if any(damage.path.relative_to(results).as_posix() in texts for damage in damages(results)):
         raise UserError(
             f"{results} has damaged records; `bench status --check --results {quote(str(results))}` names them"

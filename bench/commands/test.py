@@ -58,8 +58,7 @@ def check_entries(
     else:
         for row in rows:
             outcome = "ok  " if row["passed"] else "FAIL"
-            line = f"{outcome}  {row['name']:<22} {row['check']:<14} {row['reason']}"
-            typer.echo(printable(line.rstrip()))
+            typer.echo(printable(f"{outcome}  {row['name']:<22} {row['check']:<14} {row['reason']}".rstrip()))
     failed = sum(not row["passed"] for row in rows)
     if failed:
         raise UnitFailed(f"{failed} of {len(rows)} checks failed", "bench test")

@@ -117,8 +117,7 @@ def crop_auroc(
         distribution, confidences = embed(model, crops.evaluation, len(crops), device, running=running, step=step)
         check_finite(distribution, confidences)
         ranked_by = PatientScorer(DistributionScorer(scorer, distribution, model.scorer_options(), device), running)
-        depth = full_depth(images.labels)
-        correct = per_query(rank(ranked_by, images.labels, depth=depth))["recall_at_1"]
+        correct = per_query(rank(ranked_by, images.labels, depth=full_depth(images.labels)))["recall_at_1"]
     except (NonFiniteEmbeddings, ValueError) as error:
         raise UnitFailed(f"{step}: {error}") from error
     counted = ~correct.isnan()

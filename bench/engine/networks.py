@@ -65,8 +65,7 @@ def build_model(spec: TrainSpec, site: Site, num_classes: int, channels: int) ->
     backbone = starting_backbone(spec, site, channels)
     base_objective = None
     if spec.base is not None:
-        base = site.method(spec.base.method, spec.base.params)
-        base_objective = base.objective(num_classes, spec.dim)
+        base_objective = site.method(spec.base.method, spec.base.params).objective(num_classes, spec.dim)
     model = EmbeddingModel(
         method, backbone, num_classes, spec.dim, base_objective, seeded, bool(spec.frozen), spec.train_from
     )

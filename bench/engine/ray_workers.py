@@ -340,8 +340,7 @@ class RayWorkers(Pool):
     async def start(self) -> None:
         """Connect to the cluster, and wait for the first worker."""
         loop = asyncio.get_running_loop()
-        token = connect(self._address)
-        if not token:
+        if not connect(self._address):
             self._say("the Ray cluster has no token: whoever can reach it can run code as you (see docs/cluster.md)")
         self._first = loop.create_future()
         seen: asyncio.Queue[list[Node]] = asyncio.Queue()
@@ -456,8 +455,7 @@ class RayWorkers(Pool):
                 member.checked = True
                 count = f"{member.slots} worker{'s' if member.slots > 1 else ''}"
                 self._say(f"node {member.node.name} has joined: {count}")
-            missing = range(member.slots - len(member.workers))
-            starts = (self._start_worker(member) for _ in missing)
+            starts = (self._start_worker(member) for _ in range(member.slots - len(member.workers)))
             # All are waited for: those that are still starting must not be started a second time.
             for failed in filter(None, await asyncio.gather(*starts, return_exceptions=True)):
                 raise failed

@@ -206,8 +206,7 @@ def findings(ledger: Ledger, results: Results, site: Site, stores: Sequence[Stor
         records = _Records({group.contender: group for group in groups}, over, site)
         return (row for form in FORMS for claim in ledger.claim for row in records.pairs(claim, form))
 
-    rows = ask(Question("claim", pairs, _finding_of), groups)
-    every = grouped(rows, _finding_of).items()
+    every = grouped(ask(Question("claim", pairs, _finding_of), groups), _finding_of).items()
     return _judged([Finding(claim, setting, form, tuple(own)) for (claim, setting, form), own in every])
 
 

@@ -220,8 +220,7 @@ def _for_terminal(table: Table) -> RichTable:
 
 
 def _styled(cell: Cell) -> Text:
-    style = " ".join(["bold"] * cell.bold + ["underline"] * cell.underlined)
-    return _text(cell.text, style)
+    return _text(cell.text, " ".join(["bold"] * cell.bold + ["underline"] * cell.underlined))
 
 
 def _text(text: str, style: str = "") -> Text:

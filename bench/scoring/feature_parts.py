@@ -181,8 +181,7 @@ def usable(
     names = [name for name, path in zip(images.ids, images.paths) if path in damaged]
     said = left_out(names, count, file or "--out DIR")
     sys.stderr.write(f"bench: note: {printable(said)}; --strict refuses them\n")
-    kept = [path not in damaged for path in images.paths]
-    images = photographs_of(listing.keep(kept), encoder)
+    images = photographs_of(listing.keep([path not in damaged for path in images.paths]), encoder)
     images.prepare("evaluation", progress)
     return images
 

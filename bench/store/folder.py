@@ -321,8 +321,7 @@ class Store:
 
     def write(self, record: TrainRecord | TestRecord | RescoreRecord) -> None:
         """Write the record of a finished training, test or rescoring."""
-        folder = self.unit_dir(record.cell, record.kind, record.unit)
-        write_atomic(folder / RECORD, record.to_json())
+        write_atomic(self.unit_dir(record.cell, record.kind, record.unit) / RECORD, record.to_json())
 
     def write_study(self, record: StudyRecord) -> None:
         """Write the record of a tuning study that begins, unless it is there."""

@@ -107,10 +107,7 @@ def test_flipped_bits_do_not_unpack_to_other_content(tmp_path, name):
     assert refused > 40
 
 
-OUTSIDE = ["../x", "a/../../x", "/tmp/x", "..", "a/.."]
-
-
-@pytest.mark.parametrize("name", OUTSIDE)
+@pytest.mark.parametrize("name", ["../x", "a/../../x", "/tmp/x", "..", "a/.."])
 @pytest.mark.parametrize("write", [_tar, _zip])
 def test_names_outside_of_the_folder_are_refused(tmp_path, name, write):
     folder = tmp_path / "deep" / "out"
@@ -139,7 +136,6 @@ def _tar_of(path, *members):
 LINK = zipfile.ZipInfo("x")
 LINK.external_attr = 0o120777 << 16
 KINDS = (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, b"Z")
-NAMES = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 NOT_ARCHIVES = [b"", b"text\n" * 500, b"PK\3\4", b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", bytes(100), b"\xff" * 1024]
 REFUSED = [
     *(("is a link or a device", lambda path, kind=kind: _header(path, kind)) for kind in KINDS),
@@ -152,7 +148,7 @@ REFUSED = [
     # Before gigabytes are read
     *(
         ("a name of more than 65536 characters", lambda path, kind=kind: _header(path, kind, 8 * 10**9))
-        for kind in NAMES
+        for kind in (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
     ),
     ("", lambda path: _header(path, tarfile.XGLTYPE, after=b"", copies=5000)),
     *(("", lambda path, content=content: path.write_bytes(content)) for content in NOT_ARCHIVES),

@@ -72,14 +72,11 @@ def test_an_ensemble_is_ranked_by_the_mean_of_its_members_cosines(results):
     assert _value(record, "recall_at_1") == pytest.approx(float(right[~lone].mean()), abs=1e-9)
 
 
-METHOD = "untrained"
-
-
 def _fitted(folder, weights=None, seeds=(0,), **request):
     """Records of some seeds, as a worker writes them, and the lines that are said about random weights."""
     site = Site(results=str(folder), weights=None if weights is None else str(weights))
     asked = {"hparams": "default", "dim": 16, "set": ("data.feature_views=1",), **request}
-    built = build_plans(Experiment(methods=(METHOD,), datasets=("ndigit_smoke",), **asked), site)
+    built = build_plans(Experiment(methods=("untrained",), datasets=("ndigit_smoke",), **asked), site)
     (plan,) = built.plans
     records = []
     for seed in seeds:

@@ -304,7 +304,6 @@ async def test_a_cluster_without_a_token_is_named(cluster, monkeypatch, token):
     assert any("has no token" in line for line in cluster.said) == (not token)
 
 
-JSON = jobs.EVENTS
 EVENTS = (jobs.Alive(step="epoch 1"), jobs.EpochDone(epoch=1))
 
 
@@ -329,7 +328,7 @@ def _said(job, silence=None, declared=64, sharing=1, on_cpu=True):
         host = Host(silence, {}, declared, sharing, on_cpu)
         assert await host.start() == os.getpid()
         try:
-            return [JSON.validate_json(said) async for said in host.run(job.model_dump_json())]
+            return [jobs.EVENTS.validate_json(said) async for said in host.run(job.model_dump_json())]
         finally:
             await host._worker.stop()
 

@@ -25,7 +25,6 @@ from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_a
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 CUDA, SEEN, CPU = torch.device("cuda", 0), torch.device("meta"), torch.device("cpu")
-OUT_OF_MEMORY = "CUDA out of memory. Tried to allocate 2.00 GiB."
 ASSERT = "CUDA error: device-side assert triggered"
 
 WAITS = {
@@ -33,8 +32,6 @@ WAITS = {
     "equal", "_linalg_check_errors", "_linalg_eigh", "_linalg_svd", "linalg_qr", "histc",
 }  # fmt: skip
 """Operators for whose result, or the size of it, the host waits."""
-
-TAKES_INDICES = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
 
 
 class GpuTensor(Tensor):
@@ -208,7 +205,7 @@ class Gpu:
         if self.broken:
             raise RuntimeError(ASSERT)
         if self.fails is not None and self.fails(name, args, to_gpu):
-            raise torch.OutOfMemoryError(OUT_OF_MEMORY)
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
         self._obey(name, args, kwargs, tensors, to_gpu)
         self.launches += not (func.is_view or name.startswith(("empty", "detach", "new_empty")))
         if asked is not None:
@@ -239,7 +236,7 @@ class Gpu:
                 from_cpu = not isinstance(args[1 if name == "copy_" else 0], GpuTensor)
                 self.waits["copy to the GPU" if from_cpu else "copy from the GPU"] += 1
             return
-        if name in TAKES_INDICES:
+        if name in {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}:
             indices = [index for index in args[1] if index is not None]
             others = [tensor for tensor in (args[0], *args[2:3]) if not isinstance(tensor, GpuTensor)]
             if not isinstance(args[0], GpuTensor):

@@ -21,7 +21,6 @@ from sklearn.covariance import LedoitWolf
 from sklearn.neighbors import NearestNeighbors
 
 CLASSES, DIM = 5, 4
-DISTANCES = ("cosine", "l2", "nivmf", "el_vmf", "b_vmf", "kl_vmf")
 
 
 def _images(count=12, dim=DIM):
@@ -63,7 +62,7 @@ def _similarity(distance, z, mu, k):
     return -(_log_c(order * joint) - order * (_log_c(kz) + _log_c(k)))
 
 
-@pytest.mark.parametrize("distance", DISTANCES)
+@pytest.mark.parametrize("distance", ["cosine", "l2", "nivmf", "el_vmf", "b_vmf", "kl_vmf"])
 def test_the_probabilities_of_a_distance_are_those_its_cross_entropy_trains(distance):
     """They were softmax(cosine x mean concentration / t), whatever the distance."""
     objective, images = _objective(ProxyDistance, distance=distance, temperature=0.5), _images()
@@ -155,9 +154,6 @@ def test_blocks_of_images_change_no_bit_of_the_confidences_of_many_classes(scale
     assert torch.equal(classifier_confidences(objective, None)["neg_entropy"], (log_p.exp() * log_p).sum(-1))
 
 
-NAMES = ("knn_density", "mahalanobis", "relative_mahalanobis", "vmf_mixture")
-
-
 def unit(values: torch.Tensor) -> torch.Tensor:
     return F.normalize(values.double(), dim=-1)
 
@@ -194,7 +190,7 @@ def test_values_equal_loops_with_other_libraries(count: int, classes: int, dim: 
         of_all = (row - x.mean(0)) @ total @ (row - x.mean(0))
         logits = [density.concentration * row @ means[c] / np.linalg.norm(means[c]) for c in shown]
         expected = (1 - np.mean(near[place] ** 2) / 2, -distance, of_all - distance, logsumexp(logits, b=share))
-        for name, value in zip(NAMES, expected):
+        for name, value in zip(("knn_density", "mahalanobis", "relative_mahalanobis", "vmf_mixture"), expected):
             assert values[name][place] == pytest.approx(value, rel=1e-6, abs=1e-7), name
 
 

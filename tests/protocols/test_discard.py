@@ -31,7 +31,6 @@ pytestmark = pytest.mark.filterwarnings("error")
 SCORES = [0.1, 0.9, 0.3, 0.5, 0.7, 0.2, 0.8, 0.6, 0.4, 1.0, 0.15, 0.95, 0.35, 0.55, 0.75, 0.25, 0.85, 0.65, 0.45, 0.05]
 LEFT = [2, 9, 1, 4, 7, 1, 8, 6, 3, 9, 5, 9, 2, 5, 8, 1, 3, 7, 4, 6]  # qualities
 RIGHT = [3, 8, 4, 6, 9, 2, 9, 9, 5, 7, 1, 6, 7, 8, 8, 3, 9, 5, 6, 2]
-DISCARDED = [0.0, 0.2, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 1.0]
 THEIRS = {
     0.05: ([0.05, 0.0625, 0, 0, 0, 0, 0, 0, 0], {0.2: 0.00875, 0.1: 0.0037500000000000007, 1.0: 0.018125}),
     0.2: ([0.2, 0.125, 0, 0, 0, 0, 0, 0, 0], {0.2: 0.020000000000000004, 0.1: 0.005000000000000001, 1.0: 0.03875}),
@@ -47,7 +46,7 @@ def test_a_fixed_threshold_gives_the_values_of_the_authors_code(start):
     fnmr, areas = THEIRS[start]
     quality = pair_quality(torch.arange(10.0), torch.tensor(LEFT), torch.tensor(RIGHT))
     curve = discard_threshold_fixed(torch.tensor(SCORES, dtype=torch.float64), quality, start=start)
-    assert curve.discarded.tolist() == pytest.approx(DISCARDED, abs=1e-15)
+    assert curve.discarded.tolist() == pytest.approx([0.0, 0.2, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 1.0], abs=1e-15)
     assert curve.fnmr.tolist() == pytest.approx(fnmr, abs=1e-15)
     for limit, area in areas.items():
         assert discard_area(curve, limit) == pytest.approx(area, abs=1e-15)

@@ -8,10 +8,6 @@ from bench.store.specs import Cell, Pinned
 
 from tests import records
 
-CHALLENGERS = (OWN, f"{OWN}+margin", f"{OWN}+margin+agreement")
-FREE = (*FREE_IMAGE_CONFIDENCES, *RETRIEVAL_CONFIDENCES)
-FRACTIONS = (0.0, 0.3, 0.6, 0.9)
-
 NOTHING = Pinned()
 
 
@@ -26,7 +22,7 @@ class Made:
     dataset: str = "d"
     pinned: Pinned = NOTHING
     cell: str = "m"
-    free: tuple[str, ...] = FREE
+    free: tuple[str, ...] = (*FREE_IMAGE_CONFIDENCES, *RETRIEVAL_CONFIDENCES)
     hparams: str = "default"
     trials: int = 0
     base: str = ""
@@ -53,14 +49,14 @@ class Made:
     def _rows(self, seed):
         yield {"split": "test", **row("map_at_r", self.map_at_r[seed], scorer="cosine")}
         levels = {name: self.auroc.get(name, (0.7,) * len(self.map_at_r))[seed] for name in self.free}
-        levels |= dict.fromkeys(CHALLENGERS, self.own[seed]) if self.own else {}
+        levels |= dict.fromkeys((OWN, f"{OWN}+margin", f"{OWN}+margin+agreement"), self.own[seed]) if self.own else {}
         for name, level in levels.items():
             known = {"scorer": "cosine", "confidence": name}
             for split in self.splits:
                 yield {"split": split, **row("confidence_auroc", level, **known)}
                 yield {"split": split, **row("augrc", 0.3 * (1 - level), variant="recall_at_1", **known)}
         for name in ("random", *levels):
-            for fraction in FRACTIONS:
+            for fraction in (0.0, 0.3, 0.6, 0.9):
                 known = {"scorer": "cosine", "confidence": name, "variant": "query_only", "fraction": fraction}
                 yield {"split": "test", **row("filter_out_recall_at_1", 0.8 + 0.1 * fraction, **known)}
 

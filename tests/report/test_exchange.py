@@ -18,7 +18,6 @@ from bench.store.specs import Pinned
 from tests import records
 
 TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
-SOURCES = [("hf_dataset", ["hf_repo"]), ("url", ["url"]), ("other", [])]
 
 
 def has(required, **properties):
@@ -30,7 +29,7 @@ RESULT = has(
     source_data={
         "oneOf": [
             has(["dataset_name", "source_type", *more], source_type={"const": kind}, url={"type": "array"})
-            for kind, more in SOURCES
+            for kind, more in [("hf_dataset", ["hf_repo"]), ("url", ["url"]), ("other", [])]
         ]
     },
     metric_config=has(

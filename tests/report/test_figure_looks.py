@@ -22,7 +22,6 @@ from matplotlib.collections import LineCollection
 from tests.report.shown import results, roles_of, tidy
 
 METHODS = [f"method_{number:02d}" for number in range(26)]
-FRACTIONS = (0.0, 0.6)
 CONFIDENCES = ("norm", "method", "margin", "top1_score", "random", "oracle")
 
 
@@ -34,7 +33,7 @@ def _merged(methods, seeds=2):
             row = {"protocol": "p", "method": method, "hparams": "tuned", "dim": 8, "seed": seed, "split": "test"}
             for metric in ("filter_out_map_at_r", "filter_out_recall_at_1"):
                 for name in CONFIDENCES:
-                    for fraction in FRACTIONS:
+                    for fraction in (0.0, 0.6):
                         for variant in ("query_only", "query_and_gallery"):
                             keys = {"metric": metric, "confidence": name, "fraction": fraction, "variant": variant}
                             lines.append(row | keys | {"value": 0.3 + 0.01 * place + 0.2 * fraction + 0.01 * seed})

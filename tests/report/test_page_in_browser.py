@@ -15,7 +15,6 @@ from .test_page import MADE
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")]
 OPTIONS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--remote-debugging-pipe")
-TROUBLE = {"Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled"}
 
 
 class Browser:
@@ -98,7 +97,7 @@ def test_no_error_no_request_and_no_sideways_scrolling(browser, path, width):
     browser.open(path, width)
     needed, shown = browser.ask("return [document.documentElement.scrollWidth, innerWidth]")
     assert needed <= shown == width
-    assert browser.named(*TROUBLE) == []
+    assert browser.named("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled") == []
     requests = [event["params"]["request"]["url"] for event in browser.named("Network.requestWillBeSent")]
     assert [url for url in requests if not url.startswith("data:")] == [path.as_uri()]
 

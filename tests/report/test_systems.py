@@ -14,7 +14,6 @@ from scipy import stats
 
 from tests.report.shown import groups, joined, printed, roles_of, tidy
 
-QUERIES = 400
 BEFORE = "before_gallery"
 SPLITS = ("test", "test_crop", "val", "val_crop")
 
@@ -35,7 +34,7 @@ def _curve(confidence, wrong):
     }
 
 
-def _method(name, skill, *, risk=0.3, seeds=5, dataset="d", queries=QUERIES, splits=SPLITS, **columns):
+def _method(name, skill, *, risk=0.3, seeds=5, dataset="d", queries=400, splits=SPLITS, **columns):
     """Rows of a method whose confidences tell right from wrong answers with some skills: ``{confidence: skill}``."""
     columns = {"dataset": dataset, "method": name, "hparams": "tuned", "trials": 50} | columns
     rows = []

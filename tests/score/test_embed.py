@@ -32,8 +32,6 @@ from torchvision.transforms.v2 import functional as F
 
 from tests.untrained import untrained_unit
 
-UNIT = "0123456789abcdef"
-
 
 @pytest.fixture
 def photos(tmp_path):
@@ -122,7 +120,7 @@ def test_an_own_confidence_that_no_spread_gives_is_kept(photos, bench, tmp_path)
 def test_a_unit_of_photographs_reads_them_as_its_test_did(photos, bench, tmp_path):
     view = {"image_size": 64, "resize": 70, "fit": "crop", "antialias": True, "cache_side": 512, "cache": True}
     model, folder = untrained_unit(tmp_path, "scf", dataset="folder", backbone="squeezenet1_0", view=view,
-                     base=BaseReference(method="cosface", params={}, unit=UNIT))  # fmt: skip
+                     base=BaseReference(method="cosface", params={}, unit="0123456789abcdef"))  # fmt: skip
     assert _embedded(bench, folder, out="x.parquet")[0] == 0
     found, _ = read_embeddings(tmp_path / "x.parquet")
     images = [torch.from_numpy(np.array(Image.open(photos / name))).permute(2, 0, 1) for name in found["ids"]]

@@ -43,9 +43,6 @@ def _array(data, other):
     return b"[]"
 
 
-DAMAGES = (_truncated, _emptied, _flipped, _swapped, _object, _array)
-
-
 def _kind(path):
     name = path.name.rstrip("0123456789").split("-")[0]
     return path.parent.name.split("-")[0] + name + path.suffix
@@ -147,7 +144,7 @@ def folder_of(tmp_path, monkeypatch, capsys, quick, made):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", [_truncated, _emptied, _flipped, _swapped, _object, _array])
 def test_every_file_of_a_finished_folder_may_be_damaged(damage, folder_of):
     """A changed digit was reported, a changed trial chose another setting; ``{}`` and ``[]`` were tracebacks.
 

@@ -87,8 +87,7 @@ def images_figure(rows: Sequence[Row], images: ImageSet, title: str) -> Figure:
     cell = (FULL_PAGE - 1.1) / columns
     # A line of text below every image.
     figure = Figure(figsize=(FULL_PAGE, len(rows) * (cell * height / width + 0.22) + 0.5), layout="constrained")
-    axes = figure.subplots(len(rows), columns, squeeze=False)
-    for line, (text, table) in zip(axes, rows):
+    for line, (text, table) in zip(figure.subplots(len(rows), columns, squeeze=False), rows):
         pixels = images.pixels_of(torch.tensor(table["row"].tolist())).permute(0, 2, 3, 1).numpy()
         for axis, image, (_, shown) in zip(line, pixels, table.iterrows()):
             axis.imshow(image if image.shape[-1] > 1 else image[..., 0], cmap="gray", vmin=0, vmax=255)
