@@ -106,9 +106,7 @@ def main(argv: list[str] | None = None) -> int:
         where = f"{error.filename}: " if error.filename else ""
         return _complain(f"{where}{error.strerror}", 2)
     except Exception as error:
-        if isinstance(error, _CLICK_ERROR):
-            return _usage_error(error)
-        return _blame_plugin(error)
+        return _usage_error(error) if isinstance(error, _CLICK_ERROR) else _blame_plugin(error)
     except BaseException as error:  # sys.exit in a plug-in, say
         return _blame_plugin(error)
 

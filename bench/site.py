@@ -138,10 +138,8 @@ class Site(BaseModel):
             try:
                 if number:
                     self.opened[key] = self.dataset(name, read).split_anew(seed_for("classes", name, number))
-                elif view:
-                    self.opened[key] = self._photographs(cls, root, view)
                 else:
-                    self.opened[key] = cls(root)
+                    self.opened[key] = self._photographs(cls, root, view) if view else cls(root)
             except DataError as error:
                 raise UserError(str(error)) from None
             lacking = [item for item in ("input_channels", "image_size") if not hasattr(self.opened[key], item)]

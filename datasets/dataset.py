@@ -339,9 +339,8 @@ class Dataset(ABC):
 
     def class_split(self, development: Sequence[Class], test: Sequence[Class]) -> tuple[list[Class], list[Class]]:
         """Development and test classes: those of the own split, or those that ``class_seed`` draws in their place."""
-        if self.class_seed is None:
-            return [*development], [*test]
-        return drawn_classes(development, test, self.class_seed)
+        own = [*development], [*test]
+        return own if self.class_seed is None else drawn_classes(development, test, self.class_seed)
 
     def remarks(self) -> Iterator[str]:
         """Lines about images that the recipe of the data set is not meant for."""

@@ -46,9 +46,7 @@ def spectral_decay(unit: Tensor, drop: int = 1) -> float:
         0.0
     """
     s = singular_spectrum(unit, drop)
-    if not len(s):
-        return math.nan
-    return float((-math.log(len(s)) - s.clamp_min(1e-300).log()).mean())
+    return float((-math.log(len(s)) - s.clamp_min(1e-300).log()).mean()) if len(s) else math.nan
 
 
 def class_sums(unit: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

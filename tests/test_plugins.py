@@ -124,8 +124,7 @@ def test_a_method_with_a_distribution_of_its_own_conforms(plugin, tmp_path):
     """Fault A8: a distribution of one's own was refused for want of an array form."""
     from bench.conformance import CHECKS, check
 
-    path = plugin(method_of_cloud(tmp_path))
-    cls = Registry("methods", (path,)).method("mine")
+    cls = Registry("methods", (plugin(method_of_cloud(tmp_path)),)).method("mine")
     assert cls.default_confidence == "method"
     for name in CHECKS:
         check(name, cls)

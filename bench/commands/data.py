@@ -377,6 +377,4 @@ def import_release(
 def _open(cls: type[Dataset], root: Path | None, allow_partial: bool) -> Dataset:
     from ..datasets.releases import PhotoDataset
 
-    if issubclass(cls, PhotoDataset):
-        return cls(root, allow_partial=allow_partial, threads=cores())
-    return cls(root)
+    return cls(root, allow_partial=allow_partial, threads=cores()) if issubclass(cls, PhotoDataset) else cls(root)

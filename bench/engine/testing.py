@@ -306,9 +306,7 @@ def mean_rows(of_models: Sequence[list[SplitRow]]) -> list[SplitRow]:
         >>> mean_rows([[one], [other]])[0]["value"]
         0.75
     """
-    if len(of_models) == 1:
-        return of_models[0]
-    return [_mean_row(items) for items in zip(*of_models, strict=True)]
+    return of_models[0] if len(of_models) == 1 else [_mean_row(items) for items in zip(*of_models, strict=True)]
 
 
 def _mean_row(items: Sequence[SplitRow]) -> SplitRow:

@@ -53,7 +53,7 @@ def run_training(spec: TrainSpec, site: Site, done: EpochDone, running: Running 
         return trainer.finish()
     if trainer.start_counts:
         trainer.book(trainer.validate(-1, None))
-    for epoch in trainer.remaining_epochs():
+    while (epoch := trainer.progress.epoch) < spec.optim.epochs and not trainer.progress.stopped:
         trainer.book(trainer.validate(epoch, trainer.train_epoch(epoch)))
         trainer.save_checkpoint()
         done(epoch + 1)
@@ -204,11 +204,6 @@ class Trainer:
         augment = inputs.generator("augment", *before, spec.dataset, spec.replicate, *after)
         batches = class_balanced_batches(labels, sizes.classes_per_batch, sizes.images_per_class, order, self.steps)
         return inputs.in_turn(self.inputs, batches, augment)
-
-    def remaining_epochs(self) -> Iterator[int]:
-        """Numbers, from 0, of the epochs that are still to be trained, until the last epoch or an early stop."""
-        while self.progress.epoch < self.spec.optim.epochs and not self.progress.stopped:
-            yield self.progress.epoch
 
     def train_epoch(self, epoch: int) -> float:
         """Train for one epoch, numbered from 0; returns the mean loss, which must be finite."""

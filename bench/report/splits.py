@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ..protocols.statistics.paired import summarise_splits
 from ..store.folder import Store
@@ -49,7 +49,12 @@ def split_comparisons(store: Store, results: Results) -> list[Comparison]:
     for of_dataset in grouped(every, lambda contender: contender.dataset).values():
         for place, contenders in enumerate(by_budget(of_dataset).values()):
             here, start = {each: every[each] for each in contenders}, len(found)
-            asked = {question: _folded(question.pairs, here, ratios) for question in OVER_SPLITS}
+            numbers = sorted({number for splits in here.values() for number in splits})
+            by_split = {number: [s[number] for s in here.values() if number in s] for number in numbers}
+            asked = {}
+            for question in OVER_SPLITS:
+                pairs = {number: question.pairs(groups) for number, groups in by_split.items()}
+                asked[question] = list(over_units(pairs, "split", ratios.__getitem__))
             chosen = (row for row in asked[CONFIDENCE] if row.about["chosen"])
             plain = _plain(here)
             every_plain = dict.fromkeys(contenders, plain)
@@ -84,16 +89,6 @@ def _without_plain(
     for contender in (each for each in lost if plain and each.common == plain.common):
         yield Comparison(question=PLAIN.name, contender=contender, against=plain, column=RETRIEVAL[0], values={},
                          others={}, unit="split", about=about)  # fmt: skip
-
-
-def _folded(
-    pairs: Callable[[Sequence[SeedGroup]], Iterable[Comparison]],
-    every: Mapping[Contender, BySplit],
-    ratios: Mapping[Contender, float],
-) -> list[Comparison]:
-    numbers = sorted({number for splits in every.values() for number in splits})
-    by_split = {number: pairs([s[number] for s in every.values() if number in s]) for number in numbers}
-    return list(over_units(by_split, "split", ratios.__getitem__))
 
 
 def _means(contender: Contender, splits: BySplit, ratio: float) -> Iterator[Comparison]:

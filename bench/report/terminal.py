@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,8 @@ NARROW = 100
 def print_tables(judged: Judged, console: Console) -> None:
     """Print the comparison of methods, the means over class splits, and which methods are better systems."""
     print_comparison(judged.comparison, console)
-    print_splits(judged.splits, console)
+    for table in split_document([row for row in judged.splits if row.question == MEAN]).tables:
+        print_table(table, console)  # the means; differences are in files
     apart = [
         row for row in judged.splits if row.question == SYSTEM.name and row.contender.dataset in judged.over_splits
     ]
@@ -52,12 +53,6 @@ def print_comparison(rows: Rows, console: Console) -> None:
         fit = fits(table, console)
         shown = table if fit else table.only(lambda column: column.title != "rank")
         print_table(replace(shown, notes=tuple(_notes(part, fit))), console)
-
-
-def print_splits(found: Sequence[Comparison], console: Console) -> None:
-    """Print means over class splits; differences are in files."""
-    for table in split_document([row for row in found if row.question == MEAN]).tables:
-        print_table(table, console)
 
 
 def _comparison_table(part: Part, console: Console) -> Table:

@@ -77,11 +77,8 @@ class BNInception(nn.Module):
             double = self._apply_conv(f"{name}_double_3x3_2", double)
             if not project:
                 pooled = F.max_pool2d(x, 3, 2, ceil_mode=True)
-            elif pool == "avg":
-                pooled = F.avg_pool2d(x, 3, 1, padding=1)
             else:
-                pooled = F.max_pool2d(x, 3, 1, padding=1)
-            if project:
+                pooled = F.avg_pool2d(x, 3, 1, padding=1) if pool == "avg" else F.max_pool2d(x, 3, 1, padding=1)
                 pooled = self._apply_conv(f"{name}_pool_proj", pooled)
             parts = [self._apply_conv(f"{name}_1x1", x)] if one else []
             x = torch.cat([*parts, three, double, pooled], 1)

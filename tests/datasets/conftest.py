@@ -10,8 +10,7 @@ from PIL import Image
 def photo(path, seed=0, size=(40, 30), mode="RGB"):
     """An image file of sharp random blocks."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    rng = np.random.default_rng(seed)
-    pixels = rng.integers(0, 256, (3, 4, 3), dtype=np.uint8)
+    pixels = np.random.default_rng(seed).integers(0, 256, (3, 4, 3), dtype=np.uint8)
     Image.fromarray(pixels).resize(size, Image.Resampling.NEAREST).convert(mode).save(path)
 
 

@@ -95,8 +95,7 @@ def test_share_of_cropped_images():
 
 
 def test_crops_are_windows_inside_the_image_of_uniform_side_and_place():
-    images = coordinates(1500)
-    out = augment(images, Augmentation(crop_probability=1.0, shift=0, rotation=0), generator())
+    out = augment(coordinates(1500), Augmentation(crop_probability=1.0, shift=0, rotation=0), generator())
     inner = out[:, :, 3:-3, 3:-3]
     horizontal, vertical = inner[:, 0, 0].diff().mean(1), inner[:, 1, :, 0].diff().mean(1)
     torch.testing.assert_close(horizontal, vertical)
@@ -108,8 +107,7 @@ def test_crops_are_windows_inside_the_image_of_uniform_side_and_place():
 
 
 def test_rotation_keeps_shapes_in_images_that_are_not_square():
-    images = coordinates(300)
-    out = augment(images, Augmentation(crop_probability=0, shift=0, rotation=5), generator())
+    out = augment(coordinates(300), Augmentation(crop_probability=0, shift=0, rotation=5), generator())
     inner = out[:, :, 6:-6, 6:-6]
     across, down = inner[..., 1:].sub(inner[..., :-1]).mean((2, 3)), inner.diff(dim=2).mean((2, 3))
     angle = torch.atan2(across[:, 1], across[:, 0])
@@ -120,8 +118,7 @@ def test_rotation_keeps_shapes_in_images_that_are_not_square():
 
 
 def test_shift_is_a_share_of_each_side_and_brings_in_background():
-    images = coordinates(1000)
-    out = augment(images, Augmentation(crop_probability=0, shift=0.1, rotation=0), generator())
+    out = augment(coordinates(1000), Augmentation(crop_probability=0, shift=0.1, rotation=0), generator())
     moved = -out[:, :, 4:-4, 10:-10].mean((2, 3))
     for channel, size in ((0, 50), (1, 18)):
         assert kstest((moved[:, channel] / size).numpy(), "uniform", (-0.1, 0.2)).pvalue > 1e-3

@@ -77,8 +77,7 @@ def test_images_of_a_class_are_used_evenly(problem, num_batches):
 
 
 def test_default_is_one_epoch():
-    labels = label_list([8] * 187)
-    assert len(class_balanced_batches(labels, 16, 4, generator())) == 187 * 8 // 64
+    assert len(class_balanced_batches(label_list([8] * 187), 16, 4, generator())) == 187 * 8 // 64
     assert len(class_balanced_batches(label_list([1, 1]), 2, 4, generator())) == 1
 
 
@@ -101,8 +100,7 @@ def test_passes_and_images_are_shuffled():
 
 
 def test_labels_need_not_be_contiguous():
-    labels = torch.tensor([9, 9, -3, -3, 70, 70])
-    (batch,) = class_balanced_batches(labels, 3, 2, generator())
+    (batch,) = class_balanced_batches(torch.tensor([9, 9, -3, -3, 70, 70]), 3, 2, generator())
     assert sorted(batch.tolist()) == [0, 1, 2, 3, 4, 5]
 
 

@@ -60,8 +60,7 @@ def test_the_same_image_is_corrupted_the_same_way_whatever_stands_beside_it(kind
     alone = torch.cat([corrupted(images, kind, rows[i : i + 1], quality[i : i + 1], 3) for i in range(len(images))])
     assert torch.equal(whole, alone)
     order = torch.tensor([4, 0, 5, 2, 1, 3])
-    other = images.select(order)
-    assert torch.equal(corrupted(other, kind, rows, quality[order], 3), whole[order])
+    assert torch.equal(corrupted(images.select(order), kind, rows, quality[order], 3), whole[order])
     # Clean where nothing is lost, bit for bit.
     assert torch.equal(whole[5], images.evaluation(rows)[5])
     assert not torch.equal(whole[4], images.evaluation(rows)[4])
@@ -140,8 +139,7 @@ def test_jpeg_is_pils():
     expected = np.asarray(Image.open(buffer)).astype(int)
     made = corrupt("jpeg", image, severity, "x", 0).permute(1, 2, 0).numpy().astype(int)
     assert np.abs(made - expected).max() == 0
-    two = corrupt("jpeg", _image(2, 18, 50), 0.5, "x", 0)
-    assert two.shape == (2, 18, 50)
+    assert corrupt("jpeg", _image(2, 18, 50), 0.5, "x", 0).shape == (2, 18, 50)
 
 
 def test_noise_is_normal_with_the_stated_spread():
@@ -255,8 +253,7 @@ def test_corrupted_features_depend_on_identity_and_seed_alone(kind):
     images = _given()
     whole = _of_features(kind, 0.6, images)
     assert whole.dtype == torch.float32
-    some = images.select(torch.tensor([7, 3]))
-    assert torch.equal(_of_features(kind, 0.6, some), whole[[7, 3]])
+    assert torch.equal(_of_features(kind, 0.6, images.select(torch.tensor([7, 3]))), whole[[7, 3]])
     assert torch.equal(_of_features(kind, 0.0, images), images.arrays["features"])
     assert not torch.equal(whole, images.arrays["features"])
     assert torch.equal(_of_features(kind, 0.6, images, seed=4), whole) == (kind == "feature_quantisation")

@@ -281,8 +281,7 @@ def test_a_copy_on_a_mirror_may_be_a_part_and_says_so(mirror, sop_zip, tmp_path,
 def test_what_cannot_be_imported_is_not_kept(mirror, content, tmp_path, capsys):
     mirror.content = content
     assert main(["data", "download", "sop", "--mirror", mirror.url, "--data-root", str(tmp_path)]) == 2
-    captured = capsys.readouterr()
-    assert len(captured.err.strip().splitlines()) == 1
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
     assert [path.name for path in tmp_path.rglob("*") if path.suffix != ".lock"] == [".downloads"]
 
 

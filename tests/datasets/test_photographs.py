@@ -103,13 +103,11 @@ def test_a_crop_is_the_centre_square_seen_as_a_whole_image(files):
     view = View(image_size=32, resize=40)
     for path in files:
         image = decode(path)
-        side = min(image.shape[1:])
-        k = round(0.6 * side)
+        k = round(0.6 * min(image.shape[1:]))
         top, left = round((image.shape[1] - k) / 2), round((image.shape[2] - k) / 2)
         square = image[:, top : top + k, left : left + k]
         torch.testing.assert_close(cropped_view(image, 0.6, view), evaluation_view(square, view))
-        whole = cropped_view(image, 1.0, view)
-        assert whole.shape == (3, 32, 32)
+        assert cropped_view(image, 1.0, view).shape == (3, 32, 32)
 
 
 def test_the_cache_changes_nothing_that_originals_would_give(files):
@@ -197,8 +195,7 @@ def test_large_images_are_reduced_once_to_the_cache_side(files):
     images.prepare("training")
     assert min(images._image(3, "training").shape[1:]) == 40
     assert tuple(images._image(3, "training").shape[1:]) == (40, 133)
-    small = _images(files[:3], cache_side=100)
-    assert tuple(small._image(0, "training").shape[1:]) == (48, 64)
+    assert tuple(_images(files[:3], cache_side=100)._image(0, "training").shape[1:]) == (48, 64)
 
 
 def test_threads_and_batching_change_nothing(files):
@@ -223,8 +220,7 @@ def test_threads_and_batching_change_nothing(files):
 def test_without_any_augmentation_training_sees_the_whole_square_image(files):
     from torchvision.transforms.v2 import functional as F
 
-    images = _images(files)
-    found = images.training(torch.tensor([2]), STILL, torch.Generator().manual_seed(0))[0]
+    found = _images(files).training(torch.tensor([2]), STILL, torch.Generator().manual_seed(0))[0]
     expected = F.resize(decode(files[2]), [32, 32], antialias=True).float() / 255
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 

@@ -194,8 +194,7 @@ def test_import_unpacks_finds_and_refuses(releases, tmp_path, capsys, refusal):
     assert main(["data", "import", "cub200", str(tmp_path / "CUB.tgz"), "--data-root", str(data_root)]) == 0
     assert "24 images, 8 classes" in capsys.readouterr().out
     assert main(["data", "verify", "cub200", "--data-root", str(data_root)]) == 0
-    shown = capsys.readouterr().out
-    assert "test      12 images     4 classes" in shown
+    assert "test      12 images     4 classes" in capsys.readouterr().out
     assert "already exists" in refusal("data", "import", "cub200", tmp_path / "CUB.tgz", "--data-root", data_root)
     with zipfile.ZipFile(tmp_path / "wrong.zip", "w") as archive:
         archive.writestr("hello.txt", "x")

@@ -113,8 +113,7 @@ def test_the_full_reality_check_on_photographs(tmp_path):
     assert set(plan.space) >= {"method.margin", "optim.lr_objective"}
     assert "optim.lr" not in plan.space
     # Each specification holds another block out, and all read the same decoded images.
-    specs = plan.train_specs(plan.defaults(), 0, None)
-    assert [spec.fold for spec in specs.values()] == [0, 1, 2, 3]
+    assert [spec.fold for spec in plan.train_specs(plan.defaults(), 0, None).values()] == [0, 1, 2, 3]
     folds = [site.dataset("folder", view).train_val(fold, 4) for fold in range(4)]
     assert {fold.train.within[0] for fold in folds} == {folds[0].val.within[0]}
     assert isinstance(folds[0].train, PhotoImages)
@@ -165,8 +164,7 @@ def test_its_tests_and_its_training(all_inside):
         record = json.loads(path.read_text())
         assert record["best_epoch"] == 2
         assert record["num_classes"] == 150
-    shown = all_inside("report").stdout
-    assert "[standardized, strict]" in shown
+    assert "[standardized, strict]" in all_inside("report").stdout
 
 
 def test_nothing_is_held_out_and_nothing_is_tuned(tmp_path, monkeypatch, refusal):

@@ -25,8 +25,7 @@ def _process_of_its_own(monkeypatch):
 
 def test_on_a_cpu(inside, tmp_path, monkeypatch):
     monkeypatch.setattr(doctor, "NETWORKS", {"cpu": ("test_resnet", 32, 12)})
-    done = inside("doctor", "--device", "cpu")
-    version, speed, training, *advised = done.stdout.splitlines()
+    version, speed, training, *advised = inside("doctor", "--device", "cpu").stdout.splitlines()
     assert f"torch {torch.__version__}" in version
     assert re.match(
         r"images per second, test_resnet, batches of 12: float32 [\d.,]+, batches [\d.,]+, all [\d.,]+$", speed

@@ -178,8 +178,7 @@ def test_a_report_of_a_read_only_folder_goes_elsewhere_as_a_whole(tmp_path, monk
     from bench.report import frame
 
     results, out = tmp_path / "results", tmp_path / "out"
-    store = Store(results)
-    store.mark("reality_check", 1)
+    Store(results).mark("reality_check", 1)
     collected = frame.Results((records.of_test(records.columns(), [records.map_at_r(0.5)]),))
     monkeypatch.setattr(frame, "collect", lambda store: collected)
     monkeypatch.setattr("bench.report.write.write_report", lambda judged, out, *others: [out / "report.html"])

@@ -203,14 +203,12 @@ def test_a_frozen_run_is_another_contender_and_tunes_the_rates_of_heads_and_weig
     assert (frozen.template.frozen, free.template.frozen) == (True, False)
     assert frozen.template.id != free.template.id
     assert {"optim.lr", "optim.lr_objective", "optim.weight_decay"} <= frozen.space.keys()
-    head = _plans(site, "pfe", hparams="tuned")[1]
-    assert "optim.lr_objective" not in head.space
+    assert "optim.lr_objective" not in _plans(site, "pfe", hparams="tuned")[1].space
 
 
 def test_features_of_photographs_have_one_scale_that_the_trained_network_keeps(tmp_path):
     write_photographs(tmp_path / "data", classes=12, each=2)
-    network = build_backbone("squeezenet1_0", 3)
-    torch.save(network.body.state_dict(), tmp_path / "start.pth")
+    torch.save(build_backbone("squeezenet1_0", 3).body.state_dict(), tmp_path / "start.pth")
     site = Site(results=str(tmp_path / "runs"), data_root=str(tmp_path / "data"), weights=str(tmp_path / "start.pth"))
     pins = ("data.image_size=32", "data.resize=36", "data.classes_per_batch=2", "data.feature_views=1",
             "data.cache=false", "optim.epochs=1")  # fmt: skip

@@ -238,8 +238,7 @@ def test_what_does_not_fit_is_refused_in_one_line_and_leaves_nothing(home, refus
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_rows_of_test_that_are_also_in_training_are_said(home, capsys, dtype):
     test = _arrays(first=8, seed=1)
-    files = _files(home, test=test)
-    assert main(["data", "features", "apart", *map(str, files)]) == 0
+    assert main(["data", "features", "apart", *map(str, _files(home, test=test))]) == 0
     assert "also in train" not in capsys.readouterr().out
     test["features"][[3, 5]] = _arrays()["features"][[2, 9]]
     test["features"] = test["features"].astype(dtype)
@@ -290,8 +289,7 @@ def test_drawn_queries_have_the_values_that_they_have_among_all(home):
     crop = {"corrupted_crop": test["features"][:, 1], "severity_crop": np.linspace(0, 0.5, 160)}
     train = _arrays()
     of_train = {"corrupted_crop": train["features"][:, 1], "severity_crop": np.linspace(0, 0.5, 32)}
-    files = _files(home, train | of_train, test | crop)
-    assert main(["data", "features", "many", *map(str, files)]) == 0
+    assert main(["data", "features", "many", *map(str, _files(home, train | of_train, test | crop))]) == 0
     asked = ("run", "--method", "cosface", "--dataset", "many", "--hparams", "default", "--seeds", "1", "--set",
              "optim.epochs=1", "--dim", "8")  # fmt: skip
     run_here(home, *asked, figures=False)

@@ -197,8 +197,7 @@ def test_a_driver_that_does_not_do_is_named_before_anything_is_done(
 
 async def test_a_gpu_that_cannot_be_used_ends_the_run_before_its_first_job(scripted):
     scripted(DONE, _ended("GPU 1 cannot be used: busy", error="NoGpu"))
-    first = ReadyJob(site=Site(results="unused", device="cuda"))
-    there = Pool([LocalWorker(), LocalWorker()], first)
+    there = Pool([LocalWorker(), LocalWorker()], ReadyJob(site=Site(results="unused", device="cuda")))
     with pytest.raises(UserError, match=r"^GPU 1 cannot be used: busy$"):
         await there.start()
     await there.stop()

@@ -244,8 +244,7 @@ def _failures(inside, *arguments):
 def test_each_fault_of_a_corruption_is_found(body, check, said, tmp_path, monkeypatch, capsys):
     """A corruption had no checks; a wrong type or shape was first found by a run, in code that was not at fault."""
     monkeypatch.setattr(CORRUPTIONS, "added", {})
-    plugin = written(tmp_path, _corruption(body))
-    assert main(["test", "--corruption", "dim", "--plugin", str(plugin)]) == 1
+    assert main(["test", "--corruption", "dim", "--plugin", str(written(tmp_path, _corruption(body)))]) == 1
     failed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("FAIL")]
     assert any(f" {check} " in line and said in line for line in failed), failed
 
@@ -258,8 +257,7 @@ def test_each_fault_of_a_corruption_is_found(body, check, said, tmp_path, monkey
     ],
 )
 def test_a_corruption_that_cannot_run_is_not_registered(text, said, tmp_path, refusal):
-    plugin = written(tmp_path, text)
-    assert said in refusal("list", "corruptions", "--plugin", plugin)
+    assert said in refusal("list", "corruptions", "--plugin", written(tmp_path, text))
 
 
 @pytest.mark.slow
@@ -268,8 +266,7 @@ def test_a_name_of_our_distributions_is_refused_in_one_line(cli, tmp_path, kind)
     """The module of ours was imported later, and that ended in a traceback."""
     text = "import torch\nfrom bench.methods.distributions import array_form\n"
     text += f'@array_form("{kind}", "loc")\nclass Mine(torch.distributions.Distribution):\n    """Mine."""\n'
-    plugin = written(tmp_path, text)
-    line = cli.refused("list", "distributions", "--check", "--plugin", plugin)
+    line = cli.refused("list", "distributions", "--check", "--plugin", written(tmp_path, text))
     assert f"array form {kind!r} of Mine is already that of bench.methods.distributions." in line
 
 

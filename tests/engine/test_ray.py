@@ -54,8 +54,7 @@ def test_two_nodes_write_the_table_of_one_machine(cluster, table, tmp_path):
     assert (tmp_path / "runs" / "metrics.csv").read_bytes() == table
     assert len(list((tmp_path / "runs").glob("*/*/*/train-*/record.json"))) == clusters.TRAININGS
     clusters.wait_until(lambda: not cluster.hosts() and not cluster.workers())
-    uploaded = list(cluster.folder.glob("t/*/runtime_resources/*_files/*"))
-    assert not uploaded
+    assert not list(cluster.folder.glob("t/*/runtime_resources/*_files/*"))
 
 
 @pytest.mark.parametrize("who", ["actor", "worker", "node", "driver"])

@@ -39,8 +39,7 @@ def test_a_replicate_is_a_study_and_the_network_that_it_chooses(heads):
         assert tests.keys() == studies.keys() == {0, 1}
         for number, (study, trials) in studies.items():
             assert [trial.number for trial in trials] == [0, 1, 2, 3]
-            chosen = choose("retrieval", trials)
-            assert tests[number].spec.train == chosen.units
+            assert tests[number].spec.train == choose("retrieval", trials).units
             columns = tests[number].columns
             assert (columns.replicate, columns.trials, columns.hparams) == ("study", 4, "tuned")
             assert study.spec.template.replicate == f"tuning {number}"

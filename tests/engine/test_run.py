@@ -195,8 +195,7 @@ def test_the_comparison_says_what_the_tidy_table_says(tiny_run, frame):
 def test_a_report_of_the_same_records_has_the_same_bytes(tiny_run, tmp_path, inside):
     """As the run wrote it, in a process of its own with another order of its sets."""
     out, before, table = tmp_path / "out", tiny_run / "report", (tiny_run / "metrics.csv").read_bytes()
-    written = inside.json("report", "--results", tiny_run, "--out", out)
-    assert len(written) == len(list(out.iterdir()))
+    assert len(inside.json("report", "--results", tiny_run, "--out", out)) == len(list(out.iterdir()))
     assert {path.name for path in out.iterdir()} == {path.name for path in before.iterdir()}
     for path in before.iterdir():
         assert path.read_bytes() == (out / path.name).read_bytes(), path.name
@@ -216,8 +215,7 @@ def test_typing_the_command_again_trains_nothing(tiny_run, inside, tmp_path, mon
     bring_workers_in(monkeypatch, figures=False)
     shutil.copytree(tiny_run, tmp_path / "results" / "runs")
     before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("train-*/record.json")}
-    done = inside("run", "--method", ALL, *TINY)
-    assert "0 trainings done" in done.stderr
+    assert "0 trainings done" in inside("run", "--method", ALL, *TINY).stderr
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("train-*/record.json")} == before
     inside("run", "--method", "dul_cls", *TINY, "--on-existing", "rerun")
     forget_determinism()

@@ -45,8 +45,7 @@ def test_a_trained_unit_is_read_back_with_its_pooling(tmp_path):
     plan, spec, site = _smoke(tmp_path, "data.pooling=avg")
     assert spec.id != _smoke(tmp_path)[1].id
     assert plan.pinned.settings["data.pooling"] == "avg"
-    record = run_training(spec, site, lambda epoch: None)
-    assert record.spec.batches.pooling == "avg"
+    assert run_training(spec, site, lambda epoch: None).spec.batches.pooling == "avg"
     model, _ = load_model(plan.cell, spec.id, site)
     images = torch.randn(4, 1, 18, 50)
     with torch.no_grad():
@@ -95,8 +94,7 @@ def test_a_head_does_not_take_cached_features_of_another_pooling(tmp_path):
 def test_a_checkpoint_that_does_not_load_is_mentioned_in_the_record(tmp_path):
     _, spec, site = _smoke(tmp_path)
     plain = run_training(spec, site, lambda epoch: None)
-    folder = site.store.unit_dir(spec.cell, "train", spec.id)
-    (folder / CHECKPOINT).write_bytes(b"torn")
+    (site.store.unit_dir(spec.cell, "train", spec.id) / CHECKPOINT).write_bytes(b"torn")
     again = run_training(spec, site, lambda epoch: None)
     assert plain.note == ""
     assert again.note.startswith("its checkpoint did not load (")

@@ -58,8 +58,7 @@ def copy(trained, tmp_path):
 
 
 def _crops(site, severity=(0.0, 0.5)):
-    images = site.dataset("ndigit_smoke").test()
-    return {"crop": CorruptedImages.of(images, "ndigit_smoke", "crop", severity)}
+    return {"crop": CorruptedImages.of(site.dataset("ndigit_smoke").test(), "ndigit_smoke", "crop", severity)}
 
 
 def _embedded(site, record, shared=False):

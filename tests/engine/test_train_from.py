@@ -76,8 +76,7 @@ def test_methods_and_seeds_share_the_maps_and_a_head_uses_the_trained_base(site)
     assert (specs["cosface"].train_from, specs["pfe"].train_from) == (STAGE, "")
     model, _ = load_model(records["cosface"].cell, records["cosface"].unit, site)
     assert not model.reads_maps  # tests read images
-    raw = model(torch.rand(2, 1, 18, 50)).raw
-    assert raw.shape == (2, 64)
+    assert model(torch.rand(2, 1, 18, 50)).raw.shape == (2, 64)
     maps = load_file(next(site.store.root.glob(".features/*/view1-*")))["train"]
     assert (maps.dtype, maps.shape[1:]) == (torch.float16, (32, 2, 6))
 

@@ -193,8 +193,7 @@ def test_a_sample_of_validation_images_has_whole_classes(trained, monkeypatch):
 
 def test_both_aims_give_up_two_sds_over_seeds_if_these_are_known():
     records = [_trial(0, 0.90, 0.5), _trial(1, 0.87, 0.7), _trial(2, 0.85, 0.9)]
-    chosen = [choose("both", records, noise).number for noise in (None, 0.01, 0.016, 0.03)]
-    assert chosen == [0, 0, 1, 2]
+    assert [choose("both", records, noise).number for noise in (None, 0.01, 0.016, 0.03)] == [0, 0, 1, 2]
 
 
 # Studies
@@ -213,8 +212,7 @@ def _asked(tune_for="retrieval", **options):
 def test_a_study_for_both_is_the_same_after_an_end_in_between_and_shares_nothing_wrongly(tmp_path, monkeypatch):
     _drive(tmp_path / "whole", [Fake()], monkeypatch, **_asked("both"))
     _drive(tmp_path / "parts", [Fake(), Fake()], monkeypatch, **_asked("both", trials=6))
-    torn = sorted((tmp_path / "parts").rglob("trial-*.json"))[3]
-    torn.unlink()
+    sorted((tmp_path / "parts").rglob("trial-*.json"))[3].unlink()
     again = Fake()
     _drive(tmp_path / "parts", [again], monkeypatch, **_asked("both"))
     whole, parts = _trials(tmp_path / "whole"), _trials(tmp_path / "parts")

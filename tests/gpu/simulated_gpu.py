@@ -105,9 +105,7 @@ class _Names(TorchFunctionMode):
             return func(*args, **{**kwargs, "device": CPU}).to(SEEN)
         if func is Tensor.new_tensor and isinstance(args[0], GpuTensor) and "device" not in kwargs:
             return torch.tensor(*args[1:], **({"dtype": args[0].dtype} | kwargs)).to(SEEN)
-        if func is Tensor.pin_memory:
-            return args[0]
-        return func(*args, **kwargs)
+        return args[0] if func is Tensor.pin_memory else func(*args, **kwargs)
 
 
 class _Rules(TorchDispatchMode):

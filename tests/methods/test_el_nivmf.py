@@ -18,8 +18,7 @@ def _model(method):
 
 @pytest.fixture
 def batch():
-    gen = torch.Generator().manual_seed(1)
-    return torch.randn(20, 8, generator=gen) + 2.0, torch.arange(20) % 3
+    return torch.randn(20, 8, generator=torch.Generator().manual_seed(1)) + 2.0, torch.arange(20) % 3
 
 
 def test_our_start_sets_the_mean_concentration(batch):

@@ -68,8 +68,7 @@ def test_the_loss_of_the_order_is_that_of_a_plain_loop(batch):
 
 
 def test_the_loss_of_the_order_is_of_no_scale_and_vanishes_for_the_right_order():
-    gen = torch.Generator().manual_seed(3)
-    losses, predicted = torch.rand(2, 8, dtype=F64, generator=gen)
+    losses, predicted = torch.rand(2, 8, dtype=F64, generator=torch.Generator().manual_seed(3))
     assert order_loss(predicted, 100 * losses) == order_loss(predicted, losses)
     ranks = losses.argsort().argsort().double()
     assert order_loss(GAP * ranks, losses) == pytest.approx(0, abs=1e-12)

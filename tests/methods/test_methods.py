@@ -79,8 +79,7 @@ def test_dul_cls_loss_is_margin_softmax_plus_weighted_kl():
 
 def test_the_variance_starts_near_two_over_d_for_every_image():
     torch.manual_seed(0)
-    head = SpreadHead(64)
-    variance = variance_from_raw(head(torch.randn(500, 64)), 128)
+    variance = variance_from_raw(SpreadHead(64)(torch.randn(500, 64)), 128)
     assert ((variance * 64).log().abs() < 0.3).all()
     assert variance.std() > 0
 

@@ -45,9 +45,7 @@ def _entropy(angles, label, target):
 
 
 def _widened(theta, m):
-    if theta + m >= math.pi:
-        return math.cos(theta) - m * math.sin(m)
-    return math.cos(max(theta + m, 0.0))
+    return math.cos(theta) - m * math.sin(m) if theta + m >= math.pi else math.cos(max(theta + m, 0.0))
 
 
 def _require_same(ours, theirs, embed=PointMass, also_loss=True):

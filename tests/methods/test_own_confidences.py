@@ -24,8 +24,7 @@ CLASSES, DIM = 5, 4
 
 
 def _images(count=12, dim=DIM):
-    gen = torch.Generator().manual_seed(2)
-    raw = 3.0 * torch.randn(count, dim, generator=gen)
+    raw = 3.0 * torch.randn(count, dim, generator=torch.Generator().manual_seed(2))
     return VonMisesFisher(raw, raw.norm(dim=-1))
 
 

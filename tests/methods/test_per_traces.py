@@ -55,7 +55,7 @@ class Trace:
         form = {"form": "released"} if "released" in cls.forms() else {}
         self.model = EmbeddingModel(cls(cls.Params(**params, **form)), Stem(), C, DIM).double()
         self.model.train()
-        self.set_start()
+        self.model.load_state_dict({key: value.clone() for key, value in self.golden_of("start").items()})
         settings = Optim(
             optimizer="sgd", schedule="step", step_epochs=5, gamma=gamma, lr=lr, lr_objective=lr_objective,
             weight_decay=1e-4, grad_clip=10.0, heads_factor=1.0, epochs=32,
@@ -70,9 +70,6 @@ class Trace:
         assert len(found) == sum(key.startswith(f"{when}/") for key in self.golden)
         assert set(found) == set(state)
         return found
-
-    def set_start(self):
-        self.model.load_state_dict({key: value.clone() for key, value in self.golden_of("start").items()})
 
     def embed(self, features):
         # As EmbeddingModel does, which is in float32 for good; the golden values are in float64.

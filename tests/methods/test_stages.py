@@ -25,8 +25,7 @@ NETWORKS = [
 def _network(name, size):
     torch.manual_seed(0)
     channels = 1 if name == "convnet" else 3
-    backbone = build_backbone(name, channels, image_size=size)
-    return backbone, torch.rand(4, channels, size, size)
+    return build_backbone(name, channels, image_size=size), torch.rand(4, channels, size, size)
 
 
 @pytest.mark.slow

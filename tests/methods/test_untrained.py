@@ -90,8 +90,7 @@ def test_without_whitening_the_directions_are_the_axes_to_the_last_digit():
 
 
 def test_whitening_enlarges_no_direction_that_the_images_lack():
-    few = _features(count=5)
-    weight = principal_directions(few, 9, whitening=1.0)
+    weight = principal_directions(_features(count=5), 9, whitening=1.0)
     assert weight.isfinite().all()
     assert torch.equal(weight[5:], torch.zeros(4, 20))
     alike = torch.ones(6, 20)
@@ -129,5 +128,4 @@ def test_the_fit_sets_the_mean_head_and_makes_the_loss_smallest():
         with torch.no_grad():
             model.mean.weight.copy_(other.mT)
         assert loss() > best
-    embedding = model.embed_features(x)
-    assert list(model.confidences(embedding)) == ["norm"]  # no classifier of training classes
+    assert list(model.confidences(model.embed_features(x))) == ["norm"]  # no classifier of training classes

@@ -194,8 +194,7 @@ def test_the_gradient_of_draws_has_the_mean_of_the_truth(dim, kappa):
 
     def mean_slope(gradient):
         many = torch.full((n,), kappa, dtype=F64, requires_grad=True)
-        mu = torch.eye(dim, dtype=F64)[0]
-        z = VonMisesFisher(mu, many, gradient=gradient).rsample()
+        z = VonMisesFisher(torch.eye(dim, dtype=F64)[0], many, gradient=gradient).rsample()
         (slope,) = torch.autograd.grad(z[:, 0].sum(), many)
         return slope.mean().item(), slope.std().item() / math.sqrt(n)
 

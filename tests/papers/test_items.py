@@ -121,8 +121,7 @@ def test_two_numbers_for_one_cell_are_an_error():
 
 def test_network_of_a_row_of_its_item_and_of_its_paper():
     paper = items.find_item("el/table1").paper
-    item = items.Item(key="x", title="x", asks="x", network="a/64")
-    named = items.Named(paper=paper, item=item)
+    named = items.Named(paper=paper, item=items.Item(key="x", title="x", asks="x", network="a/64"))
     assert named.network(items.Row(title="x", method="x")) == ("a", 64)
     assert named.network(items.Row(title="x", method="x", network="b/8")) == ("b", 8)
     usual = items.Named(paper=paper, item=items.Item(key="x", title="x", asks="x"))
@@ -236,8 +235,7 @@ def test_quoted_rows_have_published_numbers_only(layouts, tmp_path):
     site = Site(results=str(tmp_path), data_root=str(layouts["cub200"]), weights="none")
     options = {"set": ("data.classes_per_batch=2",)}
     planned = plan_item(find_item("el/table2"), "cub200", options, site)
-    table = build_table(planned, {})
-    (shown,) = table.tables
+    (shown,) = build_table(planned, {}).tables
     lines = {row.cells[0].text: [cell.text for cell in row.cells[1:]] for row in shown.rows}
     assert lines["Margin, R50/128"] == ["- | 63.6", "- | 74.4", "- | 69.0"]
     assert [column.title for column in shown.columns[1:]] == ["R@1", "R@2", "NMI"]  # R@10 is of SOP

@@ -95,8 +95,7 @@ def test_what_was_adapted_to_the_data_set_is_said_once(tmp_path):
 
 def test_another_network_and_a_part_of_the_data_are_told_in_every_form(layouts, tmp_path):
     """A replay that cannot be the paper's says so on one line, in the table and in all its files."""
-    images = sorted(layouts["cub200"].glob("*/images/*/*.jpg"))
-    images[0].unlink()
+    sorted(layouts["cub200"].glob("*/images/*/*.jpg"))[0].unlink()
     site = _site(tmp_path, data_root=str(layouts["cub200"]), weights="none", allow_partial=True)
     options = {"backbone": "squeezenet1_0", "set": ("data.classes_per_batch=2",)}
     planned = plan_item(find_item("per/table5"), "cub200", options, site)
@@ -114,8 +113,7 @@ def test_another_network_and_a_part_of_the_data_are_told_in_every_form(layouts, 
 
 
 def test_the_base_of_several_rows_is_in_the_plan_once(tmp_path):
-    planned = plan_item(find_item("per/table1"), "ndigit_smoke", EMBEDDED, _site(tmp_path))
-    (batch,) = batches_of([planned])
+    (batch,) = batches_of([plan_item(find_item("per/table1"), "ndigit_smoke", EMBEDDED, _site(tmp_path))])
     cells = [plan.cell.method for plan in batch]
     assert len(set(cells)) == len(cells) == 8
     assert all(plan.requested for plan in batch)  # CosFace is a row, and the base of three others

@@ -53,19 +53,14 @@ def _by_loop(scores, labels, weights, rate):
     return best
 
 
-def _symmetric(seed, count, levels):
-    g = torch.Generator().manual_seed(seed)
-    scores = torch.randint(levels, (count, count), generator=g).double()
-    return scores.triu() + scores.triu(1).T
-
-
 @settings(max_examples=80, deadline=None)
 @given(
     st.integers(0, 10**6), st.integers(4, 18), st.sampled_from([2, 6, 10**6]), st.sampled_from([0.0, 0.05, 0.3, 1.0])
 )
 def test_rates_are_those_of_loops_and_of_scikit_learn(seed, count, levels, rate):
     """Also where too few negative pairs were kept at first, and where tiles have a few images."""
-    scores = _symmetric(seed, count, levels)
+    scores = torch.randint(levels, (count, count), generator=torch.Generator().manual_seed(seed)).double()
+    scores = scores.triu() + scores.triu(1).T
     labels = torch.cat([torch.arange(4), torch.randint(4, (count - 4,), generator=torch.Generator().manual_seed(seed))])
     weights = torch.cat([torch.ones(1, 4, dtype=torch.long), class_draws(4, seed, 6)])
     got = all_pairs_tpr(ScoreMatrix(scores), labels, weights, rate, kept=1, side=3).tolist()
@@ -120,9 +115,8 @@ def test_of_a_collapsed_embedding_no_pair_is_accepted(kind):
 def test_few_classes():
     labels = torch.tensor([0, 0, 1, 1])
     x = torch.nn.functional.normalize(torch.tensor([[1.0, 0], [1, 0.1], [0, 1], [0.1, 1]]).double(), dim=1)
-    rows = _values(labels, x)
     # Draws of one class alone have no negative pair and are left out.
-    assert [row["value"] for row in rows.values()] == [1.0, 1.0, 1.0]
+    assert [row["value"] for row in _values(labels, x).values()] == [1.0, 1.0, 1.0]
     ones = torch.ones(1, 1, dtype=torch.long)
     assert all_pairs_tpr(ScoreMatrix(x @ x.T), torch.zeros(4, dtype=torch.long), ones, 0.1).isnan().all()
     lone = all_pairs_tpr(ScoreMatrix(x @ x.T), torch.arange(4), torch.ones(1, 4, dtype=torch.long), 0.1)

@@ -61,8 +61,7 @@ def test_every_declared_metric_is_computed_by_the_tests_of_its_group():
         for corrupted in (False, True)
         for row in run_battery(_view(corrupted), load_tests(known_groups()))
     }
-    computed = {find_metric(name).name for name in names}
-    assert computed == set(METRICS)
+    assert {find_metric(name).name for name in names} == set(METRICS)
     assert {metric.group for metric in METRICS.values()} | {"reranked"} == set(BUILT_IN)
 
 

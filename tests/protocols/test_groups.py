@@ -72,13 +72,9 @@ def _view(scorer, **changes):
 
 def _order(scorer, query, gallery=GALLERY):
     """Gallery of a query, best first."""
-    left = [j for j in gallery.tolist() if j != query and not _akin(query, j)]
+    left = [j for j in gallery.tolist() if j != query and (LABELS[query] != LABELS[j] or GROUPS[query] != GROUPS[j])]
     scores = SCORERS[scorer].matrix(torch.tensor([query]), torch.tensor(left))[0].tolist()
     return [(j, score) for score, j in sorted(zip(scores, left), reverse=True)]
-
-
-def _akin(a, b):
-    return bool(LABELS[a] == LABELS[b] and GROUPS[a] == GROUPS[b])
 
 
 @pytest.mark.parametrize("scorer", SCORERS)

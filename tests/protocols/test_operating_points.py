@@ -155,8 +155,7 @@ def test_cases_are_finite_and_right_by_a_share(cases):
 
 
 def test_what_is_measured_is_what_a_loop_finds_and_intervals_widen_with_class_effects():
-    rng = np.random.default_rng(8)
-    cases = _world(rng, 500)
+    cases = _world(np.random.default_rng(8), 500)
     found = measure(cases, [0.0, 99.0])
     accepted, right = cases.confidence >= 0.0, cases.right > 0
     expected = [accepted.mean(), 1 - right[accepted].mean(), accepted[~right].mean(), accepted[right].mean()]
@@ -286,8 +285,7 @@ def test_thresholds_of_validation_are_applied_to_test_images_as_by_a_loop():
 
 
 def test_pairs_and_unknown_queries_go_by_thresholds_of_their_own():
-    view = _view(1, 0.3, validation=_view(0, 0.3))
-    found = {key: row["value"] for key, row in _rows(view).items()}
+    found = {key: row["value"] for key, row in _rows(_view(1, 0.3, validation=_view(0, 0.3))).items()}
     for which in ("pair", "known"):
         variant = f"{which},far=0.01"
         assert 2 * found["operating_far", variant] < found["operating_tar", variant]

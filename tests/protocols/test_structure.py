@@ -46,8 +46,7 @@ def test_structure_equals_loops(seed):
     intra = np.mean([np.mean([1 - float(a @ b) for a, b in itertools.combinations(g, 2)]) for g in several])
     means = [g.mean(0) / g.mean(0).norm() for g in groups]
     inter = np.mean([1 - float(a @ b) for a, b in itertools.combinations(means, 2)])
-    found = structure.class_distances(x, labels)
-    assert found == pytest.approx((intra, inter), abs=1e-12)
+    assert structure.class_distances(x, labels) == pytest.approx((intra, inter), abs=1e-12)
     assert structure.density(x, labels) == pytest.approx(intra / inter, abs=1e-12)
     r = [np.mean([1 - float(a @ (g.mean(0) / g.mean(0).norm())) for a in g]) / inter for g in several]
     assert structure.class_concentration(x, labels).tolist() == pytest.approx(r, abs=1e-12)

@@ -45,8 +45,7 @@ def _loop(scores, labels, thresholds):
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.lists(st.integers(0, 3), min_size=1, max_size=14))
 def test_opis_equals_a_loop_over_pairs(seed, labels):
-    g = torch.Generator().manual_seed(seed)
-    scores = torch.randint(12, (len(labels),) * 2, generator=g).double()
+    scores = torch.randint(12, (len(labels),) * 2, generator=torch.Generator().manual_seed(seed)).double()
     scores = scores + scores.T
     thresholds = torch.linspace(4, 18, 8, dtype=torch.float64)
     rates = class_rates(ScoreMatrix(scores), torch.tensor(labels), thresholds, block_bytes=1)
@@ -57,8 +56,7 @@ def test_opis_equals_a_loop_over_pairs(seed, labels):
 def test_classes_alike_are_consistent_and_others_are_not():
     labels = torch.arange(60) // 20
     corners = torch.eye(3, dtype=torch.float64)[labels]
-    g = torch.Generator().manual_seed(0)
-    noise = torch.randn(60, 3, generator=g, dtype=torch.float64)
+    noise = torch.randn(60, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
     def score(spread):
         x = torch.nn.functional.normalize(corners + spread[labels, None] * noise, dim=1)

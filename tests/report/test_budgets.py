@@ -68,8 +68,7 @@ def test_rows_that_differ_in_anything_but_the_method_have_two_budgets(field, val
 
 def test_a_method_with_nothing_to_tune_counts_at_the_largest_budget():
     untuned = TUNED._replace(method="u", trials=1)
-    smaller = TUNED._replace(method="b", trials=20)
-    assert _methods(TUNED, smaller, untuned)[budget_of(TUNED)] == ["a", "u"]
+    assert _methods(TUNED, TUNED._replace(method="b", trials=20), untuned)[budget_of(TUNED)] == ["a", "u"]
     # Others of one trial had a smaller budget, since they are tuned elsewhere.
     assert _methods(TUNED, TUNED._replace(trials=1)) == {budget_of(TUNED): ["a"], budget_of(untuned): ["a"]}
     assert _methods(untuned) == {budget_of(untuned): ["u"]}

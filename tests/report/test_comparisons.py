@@ -114,8 +114,7 @@ def test_a_new_question_is_ten_lines():
 
     question = Question("foreign", foreign, lambda row: row.column)
     made = [PLAIN, *(_method(f"m{n}", {OWN: skill, "norm": 0.1}) for n, skill in enumerate((0.1, 0.5, 1.5)))]
-    rows = ask(question, _groups(*made))
-    frame = comparisons_frame(rows).set_index("method")
+    frame = comparisons_frame(ask(question, _groups(*made))).set_index("method")
     assert frame["outcome"].to_dict() == {"m0": "worse", "m1": "undecided", "m2": "better"}
     own, theirs = (
         each[0].query("metric == @METRIC and confidence == @name and split == 'test'").sort_values("seed")["value"]

@@ -65,12 +65,6 @@ def plan(tmp_path_factory):
     return planned(tmp_path_factory.mktemp("plan"), "arcface")[0][0]
 
 
-def _train_record(spec):
-    history = (Epoch(epoch=1, loss=1.0, val_map_at_r=0.5),)
-    files = {"weights.safetensors": "0" * 64}
-    return records.of_training(spec, 0.5, files=files, manifests={"train": "a", "val": "b"}, history=history)
-
-
 def _test_record(spec, trained, digests, seed, finished):
     content = trained.spec.model_dump(mode="json")
     names = ("protocol", "preset", "hparams", "trials", "pinned")
@@ -104,9 +98,11 @@ def _views(record, model):
 def _run(root, plan, finished=1.0, shift=0.0):
     """A results folder as `bench run` leaves it, of two seeds, without a training."""
     site = Site(results=str(root))
+    files, manifests = {"weights.safetensors": "0" * 64}, {"train": "a", "val": "b"}
+    history = (Epoch(epoch=1, loss=1.0, val_map_at_r=0.5),)
     for seed in range(2):
         specs = plan.train_specs({}, seed, None)
-        trained = _train_record(specs[0])
+        trained = records.of_training(specs[0], 0.5, files=files, manifests=manifests, history=history)
         site.store.write(trained)
         data = _arrays(seed)
         spec = plan.test_specs(specs)[0]

@@ -182,8 +182,7 @@ def test_the_worst_mistakes_are_the_most_confident_wrong_queries_with_their_neig
     wrong = model.labels.numpy()[cosines.argmax(1)] != model.labels.numpy()
     values = model.confidence["method"].numpy()
     order = sorted(np.flatnonzero(wrong), key=lambda row: -values[row])[: images.MISTAKES]
-    queries = table[table["place"] == 0]
-    assert queries["row"].tolist() == order
+    assert table[table["place"] == 0]["row"].tolist() == order
     assert len(order) > 2
     for number, row in enumerate(order, 1):
         near = table[(table["query"] == number) & (table["place"] > 0)]

@@ -179,8 +179,7 @@ class _Images:
 
 
 def _source(store, tests, dataset=lambda name, view: _Images()):
-    site = SimpleNamespace(store=store, dataset=dataset)
-    return Source(site, Results(tuple(tests)))
+    return Source(SimpleNamespace(store=store, dataset=dataset), Results(tuple(tests)))
 
 
 @pytest.fixture
@@ -257,8 +256,7 @@ def test_images_are_shown_in_the_order_of_their_confidence(source):
         assert rows["id"].tolist() == [IDS[order[p - 1]] for p in rows["place"]]
         np.testing.assert_allclose(rows["value"], np.sort(values)[rows["place"] - 1])
         assert {1, 2, 3, 4, COUNT - 3, COUNT - 2, COUNT - 1, COUNT} <= set(rows["place"])
-    by_class = drawings[1].frame
-    for number, rows in by_class.groupby("class"):
+    for number, rows in drawings[1].frame.groupby("class"):
         assert len(rows) == PER_CLASS
         assert {IDS.index(name) // PER_CLASS for name in rows["id"]} == {number}
         assert rows["value"].is_monotonic_increasing

@@ -248,8 +248,7 @@ def test_a_metric_of_half_of_the_records_is_shown_with_the_others_named(tmp_path
 def test_data_sets_are_in_the_order_of_their_weight_and_families_are_answered_apart(tmp_path):
     names = ("ndigit", "x", "cub200")
     made = [replace(each, dataset=name, cell=f"{name}-{each.name}") for name in names for each in FEW]
-    parts = parts_of(_judged(tmp_path, *made))
-    assert [each.title for each in parts] == ["cub200", "x", "ndigit (toy)"]
+    assert [each.title for each in parts_of(_judged(tmp_path, *made))] == ["cub200", "x", "ndigit (toy)"]
     tree = Tree(_page(tmp_path, *made))
     families = [each["aria-label"] for each, _ in tree.all("section") if each.get("class") == "card"]
     assert families == ["Photographs", "Other data", "Toys"]

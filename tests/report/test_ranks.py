@@ -159,8 +159,7 @@ def test_the_terminal_shows_ranks_in_eighty_columns_or_says_where_they_are():
             for seed, value in by_seed.items():
                 lines += [(method, "", seed, "method", kind, value) for kind in (RHO, AURC)]
                 lines += [(method, "", seed, "", kind, value) for kind in (MAP, recall)]
-        rows = shown.comparison(*_frame(lines))
-        return _printed(print_comparison, rows)
+        return _printed(print_comparison, shown.comparison(*_frame(lines)))
 
     lines = table("a_method_whose_name_is_so_so_long")
     assert "1-2" in "".join(lines)

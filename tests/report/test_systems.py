@@ -20,8 +20,7 @@ SPLITS = ("test", "test_crop", "val", "val_crop")
 
 def _curve(confidence, wrong):
     """AUROC over all pairs, and AUGRC, AURC and risk at 80 % by loops over the sorted queries, none of them tied."""
-    order = np.argsort(-confidence)
-    errors = np.cumsum(wrong[order])
+    errors = np.cumsum(wrong[np.argsort(-confidence)])
     n = len(wrong)
     right = confidence[~wrong]
     auroc = np.mean(right > confidence[wrong][:, None])
@@ -91,8 +90,7 @@ def test_a_system_is_compared_by_paired_risks():
 
 def test_the_terminal_has_a_line_for_each_question_and_names_every_method():
     own = _method("spread", {OWN: 1.2, "norm": 0.1, "margin": 1.5}, risk=0.2)
-    bad = _method("[red]", {OWN: 0.8, "norm": 0.1}, risk=0.5)
-    found = _found(PLAIN, own, bad)
+    found = _found(PLAIN, own, _method("[red]", {OWN: 0.8, "norm": 0.1}, risk=0.5))
     title, before, crops, query, *_, end, after = printed(print_answers, found, width=300).split("\n")
     assert title.startswith("d: better with its own confidence than cosface with a free one?")
     gained = {each.contender.method: each.text
@@ -125,8 +123,7 @@ def test_a_better_confidence_does_not_pay_for_worse_answers():
 
 
 def test_the_choice_is_made_on_validation_images_of_all_kinds():
-    skill = {"norm": 0.1, "max_cosine": 0.1}
-    frame, roles = _method("cosface", skill)
+    frame, roles = _method("cosface", {"norm": 0.1, "max_cosine": 0.1})
     rows = frame["metric"] == "confidence_auroc"
     for split, name, value in (("val", "max_cosine", 0.6), ("val_crop", "max_cosine", 0.7), ("val", "norm", 0.65),
                                ("val_crop", "norm", 0.55), ("test", "norm", 0.99)):  # fmt: skip

@@ -127,8 +127,7 @@ def test_long_names_are_folded_and_no_number_is_cut(data):
     frame["backbone"], frame["dim"] = "a_backbone_of_a_long_name", np.where(frame["method"] == "point", 64, 128)
     pinned = Pinned(settings={"optim.epochs": 3}, tune_for="confidence")
     frame["pinned"] = np.where(frame["method"] == "point", Pinned(), pinned)
-    rows = shown.comparison(frame, roles)
-    printed = shown.printed(print_comparison, rows)
+    printed = shown.printed(print_comparison, shown.comparison(frame, roles))
     for text in ("51.0±1.0", "25.0±0.0", "0.85±0.07 [2/3]", "0.60±0.10"):
         assert text in printed
     whole = "".join(line[1:].split(" ")[0] for line in printed.splitlines())
@@ -161,8 +160,7 @@ def test_metrics_of_plugins_are_columns_and_are_compared(data, monkeypatch):
     assert not any("neither" in name or "at_{k}" in name for name in table.columns)
     best = {row.label: row.marks[-1].best for row in rows["d"]}
     assert best == {row.label: not row.marks[1].best for row in rows["d"]}  # lower is better
-    wide = shown.printed(print_comparison, rows, width=140)
-    assert "spread out" in wide
+    assert "spread out" in shown.printed(print_comparison, rows, width=140)
     assert "spread out" not in shown.printed(print_comparison, rows)
     assert "spread_out" in set(shown.paired_methods(frame, roles)["metric"])
 
@@ -276,8 +274,7 @@ def test_p_values_are_adjusted_over_the_methods_and_metrics_stay_apart():
     (judged,) = numbers[numbers["metric"] == "confidence_auroc"].to_dict("records")
     assert judged["p_holm"] == judged["p"]
     assert judged["difference_mean"] == pytest.approx(0.095)
-    text = shown.markdown(form_document(table))
-    assert "| 81.50 | 71.25 | +10.25 [" in text
+    assert "| 81.50 | 71.25 | +10.25 [" in shown.markdown(form_document(table))
     assert "released" in shown.latex(form_document(table))
 
 

@@ -113,8 +113,7 @@ def test_tables_and_figures_are_written(arrays, bench, tmp_path):
     assert page.count("<svg") == page.count("</svg>") == 2
     assert "confidence &#x27;given&#x27;: without its least confident half" in page
     assert "http" not in page
-    frame = pd.read_csv(tmp_path / "out" / "metrics.csv", keep_default_na=False)
-    assert list(frame.columns) == list(COLUMNS)
+    assert list(pd.read_csv(tmp_path / "out" / "metrics.csv", keep_default_na=False).columns) == list(COLUMNS)
     curves = pd.read_csv(tmp_path / "out" / "curves.csv")
     risk = curves[(curves["curve"] == "risk_coverage") & (curves["confidence"] == "given")]
     recall = package.score(arrays["embeddings"], arrays["labels"], metrics=["recall_at_1"]).table["value"].iloc[0]

@@ -67,8 +67,7 @@ def test_what_is_reported_is_what_the_docs_lines_do_on_the_other_classes(world, 
             assert point["risk"] == pytest.approx(1 - right[taken].mean(), abs=1e-9)
     found = points.document["reliability"]["answer"]
     assert found["brier"] == pytest.approx(np.mean((np.array(chances) - right) ** 2), abs=1e-4)
-    matches = np.array(accepted["pair", "far", None])
-    assert matches.shape == (set_up.size - set_up.sum(), set_up.size - 1)
+    assert np.array(accepted["pair", "far", None]).shape == (set_up.size - set_up.sum(), set_up.size - 1)
 
 
 def test_the_threshold_is_that_of_a_loop_over_the_classes_that_choose(world):

@@ -30,11 +30,6 @@ def _npy(array):
     return buffer.getvalue()
 
 
-def _npy_with_header(header):
-    text = header.encode().ljust(117) + b"\n"
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
-
-
 @pytest.mark.parametrize(
     ("header", "message"),
     [
@@ -52,7 +47,9 @@ def _npy_with_header(header):
     ],
 )
 def test_headers_of_npy_that_are_damaged(tmp_path, header, message):
-    _zip(tmp_path / "x.npz", [("embeddings.npy", _npy_with_header(header)), ("labels.npy", _npy(np.arange(3)))])
+    text = header.encode().ljust(117) + b"\n"
+    npy = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+    _zip(tmp_path / "x.npz", [("embeddings.npy", npy), ("labels.npy", _npy(np.arange(3)))])
     with pytest.raises(BadInput, match=message) as caught:
         EmbeddingSet.of(read_embeddings(tmp_path / "x.npz")[0])
     assert "\n" not in str(caught.value)

@@ -71,8 +71,7 @@ def test_every_bit_of_a_record_with_rows_counts(plain):
     rows = [records.map_at_r(0.25), records.map_at_r(0.5, variant="v")]
     record = records.of_test(records.columns(), rows) if plain else _test(0, 0.25)
     data = record.to_json()
-    start = data.index(b'"rows"')
-    for place in range(start, data.index(b'"schema"')):
+    for place in range(data.index(b'"rows"'), data.index(b'"schema"')):
         flipped = bytearray(data)
         flipped[place] ^= 1 << place % 8
         with contextlib.suppress(DamagedRecord):
