@@ -106,7 +106,5 @@ def test_an_entry_point_of_a_hostile_name_is_refused(monkeypatch):
 @pytest.mark.parametrize("name", ["../../x", "/etc", "a/b"])
 def test_data_import_makes_no_folder_of_an_unknown_name(tmp_path, refusal, name):
     (tmp_path / "source").mkdir()
-    assert "unknown data set" in refusal(
-        "data", "import", name, tmp_path / "source", "--data-root", tmp_path / "a" / "b" / "c"
-    )
+    assert "unknown data set" in refusal("data", "import", name, tmp_path / "source", "--data-root", tmp_path / "a/b/c")
     assert [path.name for path in tmp_path.iterdir()] == ["source"]

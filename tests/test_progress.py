@@ -151,8 +151,7 @@ async def test_a_pool_passes_on_what_its_workers_say():
     heard, epochs = [], []
     pool = Pool([_Worker()])
     pool.heard = heard.append
-    job = ProposeJob(axes=(), space={}, sampler="gp", numbers=(), told=(), fixed={})
-    await pool.run(job, epochs.append)
+    await pool.run(ProposeJob(axes=(), space={}, sampler="gp", numbers=(), told=(), fixed={}), epochs.append)
     assert (heard, epochs) == (["epoch 1, batch 1"], [1])
 
 

@@ -384,9 +384,7 @@ def _curve(kind: str, model: Model, images: TestImages) -> Curve:
 
 def _mean_curve(curves: Sequence[Curve]) -> Curve:
     """Mean over several models, bin by bin."""
-    ranks = {
-        name: tuple(fmean(values) for values in zip(*(curve.rank[name] for curve in curves))) for name in curves[0].rank
-    }
+    ranks = {name: tuple(map(fmean, zip(*(curve.rank[name] for curve in curves)))) for name in curves[0].rank}
     return Curve(severity=curves[0].severity, rank=ranks)
 
 

@@ -152,9 +152,7 @@ class Photographs(nn.Module):
         self.feature_scale.fill_(1.0)
         # Few at a time: activations of 128 photographs are gigabytes.
         parts = inputs.tensor_split(max(1, len(inputs) // 16))
-        self.feature_scale.copy_(
-            torch.cat(list(map(features_of or self, parts))).square().mean().sqrt().clamp_min(1e-6)
-        )
+        self.feature_scale.copy_(torch.cat([*map(features_of or self, parts)]).square().mean().sqrt().clamp_min(1e-6))
         self.train(was_training)
 
     def train(self, mode: bool = True) -> Photographs:

@@ -166,9 +166,7 @@ COPIES = {
 
 
 @pytest.mark.parametrize("copy", COPIES)
-def test_a_copy_of_a_release_is_imported_with_its_official_classes_and_parts(
-    releases, tmp_path, monkeypatch, capsys, copy
-):
+def test_a_copy_of_a_release_is_imported_with_its_classes_and_parts(releases, tmp_path, monkeypatch, capsys, copy):
     cls, make = COPIES[copy]
     # By name and not by order: sorted they would be numbered otherwise.
     names = ["Zebra/Bird_1", "Bird_2", "Owl 3", "Crow", "Auk", "Tern_(6)", "Jay", "Ani"]

@@ -275,8 +275,7 @@ def test_heic_is_read_if_its_package_is_installed(tmp_path):
     path = tmp_path / "x.heic"
     smooth = np.dstack([np.add.outer(np.arange(64), np.arange(48)).astype(np.uint8)] * 3)
     pillow_heif.from_pillow(Image.fromarray(smooth)).save(path, quality=95)
-    found = decode(path).permute(1, 2, 0).numpy().astype(int)
-    assert abs(found - smooth).mean() < 3
+    assert abs(decode(path).permute(1, 2, 0).numpy().astype(int) - smooth).mean() < 3
     path.write_bytes(path.read_bytes()[:-30])
     _refusal(path)
 

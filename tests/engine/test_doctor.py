@@ -67,8 +67,7 @@ GPU = {"total": 80e9, "batches": 1900.0, "float32": 3000.0, "bfloat16": 6000.0, 
 @pytest.mark.parametrize("workers", range(2, 20))
 def test_as_many_workers_as_the_advice_names_find_room(workers):
     (line,) = (line for line in advice("cuda", 64, GPU | {"all": 6000.0 / workers, "peak": 1e9}) if "workers" in line)
-    share = float(re.search(r"--gpus-per-worker (0\.\d+)", line)[1])
-    assert per_gpu(share) == workers, line
+    assert per_gpu(float(re.search(r"--gpus-per-worker (0\.\d+)", line)[1])) == workers, line
 
 
 def test_advice():

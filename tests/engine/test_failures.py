@@ -74,9 +74,7 @@ def test_a_long_message_in_training_is_one_line_and_kept_whole_beside_the_unit(c
         (f"raise OSError({LONG})", "OSError: "),
     ],
 )
-def test_a_mistake_that_stops_the_plan_names_the_plug_ins_line(
-    text, place, fails, reason, tmp_path, monkeypatch, refusal
-):
+def test_a_mistake_that_stops_the_plan_names_its_line(text, place, fails, reason, tmp_path, monkeypatch, refusal):
     monkeypatch.chdir(tmp_path)
     _plugin(tmp_path, text=text.replace("FAIL", fails))
     asked = ("run", "--method", "mine", *RUN, "--plugin", "mine.py", "--scorers", "mls", "--dry-run")

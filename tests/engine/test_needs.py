@@ -74,8 +74,7 @@ def test_an_equal_machine_passes_and_decodes_the_photographs(needs, machine, tmp
 
 @pytest.mark.parametrize("name", ["Python", "torch", "probembed", "numpy", "of a later version of bench"])
 def test_other_software_is_named(needs, machine, name):
-    other = needs.model_copy(update={"software": {**needs.software, name: "0.1"}})
-    said = _refused(other, machine())
+    said = _refused(needs.model_copy(update={"software": {**needs.software, name: "0.1"}}), machine())
     assert said == f"it has {name} {software().get(name)}, this run 0.1; install the same on both"
 
 

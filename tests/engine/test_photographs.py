@@ -261,5 +261,4 @@ def test_published_heads_are_trained_on_their_own_first_stages(cli, tmp_path):
     report = tmp_path / "results/runs/report"
     for name in ("comparison.md", "comparison.csv", "comparison.tex", "scorers.csv", "confidences.csv"):
         assert "random weights instead of ImageNet's" in (report / name).read_text()
-    paired = pd.read_csv(report / "paired_with_base.csv")
-    assert set(paired["method"]) == {"pfe", "scf"}
+    assert set(pd.read_csv(report / "paired_with_base.csv")["method"]) == {"pfe", "scf"}

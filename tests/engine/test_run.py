@@ -219,8 +219,7 @@ def test_typing_the_command_again_trains_nothing(tiny_run, inside, tmp_path, mon
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("train-*/record.json")} == before
     inside("run", "--method", "dul_cls", *TINY, "--on-existing", "rerun")
     forget_determinism()
-    touched = {p.parts[-3] for p, t in before.items() if p.stat().st_mtime_ns != t}
-    assert touched == {"dul_cls"}
+    assert {p.parts[-3] for p, t in before.items() if p.stat().st_mtime_ns != t} == {"dul_cls"}
     assert "has results" in inside.refused("run", "--method", "dul_cls", *TINY, "--on-existing", "error")
 
 

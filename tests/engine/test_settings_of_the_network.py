@@ -49,8 +49,7 @@ def test_a_trained_unit_is_read_back_with_its_pooling(tmp_path):
     model, _ = load_model(plan.cell, spec.id, site)
     images = torch.randn(4, 1, 18, 50)
     with torch.no_grad():
-        maps = model.backbone.features(images)
-        torch.testing.assert_close(model.backbone(images), maps.mean((2, 3)))
+        torch.testing.assert_close(model.backbone(images), model.backbone.features(images).mean((2, 3)))
 
 
 def test_units_from_before_there_was_a_choice_are_read_as_what_they_were():

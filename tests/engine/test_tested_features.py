@@ -144,8 +144,7 @@ def test_heads_on_a_trained_base_read_features_that_a_test_has_kept(tmp_path, no
     assert not base.exists()  # a folder of features alone is no training
     aside.rename(base)
     _embedded(site, heads[0], shared=True)
-    made = sorted(path.name.split("-")[1] for path in base.glob("features-*") if path not in before)
-    assert made == KEPT
+    assert sorted(path.name.split("-")[1] for path in base.glob("features-*") if path not in before) == KEPT
     assert damages(site.store.root) == []
     no_backbone()
     for head, expected in zip(heads, directly):

@@ -15,8 +15,7 @@ def _data(count=14, features=3, dim=4):
     labels = torch.randint(4, (count,), generator=g)
     labels[0] = 9  # one image without another of its class
     x = torch.randn(count, features, generator=g, dtype=torch.float64)
-    weight = torch.randn(dim, features + 1, generator=g, dtype=torch.float64)
-    return x, weight, labels
+    return x, torch.randn(dim, features + 1, generator=g, dtype=torch.float64), labels
 
 
 def _loss(weight, x, labels, margin, held):

@@ -234,8 +234,7 @@ def test_ours_stands_beside_the_published_number(layouts, tmp_path):
 def test_quoted_rows_have_published_numbers_only(layouts, tmp_path):
     site = Site(results=str(tmp_path), data_root=str(layouts["cub200"]), weights="none")
     options = {"set": ("data.classes_per_batch=2",)}
-    planned = plan_item(find_item("el/table2"), "cub200", options, site)
-    (shown,) = build_table(planned, {}).tables
+    (shown,) = build_table(plan_item(find_item("el/table2"), "cub200", options, site), {}).tables
     lines = {row.cells[0].text: [cell.text for cell in row.cells[1:]] for row in shown.rows}
     assert lines["Margin, R50/128"] == ["- | 63.6", "- | 74.4", "- | 69.0"]
     assert [column.title for column in shown.columns[1:]] == ["R@1", "R@2", "NMI"]  # R@10 is of SOP

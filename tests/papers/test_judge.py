@@ -272,8 +272,7 @@ def test_equal_records_give_equal_files_in_any_order(ledger, results, site):
     parts = [runs("dul_cls", BASE + 0.03 + NOISE), runs("hib", BASE + 9 * NOISE), runs("cosface", BASE)]
     texts = set()
     for order in (parts, parts[::-1]):
-        verdicts = judge(found, results(*order), site)
-        texts.add(tuple(texts_of(found, verdicts, site).values()))
+        texts.add(tuple(texts_of(found, judge(found, results(*order), site), site).values()))
     assert len(texts) == 1
     page = texts.pop()[1]
     assert "| ndigit | reality_check; default; convnet/64 | 1 | 0 | 0 | 1 | 0 |" in page

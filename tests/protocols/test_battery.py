@@ -67,8 +67,7 @@ def test_every_declared_metric_is_computed_by_the_tests_of_its_group():
 
 def test_a_test_that_lacks_what_it_needs_is_left_out():
     lacking = dict.fromkeys(["directions", "soft_labels", "posterior", "candidates", "validation"])
-    bare = _view(confidences={}, own_scorers=(), **lacking)
-    rows = run_battery(bare, load_tests(known_groups()))
+    rows = run_battery(_view(confidences={}, own_scorers=(), **lacking), load_tests(known_groups()))
     groups = {find_metric(row["metric"]).group for row in rows}
     assert groups == {"retrieval", "map_at_1000", "verification", "risk", "open_set"}
     of_vectors = {"consistency", "posterior", "view_agreement"}

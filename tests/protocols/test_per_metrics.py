@@ -21,9 +21,7 @@ from bench.protocols.quality import spearman
 from bench.protocols.query_metrics import map_at_r, per_query
 from bench.protocols.ranking import ScoreMatrix, rank
 from bench.protocols.reranked import kept_from_threshold
-from bench.protocols.verification import (
-    verification_rows,
-)
+from bench.protocols.verification import verification_rows
 
 from .views import Reranked, rows_of, view_of
 

@@ -263,8 +263,7 @@ def test_a_new_test_gives_all_rows_of_the_reference_a_value_without_a_training(m
     assert set(new["unit"]) == set(made_by)
     for record in made_by.values():
         assert record.spec.versions["test.firsts"].startswith("file.")
-    own = collected.frame[collected.frame["metric"] == "map_at_r"]
-    assert set(own["unit"]) == set(before)
+    assert set(collected.frame[collected.frame["metric"] == "map_at_r"]["unit"]) == set(before)
     assert {record.unit: record for record in reference.tests()} == before
     assert provenance(collected)["rescored"].tolist().count("") == 2
     (status,) = status_rows(reference)

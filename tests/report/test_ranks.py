@@ -322,8 +322,7 @@ def test_mean_ranks_need_every_data_set_and_say_who_lacks_one():
     assert found.ranks.tolist() == mean_ranks(found.means).tolist() == [1.0, 2.0, 3.0]
     assert found.critical_difference == critical_difference(3, 6)
     assert found.ties == ["a", "ab", "b"]
-    table = rank_document([found]).numbers.set_index("method")
-    assert np.isnan(table.loc["partly", "mean_rank"])
+    assert np.isnan(rank_document([found]).numbers.set_index("method").loc["partly", "mean_rank"])
     for text in (shown.markdown(rank_document([found])), shown.latex(rank_document([found]))):
         assert "left out: partly (not on d2)" in text
 

@@ -73,8 +73,7 @@ def test_nothing_is_said_without_a_reference_or_if_all_heads_are_better(tmp_path
 
 
 def test_one_seed_decides_nothing(tmp_path):
-    rows = _rows(tmp_path, _made("raw", 0.3, reference=True), _made("a", 0.2))
-    (against,) = rows["a"].against
+    (against,) = _rows(tmp_path, _made("raw", 0.3, reference=True), _made("a", 0.2))["a"].against
     assert (against.verdict, against.text) == ("one seed", "-10.0")
 
 

@@ -77,8 +77,7 @@ def test_long_labels_stand_above_their_intervals_and_are_cut():
 @pytest.mark.parametrize("hostile", ["<b>&\"'", "a\x1b[2J\x00\n", "]]>", "&amp;"])
 def test_texts_are_escaped(hostile):
     row = (hostile, 0.0, -1.0, 1.0, "undecided", f"#{hostile}".replace("\x00", "").replace("\x1b", ""))
-    text = forest([(hostile, [row])], label=hostile, x_label=hostile)
-    assert not list(ET.fromstring(text).iter("b"))
+    assert not list(ET.fromstring(forest([(hostile, [row])], label=hostile, x_label=hostile)).iter("b"))
     line = (hostile, [0, 1], [0, 1], NAN, NAN)
     ET.fromstring(curves([line], x_label=hostile, y_label=hostile, percent=False, label=hostile))
 

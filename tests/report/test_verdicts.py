@@ -93,8 +93,7 @@ def test_the_rival_is_chosen_on_clean_and_corrupted_validation_images_together()
 
 
 def test_a_constant_competes_and_a_win_is_above_chance():
-    low = dict.fromkeys(FREE_IMAGE_CONFIDENCES, 0.42)
-    values = _levels(**low) | {("test", OWN): [0.48, 0.49, 0.485]}
+    values = _levels(**dict.fromkeys(FREE_IMAGE_CONFIDENCES, 0.42)) | {("test", OWN): [0.48, 0.49, 0.485]}
     row = _table(*_results(values)).loc["test", "before_gallery", OWN]
     assert (row["rival"], row["rival_mean"], row["verdict"]) == ("constant", 0.5, "not worth it")
     # Validation may prefer a free one that is below chance on test: to beat it is no win.

@@ -321,8 +321,7 @@ def test_a_folder_that_cannot_be_ranked_is_one_line(photos, bench, untrained, tm
         path.write_bytes(b"no image" if path.name == "broken.jpg" else (photos / "a" / "0.png").read_bytes())
     code, out, err = bench("score", name)
     assert (code, out) == (2, "")
-    line = err.splitlines()[-1]
-    assert said in line
+    assert said in err.splitlines()[-1]
     assert all(each.startswith("bench: ") for each in err.splitlines())
     assert len(err.splitlines()) == 1 + 2 * (name == "singles")  # the notes on the network and on the same image twice
 

@@ -106,8 +106,7 @@ def test_free_confidences_are_judged_without_any_being_given(arrays):
     frame = bench.score(x, labels, scorers=["cosine", "l2"]).table
     judged = frame[frame["metric"] == "confidence_auroc"]
     known = [name for name in RETRIEVAL_CONFIDENCES if name not in ("posterior", "view_agreement")]
-    free = ["norm", "random", "oracle", *known, "norm+margin"]
-    assert judged["confidence"].tolist() == 2 * free
+    assert judged["confidence"].tolist() == 2 * ["norm", "random", "oracle", *known, "norm+margin"]
     assert not frame["metric"].str.startswith("filter_out").any()
     similarities = _similarities(x)
     np.fill_diagonal(similarities, -np.inf)

@@ -82,9 +82,7 @@ def draw(source: Source, dataset: str, note: Note) -> Iterator[Drawing]:
             note(f"{dataset}, {name}: no filter-out curves")
             continue
         figure = filtered_figure(list(labelled(rows)), f"{dataset}, {images_of(split)}")
-        shown = rows["confidence"].isin(list(CONTROLS)) | (
-            rows["confidence"].astype(object) == rows["default_confidence"]
-        )
+        shown = rows["confidence"].isin(CONTROLS) | (rows["confidence"].astype(object) == rows["default_confidence"])
         yield Drawing(f"filter_out_{dataset}_{name}", figure, rows[shown][list(COLUMNS)])
 
 
