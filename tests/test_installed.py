@@ -15,7 +15,7 @@ from tests.test_guards import FOLDERS, REFERENCE, ROOT, _our_files, _tracked
 
 
 def _run(*command, cwd):
-    return subprocess.check_output([str(part) for part in command], cwd=cwd, text=True)
+    return subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,8 @@ def built(tmp_path_factory):
         target = out / "tree" / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes((ROOT / path).read_bytes())
-    _run("uv", "build", "--out-dir", out, out / "tree", cwd=out)
+    done = _run("uv", "build", "--out-dir", out, out / "tree", cwd=out)
+    assert done.returncode == 0, done.stderr
     return next(out.glob("probembed-*.whl")), next(out.glob("probembed-*.tar.gz"))
 
 
@@ -34,15 +35,19 @@ def built(tmp_path_factory):
 def test_the_wheel_of_the_sdist_works_in_an_empty_environment_and_folder(built, tmp_path):
     wheel, _ = built
     pins = tmp_path / "pins.txt"  # the versions of the lock
-    _run("uv", "export", "--locked", "--no-dev", "--no-emit-project", "--no-hashes", "-o", pins, cwd=ROOT)
-    _run("uv", "venv", "--python", sys.executable, "venv", cwd=tmp_path)
+    done = _run("uv", "export", "--locked", "--no-dev", "--no-emit-project", "--no-hashes", "-o", pins, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert _run("uv", "venv", "--python", sys.executable, "venv", cwd=tmp_path).returncode == 0
     python = tmp_path / "venv" / "bin" / "python"
-    _run("uv", "pip", "install", "--python", python, "-c", pins, wheel, cwd=tmp_path)
+    done = _run("uv", "pip", "install", "--python", python, "-c", pins, wheel, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     empty = tmp_path / "empty"
     empty.mkdir()
 
     def bench(*words, command="bench"):
-        return _run(python.with_name(command), *words, cwd=empty)
+        done = _run(python.with_name(command), *words, cwd=empty)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     assert bench("--version") == bench("--version", command="probembed")
     rng = np.random.default_rng(0)
@@ -54,9 +59,8 @@ def test_the_wheel_of_the_sdist_works_in_an_empty_environment_and_folder(built, 
     bench("new", "method", "mine")
     assert "ok" in bench("test", "--method", "mine", "--plugin", "mine.py")
     (empty / "a.parquet").write_bytes(b"PAR1")
-    command = [python.with_name("bench"), "score", "a.parquet"]
-    said = subprocess.run(command, cwd=empty, stderr=subprocess.PIPE, text=True).stderr
-    assert "uv pip install 'probembed[parquet]'" in said
+    done = _run(python.with_name("bench"), "score", "a.parquet", cwd=empty)
+    assert "uv pip install 'probembed[parquet]'" in done.stderr
 
 
 def test_the_sdist_makes_a_wheel_of_every_module_and_data_file_of_the_tree(built):
