@@ -29,7 +29,7 @@ def read_parquet(path: Path, features: bool) -> tuple[Arrays, list[str]]:
     """Read the arrays of a file of embeddings, or features, by name, and the names of its other columns."""
     check_pyarrow()
     try:
-        (others, texts), found = guarded(_read, path, "features" * features)
+        (others, texts), found = guarded(_read, path, "features" if features else "embeddings")
     except ValueError as error:
         raise BadInput(str(error)) from None
     # Equal texts are kept once.
@@ -37,10 +37,10 @@ def read_parquet(path: Path, features: bool) -> tuple[Arrays, list[str]]:
     return {key: words[key][value] if key in words else value for key, value in found.items()}, others
 
 
-def _read(path: str, features: str) -> Answer:
+def _read(path: str, what: str) -> Answer:
     """In a process of its own: other names and the texts of each column; arrays by name, of texts their indices."""
     try:
-        return _checked(path, bool(features))
+        return _checked(path, what == "features")
     except (BadInput, MemoryError):
         raise
     except NotImplementedError as error:
