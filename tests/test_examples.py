@@ -1,7 +1,8 @@
-"""The scripts of examples/ run, on tiny data."""
+"""The scripts of examples/ run, on tiny data, and that of the paper."""
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -76,3 +77,10 @@ def test_drawing_the_reliability_of_a_confidence(tmp_path):
     text = _run(sys.executable, "-P", EXAMPLES / "reliability.py", "runs", cwd=tmp_path)
     assert text.startswith("ndigit_smoke, cosface: 1200 queries")
     assert (tmp_path / "reliability.png").exists()
+
+
+@pytest.mark.slow
+def test_every_number_of_the_paper_is_one_row_of_the_records(tmp_path):
+    _run(sys.executable, "-P", EXAMPLES.parent / "docs/paper/make.py", "--out", tmp_path, cwd=tmp_path)
+    assert "$-0.5$ $[-0.6, -0.3]$" in (tmp_path / "numbers.tex").read_text()
+    assert (tmp_path / "paper.pdf").exists() or not shutil.which("pdflatex")
