@@ -81,7 +81,6 @@ class Comparison:
         use: When the confidence is used.
         ranking: Scorer that ranks; ``confidence`` and ``rival`` are the confidences of the two sides.
         leads: Whether its budget is the leading one of the data set.
-        apart: Data set whose p-values are adjusted apart, since class splits answer for it; else empty.
         aurocs: AUROC of the confidence by unit, which a win needs above chance; None without a confidence.
         free: Values of every free confidence that could have been the rival, by name and unit.
         same_order_as: Free confidence that orders the images alike; the comparison is then not counted.
@@ -109,7 +108,6 @@ class Comparison:
     confidence: str = ""
     rival: str = ""
     leads: bool = True
-    apart: str = ""
     aurocs: Mapping[int, float] | None = None
     free: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     same_order_as: str = ""
@@ -137,7 +135,7 @@ class Comparison:
 
     @property
     def holds(self) -> bool:
-        """True if it is still decided when it is adjusted over all cases of its question."""
+        """True if it is still decided when it is adjusted over the methods of its data set."""
         return self.p_holm <= ALPHA and self.reason is not Reason.SIGNS
 
     @property
@@ -458,7 +456,7 @@ def _mean(values: Mapping[int, float], at: Iterable[int]) -> float:
 
 
 _FIELDS = ("low", "high", "n", "unit", "outcome", "p", "p_holm", "p_bh", "p_equivalence", "p_equivalence_holm", "leads")
-_ABOUT = ("ranking", "confidence", "rival", "same_order_as", "survives", "family", "apart")
+_ABOUT = ("ranking", "confidence", "rival", "same_order_as", "survives", "family")
 
 
 def _line(row: Comparison) -> dict[str, object]:

@@ -536,10 +536,10 @@ def _family(row: Comparison) -> tuple[object, ...]:
 
 
 def _case(row: Comparison) -> tuple[object, ...]:
-    """Cases of a use and kind of images, those of all leading budgets together."""
-    place = row.leads or (row.against or row.contender.common)
+    """Cases of a data set, a use and a kind of images, those of its leading budget together."""
+    place = row.contender.dataset if row.leads else (row.against or row.contender.common)
     about = {"confidence": row.confidence, "rival": row.rival}.get(row.question, row.column.metric)
-    return row.use, row.column.split, about, place, row.about.get("chosen"), row.unit, row.apart
+    return row.use, row.column.split, about, place, row.about.get("chosen"), row.unit
 
 
 PAIR = Question("pair", pairs_of, _family, adjusted=True)

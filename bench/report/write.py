@@ -58,12 +58,9 @@ class Judged:
         return {name: comparison_rows(groups, self.budgets[name]) for name, groups in self.by_dataset.items()}
 
     def ask(self, question: Question) -> list[Comparison]:
-        """Comparisons of a question over seeds; data sets that class splits answer for are adjusted apart."""
+        """Comparisons of a question over seeds or replicates."""
         if question.name not in self._asked:
-            rows = list(question.pairs(self.groups))
-            for row in rows:
-                row.apart = row.contender.dataset if row.contender.dataset in self.over_splits else ""
-            self._asked[question.name] = decided(rows, question)
+            self._asked[question.name] = decided(question.pairs(self.groups), question)
         return self._asked[question.name]
 
     @cached_property
