@@ -95,7 +95,7 @@ def _unpacked(metadata: Any, columns: list[str]) -> int:
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         for place in range(group.num_columns):
             chunk, leaf = group.column(place), metadata.schema.column(place)
-            name = chunk.path_in_schema.split(".")[0]
+            name = leaf.path if leaf.path in columns else leaf.path.split(".")[0]  # `embeddings.0` is one, too
             if name in columns:
                 if "DELTA_BYTE_ARRAY" in chunk.encodings:
                     raise BadInput(

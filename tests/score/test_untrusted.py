@@ -146,6 +146,14 @@ def test_a_parquet_bomb_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
     assert read_embeddings(path)[0]["embeddings"].shape == (count, 20)
 
 
+def test_dimensions_with_a_point_in_their_names_count(tmp_path, monkeypatch):
+    columns = {name: np.zeros(10_000, "i8") for name in ("labels", *(f"embeddings.{i}" for i in range(9)))}
+    path = _parquet(tmp_path / "x.parquet", columns)
+    monkeypatch.setenv(MAX_UNPACKED, "200000")
+    with pytest.raises(BadInput, match=r"unpacks to 8..\.. kB"):
+        read_embeddings(path)
+
+
 def test_equal_texts_of_parquet_are_kept_once(tmp_path):
     ids = pyarrow.DictionaryArray.from_arrays(pyarrow.array(np.zeros(20_000, "i4")), ["x" * 50_000])  # a gigabyte
     columns = {"embeddings": [[1.0, 2.0]] * 20_000, "labels": np.arange(20_000) % 2, "ids": ids}
