@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -68,15 +69,14 @@ def costs(store: Store, tests: Iterable[TestRecord]) -> list[CostRow]:
 
 
 def _row(trained: Trained, contender: Contender, tests: list[TestRecord], studies: Studies) -> CostRow:
-    own, base, tuned = _trainings(trained, tests, studies)
+    own, base, tuned, repeated = _trainings(trained, tests, studies)
     every = {**tuned, **base, **own}
     joint = contender.ensemble == "seeds"  # members that are no trials are among the trainings that its tests count
     taken = [test.role.trainings for test in tests]
     members = joint and not all(each and each.spec.is_trial for each in own.values())
     tuning = sum(taken) if contender.replicate == "study" else max(taken)
-    tuning -= len(own) * members + sum(
-        each is not None and each.spec.is_trial for each in (*own.values(), *base.values())
-    )
+    of_trials = sum(each is not None and each.spec.is_trial for each in (*own.values(), *base.values()))
+    tuning -= repeated + len(own) * members + of_trials
     # Records of trials may be missing altogether, those of failed ones above all.
     lost = max(tuning - len(tuned), 0)
     gaps = [f"{lost} of {tuning} tuning trainings without a record"] * (lost > 0)
@@ -104,11 +104,15 @@ def _row(trained: Trained, contender: Contender, tests: list[TestRecord], studie
 
 def _trainings(
     trained: Trained, tests: Iterable[TestRecord], studies: Studies
-) -> tuple[Trainings, Trainings, Trainings]:
-    """Trainings behind a contender: its own, those of its bases, and those of the studies that tuned them."""
+) -> tuple[Trainings, Trainings, Trainings, int]:
+    """Trainings behind a contender: its own, those of its bases, and those of the studies that tuned them.
+
+    Last the number of those that were not needed, because a study proposed a setting again.
+    """
     own: Trainings = {}
     bases: Trainings = {}
     tuned: Trainings = {}
+    times: Counter[str] = Counter()
     for test in tests:
         for unit in (unit for unit in test.spec.train if unit not in own):
             record = own[unit] = trained(test.trained_cell, unit)
@@ -117,28 +121,30 @@ def _trainings(
                 bases[base.unit] = trained(test.trained_cell._replace(method=base.method), base.unit)
                 found.append(bases[base.unit])
             for each in (each for each in found if each is not None and test.spec.trials):
-                tuned |= _tuned_by(trained, each.spec, test.spec.trials, studies)
-    return own, bases, {unit: record for unit, record in tuned.items() if unit not in own and unit not in bases}
+                units = _tuned_by(each.spec, test.spec.trials, studies)
+                times |= Counter(units)  # the larger count: tests share studies
+                tuned |= {unit: trained(each.spec.cell, unit) for unit in units}
+    others = {unit: record for unit, record in tuned.items() if unit not in own and unit not in bases}
+    return own, bases, others, times.total() - len(times)
 
 
-def _tuned_by(trained: Trained, spec: TrainSpec, trials: int, studies: Studies) -> Trainings:
-    """Trainings of the study that chose the setting of a training, if there was one."""
-    found: Trainings = {}
+def _tuned_by(spec: TrainSpec, trials: int, studies: Studies) -> list[str]:
+    """Ids of the trainings of the trials of the study that chose the setting of a training, if there was one."""
+    found: list[str] = []
     for study, every in studies.get(spec.cell, ()):
         # A study may have gone on for another command, and one without ranges has one trial.
         counted = [trial for trial in every if trial.number < trials]
         units = [unit for trial in counted for unit in trial.units]
         if spec.is_trial:
             if spec.id in units:  # a network that its study has chosen
-                return {unit: trained(spec.cell, unit) for unit in units}
+                return units
             continue
         chosen = choose(study.spec.tune_for, counted)
         free = {name: getattr(spec, name) for name in _FREE}
         if chosen is None or study.spec.template.replaced(**free) != spec or not _has(spec, chosen):
             continue
         # Studies for different values may have chosen the same setting; only one of them has all trials.
-        if len(units) > len(found):
-            found = {unit: trained(spec.cell, unit) for unit in units}
+        found = max(found, units, key=len)
     return found
 
 

@@ -94,6 +94,17 @@ def test_lost_records_and_tests_without_a_time_are_named(tmp_path, monkeypatch):
     assert "trainings without a record; too few test images to time: seed" in row.gaps
 
 
+def test_a_setting_that_a_study_proposed_again_took_no_training(tmp_path, monkeypatch):
+    store = _store(tmp_path, monkeypatch, methods=("cosface",), **ONCE)
+    before = _rows(store)["cosface"]
+    ((study, trials),) = store.studies()
+    first, second = sorted(trials, key=lambda trial: trial.value)[:2]
+    store.write_trial(study.cell, first.model_copy(update={"units": second.units, "params": second.params}))
+    after, fewer = _rows(store)["cosface"], len(first.units)
+    assert (after.tuning, after.gaps) == (before.tuning - fewer, "")
+    assert after.cpu_seconds == before.cpu_seconds - 2.0 * fewer
+
+
 def test_a_meter_times_whole_chunks_of_clean_test_images(monkeypatch):
     now = iter([0.0, 0.0256, 0.0768, 9.0, 9.5, 9.6])
     monkeypatch.setattr(time, "perf_counter", lambda: next(now))
