@@ -146,9 +146,9 @@ def collect(*stores: Store) -> Results:
         UserError: If records of one data set were tested on different images, or a value is infinite.
     """
     latest: dict[tuple[object, ...], TestRecord] = {}
-    count = 0
+    different: set[tuple[object, ...]] = set()
     for record in (record for store in stores for record in store.tests()):
-        count += 1
+        different.add((record.cell, record.unit, record.finished))  # a folder may be a copy of another
         if record.columns.pinned.frozen_source:
             continue  # no table compares these with results in which everything varies
         key = tuple(getattr(record.columns, name) for name in KEYS)
@@ -160,7 +160,7 @@ def collect(*stores: Store) -> Results:
     units = {record.unit for record in (*tests, *splits)}
     rescorings = (record for store in stores for record in store.rescorings() if record.spec.test in units)
     ordered = sorted(rescorings, key=lambda record: (record.finished, record.unit))
-    results = Results(tests, count - len(latest), tuple(ordered), splits)
+    results = Results(tests, len(different) - len(latest), tuple(ordered), splits)
     for columns, _, rows, _ in results.measured:
         if np.isinf(rows.values).any():
             metric = next(row["metric"] for row in rows if row["value"] in (float("inf"), -float("inf")))

@@ -40,8 +40,8 @@ def test_roles_join_the_rows_of_their_units(store):
 
 
 def test_of_two_results_of_a_setting_the_later_one_counts(store):
-    results = collect(store)
-    assert results.superseded == 1
+    results, copy = collect(store), records.Folder(*store.records)
+    assert results.superseded == collect(copy, copy).superseded == 1
     assert [record.unit for record in results.tests] == ["c", "b"]
     assert results.frame["unit"].tolist() == ["b", "c"]
     assert tuple(results.frame.columns) == COLUMNS
