@@ -53,7 +53,7 @@ def test_a_form_has_the_columns_of_the_paper_and_a_row_for_every_method(results)
 def test_parquet_has_the_tables_and_equal_records_give_equal_bytes(results, tmp_path):
     pytest.importorskip("pyarrow")
     csv = tmp_path / "scorers.csv"
-    csv.write_text("a,b\n1,x\n")
+    csv.write_text("a,b\n1,null\n,x\n")
     outs = [tmp_path / name for name in ("one", "two")]
     for out in outs:
         judged = Judged(Store(tmp_path), results)
@@ -62,6 +62,9 @@ def test_parquet_has_the_tables_and_equal_records_give_equal_bytes(results, tmp_
     assert {"metrics.parquet", "scorers.parquet", "form_per_table1.parquet", "form_per_table1.tex"} <= names
     assert all((outs[1] / name).read_bytes() == (outs[0] / name).read_bytes() for name in names)
     assert pd.read_parquet(outs[0] / "metrics.parquet")["value"].tolist() == results.frame["value"].tolist()
+    copied = pd.read_parquet(outs[0] / "scorers.parquet")
+    assert copied["b"].tolist() == ["null", "x"]
+    assert copied["a"].isna().tolist() == [False, True]
 
 
 def _loaded(path, record):
