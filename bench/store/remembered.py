@@ -74,8 +74,8 @@ class Remembered:
         self._new[str(path.relative_to(self.root))] = state, fields, rows.layout, rows.values.tobytes()
 
     def write(self) -> None:
-        """Write the copy again if many records are not in it; a folder that cannot be written to has none."""
-        if len(self._new) < MANY:
+        """Write the copy again if many records are not in it; a folder that is gone or read-only has none."""
+        if len(self._new) < MANY or not self.root.is_dir():
             return
         every = {place: each for place, each in {**self._old, **self._new}.items() if (self.root / place).exists()}
         layouts = {layout: at for at, layout in enumerate(dict.fromkeys(layout for _, _, layout, _ in every.values()))}

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+import shutil
 
 import pytest
 from bench.protocols.rows import row
@@ -161,6 +162,14 @@ def test_a_disk_that_takes_nothing_keeps_what_it_has(root, monkeypatch, code):
         assert len(_read(root)[0]) == 3
     assert not list(root.glob(".*records*"))
     assert len(_read(root)[0]) == 3
+
+
+def test_a_folder_that_is_gone_is_not_made_again(root):
+    store = Store(root, remember=True)
+    assert len(list(store.tests())) == 3
+    shutil.rmtree(root)
+    store.keep_in_mind()
+    assert not root.exists()
 
 
 def test_of_two_writers_at_once_either_leaves_a_whole_copy_and_tables_are_the_same(root):
