@@ -62,6 +62,7 @@ def test_a_row_without_an_interval_or_value_keeps_its_line():
     text = forest([("data", rows)])
     assert (len(_of(text, "mark")), len(_of(text, "interval"))) == (1, 0)
     assert [each.text for each in ET.fromstring(text).iter("text")].count("no value") == 1
+    assert "nan" not in text
     assert _of(text, "verdict")[0].find("title").text == "one seed: +1.00, no verdict"
 
 

@@ -96,7 +96,8 @@ def forest(
 
 def _forest_row(row: Row, y: float, x: Callable[[float], float], limits: tuple[float, float], name: str) -> str:
     label, mean, low, high, outcome, href = row
-    numbers = f"{mean:+.2f}" + (f" [{low:+.2f}, {high:+.2f}]" if low <= high else "")
+    numbers = f"{mean:+.2f}" if mean == mean else "no value"
+    numbers += f" [{low:+.2f}, {high:+.2f}]" if low <= high else ""
     parts = [f"<title>{_escaped(f'{label}: {numbers}, {outcome}')}</title>", name]
     if low <= high:
         parts.append(f'<path class="interval" d="M{x(low):.1f} {y:.1f}H{x(high):.1f}"/>')
@@ -105,8 +106,8 @@ def _forest_row(row: Row, y: float, x: Callable[[float], float], limits: tuple[f
     if limits[0] <= mean <= limits[1]:
         mark = MARKS[outcome.removesuffix(ADJUSTED)]
         parts.append(f'<path class="mark" transform="translate({x(mean):.1f} {y:.1f})" d="{mark}"/>')
-    elif math.isnan(mean):
-        parts.append(_text(x(limits[0]) + 6, y + 4, "no value", "tick"))
+    elif mean != mean:
+        parts.append(_text(x(limits[0]) + 6, y + 4, numbers, "tick"))
     drawn = f'<g class="{outcome}">{"".join(parts)}</g>'
     return f'<a href="{escape(href)}">{drawn}</a>' if href else drawn
 
