@@ -335,6 +335,7 @@ def _images_of(top: Path, folder: str, strange: list[str], hidden: list[str]) ->
         hidden += filter(of_system, below)
         below[:] = [name for name in below if not name.startswith(".") and not of_system(name)]
         inside = Path(where).relative_to(top)
+        strange += [(inside / name).as_posix() for name in below if os.path.islink(os.path.join(where, name))]
         for name in files:
             if _is_image(os.path.join(where, name)):
                 found.append((inside / name).as_posix())

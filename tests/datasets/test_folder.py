@@ -293,6 +293,14 @@ def test_what_systems_and_editors_leave_in_a_folder_is_no_image(classes, stray):
         assert all(note.startswith(f"{classes}: 1 ") and STRAY[stray] in note for note in listing.notes)
 
 
+def test_a_linked_folder_below_a_class_is_said_to_be_left_out(classes):
+    whole = Folder(classes).listing.ids
+    (classes / "c1" / "session").symlink_to(classes / "c1", target_is_directory=True)
+    listing = Folder(classes).listing
+    assert (listing.ids, len(listing.notes)) == (whole, 1)
+    assert "1 file not taken for images, such as c1/session" in listing.notes[0]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_images_are_known_by_their_content_whatever_their_names(tmp_path, seed):
     """Random folders of images and other files under random suffixes, against Pillow itself."""
