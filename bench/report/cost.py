@@ -78,7 +78,7 @@ def _row(trained: Trained, contender: Contender, tests: list[TestRecord], studie
     of_trials = sum(each is not None and each.spec.is_trial for each in (*own.values(), *base.values()))
     tuning -= repeated + len(own) * members + of_trials
     # Records of trials may be missing altogether, those of failed ones above all.
-    lost = max(tuning - len(tuned), 0)
+    lost = max(tuning - len(tuned.keys() - own.keys() - base.keys()), 0)
     gaps = [f"{lost} of {tuning} tuning trainings without a record"] * (lost > 0)
     records = [None] * lost + list(every.values())
     costs = [record.environment.cost if record else None for record in records]
@@ -124,8 +124,7 @@ def _trainings(
                 units = _tuned_by(each.spec, test.spec.trials, studies)
                 times |= Counter(units)  # the larger count: tests share studies
                 tuned |= {unit: trained(each.spec.cell, unit) for unit in units}
-    others = {unit: record for unit, record in tuned.items() if unit not in own and unit not in bases}
-    return own, bases, others, times.total() - len(times)
+    return own, bases, tuned, times.total() - len(times)
 
 
 def _tuned_by(spec: TrainSpec, trials: int, studies: Studies) -> list[str]:

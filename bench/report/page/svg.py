@@ -96,8 +96,7 @@ def forest(
 
 def _forest_row(row: Row, y: float, x: Callable[[float], float], limits: tuple[float, float], name: str) -> str:
     label, mean, low, high, outcome, href = row
-    numbers = f"{mean:+.2f}" if mean == mean else "no value"
-    numbers += f" [{low:+.2f}, {high:+.2f}]" if low <= high else ""
+    numbers = "no value" if mean != mean else f"{mean:+.2f}" + (f" [{low:+.2f}, {high:+.2f}]" if low <= high else "")
     parts = [f"<title>{_escaped(f'{label}: {numbers}, {outcome}')}</title>", name]
     if low <= high:
         parts.append(f'<path class="interval" d="M{x(low):.1f} {y:.1f}H{x(high):.1f}"/>')
