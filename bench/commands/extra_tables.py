@@ -46,8 +46,9 @@ def write_extras(chosen: Sequence[str], site: Site, judged: Judged, out: Path, w
     results = judged.results
     paths = [path for document in _documents(chosen, judged) for path in write_documents([document], out)]
     if PARQUET in chosen:
-        read = partial(pd.read_csv, keep_default_na=False, na_values=[""])  # a method may be called `null`
-        tables = {path.stem: read(path) for path in (*written, *paths) if path.suffix == ".csv"}
+        every = [path for path in (*written, *paths) if path.suffix == ".csv"]
+        # A method may be called `null`.
+        tables = {path.stem: pd.read_csv(path, keep_default_na=False, na_values=[""]) for path in every}
         metrics = as_texts(results.frame).assign(pinned=results.frame["pinned"].map(str))
         for stem, frame in {"metrics": metrics, **tables}.items():
             path = out / f"{stem}.parquet"
