@@ -51,9 +51,8 @@ def write_extras(chosen: Sequence[str], site: Site, judged: Judged, out: Path, w
         tables = {path.stem: pd.read_csv(path, keep_default_na=False, na_values=[""]) for path in every}
         metrics = as_texts(results.frame).assign(pinned=results.frame["pinned"].map(str))
         for stem, frame in {"metrics": metrics, **tables}.items():
-            path = out / f"{stem}.parquet"
-            write_atomic(path, frame.to_parquet(index=False, engine="pyarrow"))
-            paths.append(path)
+            paths.append(out / f"{stem}.parquet")
+            write_atomic(paths[-1], frame.to_parquet(index=False, engine="pyarrow"))
     flowing = published(results, site) if {HUB, EVERY_EVAL_EVER} & {*chosen} else []
     paths += write_hub(flowing, out) if HUB in chosen else []
     paths += write_every_eval_ever(flowing, out) if EVERY_EVAL_EVER in chosen else []

@@ -195,14 +195,10 @@ def _column(values: Iterable[object]) -> pd.Series[Any]:
     return pd.Series(pd.Categorical.from_codes([kinds[each] for each in every], pd.Index(list(kinds))))
 
 
-def _is_text(kind: object) -> bool:
-    return isinstance(kind, pd.StringDtype)
-
-
 def as_texts(frame: pd.DataFrame) -> pd.DataFrame:
     """A copy of some rows of the tidy table with texts in place of categories, as users have it."""
     held = {name: kind.categories for name, kind in frame.dtypes.items() if isinstance(kind, pd.CategoricalDtype)}
-    return frame.astype({name: "str" if _is_text(kinds.dtype) else object for name, kinds in held.items()})
+    return frame.astype({name: "str" if isinstance(of.dtype, pd.StringDtype) else object for name, of in held.items()})
 
 
 def tested_splits(splits: Iterable[str]) -> list[str]:
