@@ -124,11 +124,10 @@ def _is_left(path: Path, now: float) -> bool:
 def is_running(pid: int) -> bool:
     """Check if a process of this machine lives."""
     try:
-        os.kill(pid, 0)
+        with contextlib.suppress(PermissionError):  # another user's process
+            os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:  # another user's process
-        pass
     return True
 
 
@@ -281,7 +280,8 @@ def read_archive(path: Path) -> dict[str, bytes]:
 def write_archive(path: Path, texts: Mapping[str, bytes]) -> None:
     """Write the contents of some files by their place as an archive; the same contents give the same bytes.
 
-    Files of one name are neighbours, as they are alike: that and the large dictionary save a third.
+    Files of one name are neighbours, as they are alike: that and the large dictionary save a third. A UserError if it
+    would unpack to more than is read.
     """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:") as tar:
@@ -289,4 +289,6 @@ def write_archive(path: Path, texts: Mapping[str, bytes]) -> None:
             member = tarfile.TarInfo(place)
             member.size = len(text)
             tar.addfile(member, io.BytesIO(text))
+    if buffer.tell() > MOST_BYTES:
+        raise UserError(f"{path}: more than {MOST_BYTES >> 20} MiB unpacked; give each data set a results folder")
     write_atomic(path, lzma.compress(buffer.getvalue(), preset=9 | lzma.PRESET_EXTREME))

@@ -28,8 +28,7 @@ VERSION = f"records of schema {SCHEMA_VERSION}, bench {__version__}, {sys.byteor
 
 R = TypeVar("R", TrainRecord, TestRecord, StudyRecord, TrialRecord, RescoreRecord)
 
-Bytes = bytes | memoryview
-Entry = tuple[State, Bytes, Layout, Bytes]
+Entry = tuple[State, bytes | memoryview, Layout, bytes | memoryview]
 """State of a file, the fields of its record but for the rows as JSON, and layout and values of the rows."""
 
 
