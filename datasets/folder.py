@@ -62,7 +62,12 @@ class Folder(PhotoDataset):
     needs = "folders of images"
 
     def __init__(
-        self, root: Path | None = None, *, view: View | None = None, allow_partial: bool = False, threads: int = 1
+        self,
+        root: Path | None = None,
+        *,
+        view: View | None = None,
+        allow_partial: bool = False,
+        threads: int = 1,
     ) -> None:
         """Find and list the images, and read the label distributions if there are any; see :class:`PhotoDataset`."""
         super().__init__(root, view=view or View(upright=True), allow_partial=allow_partial, threads=threads)

@@ -69,7 +69,8 @@ def columns(names: Sequence[str], images: Collection[str] = (), labels: Collecti
         those = [*images] if what == "image" and images else [name for name in names if name.lower() in known]
         those += [name for name in labels if what == "label" and name not in those]
         first = next((name for each in known for name in those if name.lower() == each), None)
-        if len(those) > 1 and (first is None or (what == "label" and first.lower() != what)):
+        twice = those.count(first or "") > 1
+        if len(those) > 1 and (first is None or twice or (what == "label" and first.lower() != what)):
             raise DataError(f"columns {', '.join(those)} could each be the {what}; rename the one that is to `{what}`")
         if those:
             found[what] = first or those[0]

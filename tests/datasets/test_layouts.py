@@ -248,6 +248,7 @@ REFUSED = {
     "'/etc/hostname' is listed, which is not": _csv("path,label", "/etc/hostname,a"),
     "1 images are listed more than once": _csv("path,label", *["pictures/kind-1/0.jpg,a"] * 2),
     "columns identity, class could each be": _csv("path,identity,class", "pictures/a.jpg,a,b"),
+    "columns label, label could each be": _csv("path,label,label", "pictures/a.jpg,a,b"),
     "a quote that opens in a row does not close in it": _csv("path,label", 'a.jpg,"a', 'b"'),
     "unexpected end of data": _csv("path,label", 'a.jpg,"a', "b.jpg,b"),
     "has query; with queries it needs train": _csv("path,label,split", "pictures/kind-1/0.jpg,a,query"),
