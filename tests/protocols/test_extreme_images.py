@@ -34,6 +34,8 @@ def _world(kind, seed):
     mixed = rng.permutation(COUNT)
     if "grid" in kind:
         x = np.round(2 * x) + (np.round(2 * x) == 0).all(1)[:, None]
+    if "signs" in kind:
+        x, variance, diagonal = np.sign(x), np.full(COUNT, 1e12), np.full(x.shape, 1e12)
     if "twins" in kind:
         for values in (x, variance, diagonal, k):
             values[mixed[:6]] = values[mixed[6:12]]
@@ -115,7 +117,7 @@ def _recall_and_map(scores, labels):
 
 
 PLANTED = ["plain", "grid", "twins", "outlier", "outlier float32", "cluster", "cluster twins", "narrow", "narrow twins"]
-PLANTED += ["outlier narrow", "offset", "offset grid", "offset float32", "offset cluster twins"]
+PLANTED += ["outlier narrow", "offset", "offset grid", "offset float32", "offset cluster twins", "signs"]
 
 
 @pytest.mark.parametrize("kind", PLANTED)
