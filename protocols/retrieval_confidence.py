@@ -126,14 +126,14 @@ def _scores(scorer: Scorer, queries: Tensor, items: Tensor) -> Tensor:
         scores[:, here] = pairs.double().cpu().view(len(items), -1)
     require_finite(scorer, scores)
     digits = torch.frexp(scores.abs().amax(0)).exponent
-    step = 2.0 ** (torch.minimum(digits.max(), digits + _SPARE) - _DIGITS).double()
+    step = 2.0 ** (torch.minimum(digits.max(), digits + _SPARE) - _DIGITS).clamp_min(-1074).double()  # not 0
     return (scores / step).round() * step
 
 
 def _rounded(values: Tensor) -> Tensor:
-    """Values as float32 holds them, unless they leave its range."""
+    """Values as float32 holds them, unless they leave its range or lose digits at its lower end."""
     single = values.float().double()
-    return torch.where(single.isfinite(), single, values)
+    return torch.where((single - values).abs() <= UNIT * values.abs(), single, values)
 
 
 HALVES = 32
