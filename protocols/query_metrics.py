@@ -60,7 +60,7 @@ class Places:
         tied = ((~new).any(1) | (beyond > 0)).nonzero().squeeze(1)
         if len(tied):
             whole = cls._tied(relevant[tied], new[tied], valid[tied], beyond[tied], beyond_relevant[tied])
-            for table, rows in zip(places.tables(), whole.tables()):
+            for table, rows in zip(vars(places).values(), vars(whole).values()):
                 table[tied] = rows
         return places
 
@@ -76,10 +76,6 @@ class Places:
         start = size.cumsum(1) - size
         before = hits.cumsum(1) - hits
         return cls(*(table.gather(1, index) for table in (size, hits, start, before)))
-
-    def tables(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The four tables ``size``, ``hits``, ``start`` and ``before``."""
-        return self.size, self.hits, self.start, self.before
 
 
 def expected_precisions(places: Places) -> Tensor:

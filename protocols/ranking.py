@@ -492,13 +492,11 @@ def _rank_block(
     if top.shape[1] > kept:
         cut = (top[:, kept - 1] - top[:, kept] <= tolerance[:, kept - 1 :].amax(1)) & torch.isfinite(top[:, kept])
         # The group is cut by the depth: only a full sort of these rows says how far it reaches.
-        if bool(cut.any()):
-            full, every = (values.cpu() for values in scores[cut.to(scores.device)].sort(dim=1, descending=True))
-            of_cut = None if typical is None else typical[cut]
-            every = gallery[every]
-            table.put(place[cut], every, full, tolerance_of(bound, queries[cut], full, every, of_cut))
-    if not bool(cut.all()):
-        table.put(place[~cut], items[~cut], top[~cut], tolerance[~cut])
+        full, every = (values.cpu() for values in scores[cut.to(scores.device)].sort(dim=1, descending=True))
+        of_cut = None if typical is None else typical[cut]
+        every = gallery[every]
+        table.put(place[cut], every, full, tolerance_of(bound, queries[cut], full, every, of_cut))
+    table.put(place[~cut], items[~cut], top[~cut], tolerance[~cut])
 
 
 def _scores(scorer: Scorer, queries: Tensor, gallery: Tensor, apart: Tensor, count: int) -> Tensor:
