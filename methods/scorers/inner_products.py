@@ -197,7 +197,8 @@ class DistanceBound(Keys):
     def difference(self, rows: Tensor, items: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
         """Score of items minus that of other items, and the size of its terms, for queries ``rows``, ``[P]`` each."""
         nearer, size = nearness(*(self._rows_at(index).mean for index in (rows, items, others)))
-        return nearer + self._terms[others] - self._terms[items], size + self._terms[items] + self._terms[others]
+        more = self._terms[others] - self._terms[items]  # no rounding is left of equal ones, as of clamped variances
+        return nearer + more, size + (self._terms[items] + self._terms[others]) * (more != 0)
 
     def _rounded(self, rows: Tensor, squared: Tensor) -> Tensor:
         """Change of a squared distance as vectors change by 1e-15 of their lengths, in units of 1e-13."""

@@ -35,7 +35,7 @@ def _world(kind, seed):
     if "grid" in kind:
         x = np.round(2 * x) + (np.round(2 * x) == 0).all(1)[:, None]
     if "signs" in kind:
-        x, variance, diagonal = np.sign(x), np.full(COUNT, 1e12), np.full(x.shape, 1e12)
+        x, variance, diagonal = np.sign(x), np.full(COUNT, 1e17), np.full(x.shape, 1e17)
     if "twins" in kind:
         for values in (x, variance, diagonal, k):
             values[mixed[:6]] = values[mixed[6:12]]
