@@ -175,8 +175,7 @@ def test_pairs_are_accepted_whatever_one_item_is(far):
     rng = torch.Generator().manual_seed(0)
     labels = torch.arange(40) // 4
     x = torch.randn(10, 8, generator=rng, dtype=torch.float64)[labels] + torch.randn(40, 8, generator=rng).double()
-    lone = torch.full((1, 8), far, dtype=torch.float64)
     alone = all_pairs_tpr(DistributionScorer("raw_l2", PointMass(x)), labels, torch.ones(1, 10).long(), 0.05)
-    scorer = DistributionScorer("raw_l2", PointMass(torch.cat([x, lone])))
+    scorer = DistributionScorer("raw_l2", PointMass(torch.cat([x, torch.full((1, 8), far, dtype=torch.float64)])))
     labels, counted = torch.cat([labels, torch.tensor([10])]), (torch.arange(11) < 10).long()[None]
     assert all_pairs_tpr(scorer, labels, counted, 0.05) == alone > 0.3

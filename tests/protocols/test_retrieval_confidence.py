@@ -68,8 +68,8 @@ def test_values_are_the_means_over_all_orders_of_ties(data, k, depth, exponent, 
     found = _found(scorer, torch.tensor(labels), k, depth, gallery=torch.tensor(gallery))
     for query in range(len(labels)):
         for name, value in _by_definition(scores[query], labels, query, gallery, k).items():
-            unit = 1.0 if name == "agreement" else size
-            assert found[name][query].item() / unit == pytest.approx(value, abs=1e-6), (name, query)
+            actual = found[name][query].item() / (1.0 if name == "agreement" else size)
+            assert actual == pytest.approx(value, abs=1e-6), (name, query)
 
 
 def _clustered(count=1200, classes=60, dim=8, seed=0):
@@ -264,8 +264,7 @@ def test_the_fit_is_that_of_a_plain_minimisation():
     correct = (torch.rand(400, generator=g) < chance).double()
     correct[:5], correct[5:9] = 0.5, torch.nan
     fit = LogisticFit.of([first, 30.0 * second], correct)
-    x, y = np.stack([first, 30.0 * second], 1)[9:], correct.numpy()[9:]
-    x, y = np.concatenate([np.stack([first, 30.0 * second], 1)[:5], x]), np.concatenate([[0.5] * 5, y])
+    x, y = (each[np.r_[:5, 9:400]] for each in (np.stack([first, 30.0 * second], 1), correct.numpy()))
     z = (x - x.mean(0)) / x.std(0)
 
     def loss(w):

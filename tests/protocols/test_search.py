@@ -50,8 +50,7 @@ def _vectors(kind, seed=0, n=N, d=16):
 
 def _scorer(name, kind, seed=0, spread=1.0):
     x, labels = _vectors(kind, seed)
-    g = torch.Generator().manual_seed(seed + 99)
-    free = torch.exp(spread * torch.randn(len(x), generator=g))
+    free = torch.exp(spread * torch.randn(len(x), generator=torch.Generator().manual_seed(seed + 99)))
     if kind in ("one outlier", "outliers"):
         free[: 1 if kind == "one outlier" else 30] *= 1e10
     if kind in ("quantised", "duplicates"):
@@ -394,8 +393,7 @@ def test_maxima_of_groups_leave_out_what_is_no_neighbour_and_empty_places(rounde
 @pytest.mark.parametrize("rounded", [False, True], ids=["float32", "bfloat16"])
 def test_neighbours_whose_centred_products_are_negative_are_found(rounded, monkeypatch):
     monkeypatch.setattr(search, "rounding_pays", lambda queries: rounded)
-    g = torch.Generator().manual_seed(0)
-    x = 0.01 * torch.randn(N, 8, generator=g) + torch.tensor([-1.0] + 7 * [0.0])
+    x = 0.01 * torch.randn(N, 8, generator=torch.Generator().manual_seed(0)) + torch.tensor([-1.0] + 7 * [0.0])
     x[::300] *= -1.0  # the mean is nearer to the many: all products with the few are negative but their own three
     scorer, labels = DistributionScorer("cosine", PointMass(x)), torch.arange(N) // 3
     _equal(rank(scorer, labels, depth=DEPTH), _whole(monkeypatch, scorer, labels, depth=DEPTH))
