@@ -317,6 +317,7 @@ _OF_QUERIES = ("queries", "neighbours", "relevant", "group", "beyond", "beyond_r
 """Fields of a ranking with a row for each query."""
 
 
+@torch.no_grad()
 def rank(
     scorer: Scorer,
     labels: Tensor,

@@ -395,7 +395,7 @@ def test_neighbours_whose_centred_products_are_negative_are_found(rounded, monke
     monkeypatch.setattr(search, "rounding_pays", lambda queries: rounded)
     x = 0.01 * torch.randn(N, 8, generator=torch.Generator().manual_seed(0)) + torch.tensor([-1.0] + 7 * [0.0])
     x[::300] *= -1.0  # the mean is nearer to the many: all products with the few are negative but their own three
-    scorer, labels = DistributionScorer("cosine", PointMass(x)), torch.arange(N) // 3
+    scorer, labels = DistributionScorer("cosine", PointMass(x.requires_grad_())), torch.arange(N) // 3
     _equal(rank(scorer, labels, depth=DEPTH), _whole(monkeypatch, scorer, labels, depth=DEPTH))
 
 

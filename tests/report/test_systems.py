@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from bench.protocols.rows import OWN
+from bench.protocols.statistics import paired
 from bench.report.compare import ask, decided, over_units
 from bench.report.questions import CONSTANT, RIVAL, SYSTEM, choose
 from bench.report.render import files_of
@@ -160,15 +161,11 @@ def test_p_values_are_adjusted_over_the_methods_of_a_data_set():
     plain = (PLAIN, _method("cosface", {"norm": 0.5, "margin": 1.5}, dataset="other"))
     cases = [each for each in _found(*plain, *made) if (each.use, each.column.split) == ("before_gallery", "test")]
     for data in ("d", "other"):
-        ordered = sorted((each for each in cases if each.contender.dataset == data), key=lambda each: each.p)
-        assert len(ordered) == 3
-        holm, bh = [], []
-        for place, each in enumerate(ordered):
-            holm.append(min(1.0, max([(3 - place) * each.p, *holm])))
-        for place in reversed(range(3)):
-            bh.append(min([3 / (place + 1) * ordered[place].p, *bh, 1.0]))
-        assert [each.p_holm for each in ordered] == pytest.approx(holm)
-        assert [each.p_bh for each in ordered] == pytest.approx(bh[::-1])
+        own = [each for each in cases if each.contender.dataset == data]
+        p = np.array([each.p for each in own])
+        assert len(own) == 3
+        assert [each.p_holm for each in own] == pytest.approx(paired.holm(p))
+        assert [each.p_bh for each in own] == pytest.approx(paired.benjamini_hochberg(p))
 
 
 @pytest.mark.slow
