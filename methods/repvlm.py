@@ -66,7 +66,8 @@ class SphereFlow(nn.Module):
         slope = 1.0 - hidden.square()
         field = self.out(hidden)
         radial = (z * field).sum(1, keepdim=True)
-        trace = slope @ (self.of_point.weight * self.out.weight.mT).sum(1)
+        # A sum of products: how MKL rounds a product of a matrix and a vector depends on the processor.
+        trace = (slope * (self.of_point.weight * self.out.weight.mT).sum(1)).sum(1)
         along = (projected * slope * (z @ self.out.weight)).sum(1)
         return field - radial * z, trace - along - (self.dim - 1) * radial.squeeze(1)
 
@@ -112,6 +113,7 @@ class Repvlm(Method):
     """
 
     name = "repvlm"
+    version = 2
     summary = "density of a frozen base's unit embeddings by a flow on the sphere, as a confidence; no classes"
     paper = Paper(
         title="Epistemic Uncertainty Quantification for Pre-trained VLMs via Riemannian Flow Matching",
