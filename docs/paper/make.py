@@ -17,7 +17,6 @@ from pathlib import Path
 import bench
 import matplotlib
 import pandas as pd
-from bench.protocols.statistics.paired import holm
 from matplotlib import pyplot as plt
 
 matplotlib.use("Agg")
@@ -34,7 +33,6 @@ LOOKS = {
     "at_query_time crop": "query, crops",
 }
 DECIDED = ("better", "worse")
-STUDIES = ("five100", "five200", "five300", "tuned")
 
 
 def read(name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -46,7 +44,7 @@ def read(name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     rows = rows[counted & plain]
     words = rows[list(TEXTS)].fillna("").astype(str)
     words["hparams"] = words["hparams"].str.replace(r"\.json#.*", "", regex=True)
-    return rows.assign(words=words.apply(frozenset, axis=1)), found.trials
+    return rows.assign(words=words.apply(frozenset, axis=1), hparams=words["hparams"]), found.trials
 
 
 def matching(rows: pd.DataFrame, words: str) -> pd.DataFrame:
@@ -76,9 +74,11 @@ def numbers(tex: str, rows: dict[str, pd.DataFrame]) -> str:
 def table_of_studies(rows: pd.DataFrame) -> str:
     """Rows of the table of the papers' design: a system by its three settings with five seeds, and by three studies."""
     lines = []
-    for method in ("scf", "dul_cls"):
+    systems = matching(rows, "system augrc")
+    studies = sorted(systems["hparams"].unique())  # the settings of the studies, then `tuned`
+    for method in sorted(systems["method"].unique()):
         for words, name in LOOKS.items():
-            cells = [matching(rows, f"system augrc {method} {words} {study}").iloc[0] for study in STUDIES]
+            cells = [matching(systems, f"{method} {words} {study}").iloc[0] for study in studies]
             texts = [shown(cell) for cell in cells]
             marked = [f"{{\\boldmath {t}}}" if c["outcome"] in DECIDED else t for t, c in zip(texts, cells)]
             lines.append(" & ".join((method.replace("_", "\\_"), name, *marked)) + " \\\\")
@@ -97,8 +97,8 @@ def table_of_systems(rows: pd.DataFrame) -> str:
             for words in LOOKS if question == "system" else list(LOOKS)[:2]:
                 found = matching(own, f"{question} {words}")
                 count = max(count, len(found))
-                held = holm(found["p"].to_numpy(float)) < 0.05  # over the methods of the data set, as planned
-                each = [(found["outcome"] == outcome) for outcome in DECIDED]
+                held = found["p_holm"] < 0.05
+                each = [found["outcome"] == outcome for outcome in DECIDED]
                 cells.append(
                     "{}/{} ({}/{})".format(*(int(e.sum()) for e in each), *(int((e & held).sum()) for e in each))
                 )
@@ -108,15 +108,17 @@ def table_of_systems(rows: pd.DataFrame) -> str:
 
 def draw_trials(trials: pd.DataFrame, path: Path) -> None:
     """Validation MAP@R and AUROC of the own confidence on validation crops of all trials, coloured by the scale."""
-    figure, axes = plt.subplots(1, 2, figsize=(3.5, 1.9), sharey=True, layout="constrained")
-    for axis, method in zip(axes, ("dul_cls", "cosface")):
-        own = trials[(trials["method"] == method) & trials["val_confidence_auroc"].notna()]
+    trials = trials.dropna(subset=["method.scale", "val_confidence_auroc"])
+    methods = sorted(trials["method"].unique(), reverse=True)
+    figure, axes = plt.subplots(1, len(methods), figsize=(3.5, 1.9), sharey=True, layout="constrained")
+    for axis, method in zip(axes, methods):
+        own = trials[trials["method"] == method]
         look = {"norm": matplotlib.colors.LogNorm(4, 64), "cmap": "viridis", "s": 7, "lw": 0}
         dots = axis.scatter(100 * own["val_map_at_r"], own["val_confidence_auroc"], c=own["method.scale"], **look)
         best = own.loc[own.groupby("study")["value"].idxmax()]
         axis.scatter(100 * best["val_map_at_r"], best["val_confidence_auroc"], s=28, fc="none", ec="k", lw=0.8)
         axis.axhline(0.5, color="k", lw=0.5)
-        axis.set(title=method, xlim=(60, 95), ylim=(0, 1))
+        axis.set(title=method, ylim=(0, 1))
     axes[0].set_ylabel("AUROC, validation crops")
     figure.supxlabel("validation MAP@R, %", fontsize=8)
     bar = figure.colorbar(dots, ax=axes, ticks=[4, 16, 64], format="%d", label="scale", fraction=0.06)

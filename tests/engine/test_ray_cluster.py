@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import queue
 import socket
 import sys
 import time
@@ -14,7 +15,7 @@ from bench.engine import jobs, ray_workers
 from bench.engine.jobs import Done, JobCrashed, ReadyJob, TrainJob, WorkerDied
 from bench.engine.launch import Launch
 from bench.engine.needs import Needs
-from bench.engine.ray_workers import Host, Node, RayWorker, RayWorkers, connect, share_of_gpu
+from bench.engine.ray_workers import Host, Node, RayWorker, RayWorkers, connect, share_of_gpu, watch_nodes
 from bench.errors import UserError
 from bench.site import Site
 
@@ -580,3 +581,14 @@ def test_a_cluster_that_never_answers_is_given_up(ray, monkeypatch):
     ray.init = lambda **options: time.sleep(1)
     with pytest.raises(UserError, match=r"has not answered for 0\.05 s"):
         connect("auto")
+
+
+def test_nodes_that_are_alive_are_reported_with_their_names_and_resources(ray):
+    row = {"Alive": True, "NodeID": "1", "NodeManagerHostname": "box", "NodeManagerAddress": "10.0.0.1",
+           "NodeName": "10.0.0.1", "Resources": {"CPU": 4.0, "GPU": 1.0, "memory": 1e9}}  # fmt: skip
+    named = {**row, "NodeID": "2", "NodeName": "left", "Resources": {}}
+    dead = {**row, "NodeID": "3", "Alive": False}
+    ray.nodes = lambda: [row, named, dead]
+    seen = queue.SimpleQueue()
+    watch_nodes(seen.put, 3600.0)()
+    assert seen.get(timeout=300) == [Node("1", "box (10.0.0.1)", 4.0, 1.0), Node("2", "left", 0.0, 0.0)]
