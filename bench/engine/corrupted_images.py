@@ -93,31 +93,45 @@ class CorruptedImages:
         return manifest_sha256(self.images.ids, self.quality, self.seed)
 
 
+Images = ImageSet | CorruptedImages
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Images of a split as they are, or in another view, which has a name."""
+
+    images: Images
+    name: str = ""
+    view: View = lambda images: images
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def evaluation(self, index: Tensor) -> Tensor:
+        """Images at some rows as the network takes them, ``[B, C, H, W]``."""
+        return self.view(self.images.evaluation(index))
+
+
 SAMPLE = 2000
 """Most validation images whose crops a trial of a replicate's own study embeds."""
 
 
 def crop_auroc(
-    model: EmbeddingModel,
-    images: ImageSet,
-    dataset: str,
-    severity: tuple[float, float],
-    scorer: str,
-    device: str,
-    running: Running,
+    model: EmbeddingModel, crops: CorruptedImages, features: Tensor | None, scorer: str, device: str, running: Running
 ) -> float:
     """AUROC of telling right from wrong answers on centre crops by the default confidence of a method, in [0, 1].
 
     Every image is cropped by a severity of its own and is query and gallery, but never its own neighbour. An answer is
     right if the nearest neighbour has the query's class (Recall@1). It is nan if all are right or all wrong.
+    ``features`` are those of the crops, if they are at hand.
     """
-    crops = CorruptedImages.of(images, dataset, "crop", severity)
-    step = "validation on crops"
+    labels, step = crops.images.labels, "validation on crops"
+    load, about = (crops.evaluation, False) if features is None else (features.__getitem__, True)
     try:
-        distribution, confidences = embed(model, crops.evaluation, len(crops), device, running=running, step=step)
+        distribution, confidences = embed(model, load, len(crops), device, features=about, running=running, step=step)
         check_finite(distribution, confidences)
         ranked_by = PatientScorer(DistributionScorer(scorer, distribution, model.scorer_options(), device), running)
-        correct = per_query(rank(ranked_by, images.labels, depth=full_depth(images.labels)))["recall_at_1"]
+        correct = per_query(rank(ranked_by, labels, depth=full_depth(labels)))["recall_at_1"]
     except (NonFiniteEmbeddings, ValueError) as error:
         raise UnitFailed(f"{step}: {error}") from error
     counted = ~correct.isnan()

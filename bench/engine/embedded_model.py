@@ -10,143 +10,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import Distribution
 
-from .. import versions
 from ..datasets.dataset import ImageSet
 from ..errors import UnitFailed
 from ..methods._base import Method
 from ..methods._model import EmbeddingModel, EnsembleModel, NonFiniteEmbeddings
-from ..methods.backbones.registry import GIVEN
 from ..methods.scorers.inner_products import mode_scorer
 from ..methods.scorers.spec import DistributionScorer
 from ..methods.training_density import TrainingDensity
 from ..protocols.ranking import MeanScorer, Scorer
 from ..protocols.retrieval_confidence import uniform_by_identity
-from ..seeds import content_id, seed_for
+from ..seeds import seed_for
 from ..site import Site
-from ..store.folder import FEATURES, RECORD
 from ..store.records import TrainRecord
 from ..store.specs import TrainSpec
-from .corrupted_images import CorruptedImages, View, views_of
-from .inputs import FITTED, cached, fitted_rows, frozen_folder, whole_file
-from .networks import backbone_features, check_finite, embed, state_sha256
+from .corrupted_images import CorruptedImages, Images, Seen, views_of
+from .inputs import FITTED, TestedFeatures, fitted_rows
+from .networks import check_finite, embed
 from .running import PatientScorer, Running
-
-Images = ImageSet | CorruptedImages
-
-
-class _NotKept(Exception):
-    """Features that other processes are not to read."""
-
-
-@dataclass(frozen=True)
-class Seen:
-    """Images of a split as they are, or in another view, which has a name."""
-
-    images: Images
-    name: str = ""
-    view: View = lambda images: images
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def evaluation(self, index: Tensor) -> Tensor:
-        """Images at some rows as the network takes them, ``[B, C, H, W]``."""
-        return self.view(self.images.evaluation(index))
-
-
-@dataclass(frozen=True)
-class TestedFeatures:
-    """Cached features of the images that a model is tested on, by the digest of a backbone that it does not train."""
-
-    __test__ = False  # not a class of tests, whatever pytest makes of its name
-
-    backbone: nn.Module
-    digest: str
-    spec: TrainSpec
-    site: Site
-    folder: Path
-    prefix: str
-    running: Running
-
-    @classmethod
-    def of(
-        cls, model: EmbeddingModel | EnsembleModel, spec: TrainSpec, site: Site, running: Running
-    ) -> TestedFeatures | None:
-        """Cached features for a model; None if it has a backbone of its own, or the base of a head has no folder here.
-
-        The members of an ensemble must have the same backbone.
-        """
-        members: list[EmbeddingModel] = list(model.members) if isinstance(model, EnsembleModel) else [model]
-        if not all(member.backbone_frozen for member in members):
-            return None
-        digests = {state_sha256(member.backbone) for member in members}
-        if len(digests) > 1:
-            return None
-        if spec.backbone == GIVEN:
-            return None  # the images are features
-        if spec.frozen:
-            data = site.dataset(spec.dataset, spec.view).train_val(spec.fold, spec.folds)
-            folder, prefix = frozen_folder(spec, site, data), ""
-        elif spec.base is not None:
-            folder, prefix = site.store.unit_dir(spec.base_cell, "train", spec.base.unit), FEATURES
-            if not (folder / RECORD).exists():  # packed, or from elsewhere: a folder of features alone is no training
-                return None
-        else:
-            return None
-        return cls(members[0].backbone, digests.pop(), spec, site, folder, prefix, running)
-
-    def load(self, split: str, images: Seen, make: bool, wait: bool = True) -> Tensor | None:
-        """Features ``[N, F]`` of a split's images, on the CPU and equal to the last bit to those inside ``embed``.
-
-        They are None if there are none and none are to be made, if memory ran out with chunks of the usual size, or,
-        without ``wait``, if another process makes them.
-        """
-        if not make and not any(self.folder.glob(f"{self.prefix}{split}-*")):  # a key takes time
-            return None
-        stem = f"{self.prefix}{split}-{self._key(images)}-"
-        step, device = f"features of split {split}", self.site.device
-
-        def made() -> dict[str, Tensor]:
-            found = backbone_features(
-                self.backbone, images.evaluation, len(images), device, running=self.running, step=step
-            )
-            if self.running.chunk is not None:  # memory ran out: other sizes may round differently, and are not kept
-                raise _NotKept
-            return {"features": found}
-
-        with suppress(_NotKept):
-            path = cached(self.folder, stem, made, self.running, wait) if make else whole_file(self.folder, stem)
-            return None if path is None else load_file(path)["features"]
-        return None
-
-    def _key(self, seen: Seen) -> str:
-        """Id of everything that the features of some images depend on."""
-        spec, images = self.spec, seen.images
-        clean = images.images if isinstance(images, CorruptedImages) else images
-        entries = [
-            versions.engine("testing"),
-            versions.registered(self.site.datasets, spec.dataset),
-            versions.backbone(spec.backbone),
-            *([versions.corruption(images.kind)] if isinstance(images, CorruptedImages) else []),
-        ]
-        code = [*map(versions.version, entries)]
-        software = [code, torch.__version__, torch.device(self.site.device).type]
-        network = [self.digest, spec.backbone, spec.batches.pooling, spec.batches.freeze_norm]
-        source = [spec.dataset, spec.view, spec.partial, spec.files]
-        content = [clean.manifest_sha256(), images.manifest_sha256(), content_id([*clean.ids]), seen.name]
-        return content_id([software, network, source, content])
 
 
 def splits_of(spec: TrainSpec, site: Site, corrupted: Mapping[str, CorruptedImages]) -> dict[str, Images]:

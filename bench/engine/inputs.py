@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -21,12 +22,14 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from .. import versions
 from ..datasets.augmentation import TrainingAugmentation
 from ..datasets.dataset import Dataset, ImageSet, TrainVal
 from ..datasets.feature_images import FeatureImages
 from ..errors import UnitFailed
-from ..methods._model import Embedding, EmbeddingModel
+from ..methods._model import Embedding, EmbeddingModel, EnsembleModel
 from ..methods.backbones.features import GivenFeatures
+from ..methods.backbones.registry import GIVEN
 from ..methods.backbones.stages import Cut
 from ..methods.host_labels import sent
 from ..methods.principal import principal_directions
@@ -34,9 +37,10 @@ from ..seeds import content_id, seed_for
 from ..site import Site
 from ..store.claims import CLAIM, Claims
 from ..store.files import sha256, write_atomic
-from ..store.folder import FEATURES, is_whole_cache
+from ..store.folder import FEATURES, RECORD, is_whole_cache
 from ..store.specs import TrainSpec
-from .networks import backbone_features, embed, features_of, starting_backbone
+from .corrupted_images import CorruptedImages, Seen
+from .networks import backbone_features, embed, features_of, starting_backbone, state_sha256
 from .running import Running, in_chunks
 
 CALIBRATION = 128
@@ -313,6 +317,93 @@ def write_file(folder: Path, stem: str, features: dict[str, Tensor]) -> Path:
     path = folder / f"{stem}{sha256(content)}.safetensors"
     write_atomic(path, content)
     return path
+
+
+class _NotKept(Exception):
+    """Features that other processes are not to read."""
+
+
+@dataclass(frozen=True)
+class TestedFeatures:
+    """Cached features of the images that a model is tested on, by the digest of a backbone that it does not train."""
+
+    __test__ = False  # not a class of tests, whatever pytest makes of its name
+
+    backbone: nn.Module
+    digest: str
+    spec: TrainSpec
+    site: Site
+    folder: Path
+    prefix: str
+    running: Running
+
+    @classmethod
+    def of(
+        cls, model: EmbeddingModel | EnsembleModel, spec: TrainSpec, site: Site, running: Running
+    ) -> TestedFeatures | None:
+        """Cached features for a model; None if it has a backbone of its own, or the base of a head has no folder here.
+
+        The members of an ensemble must have the same backbone.
+        """
+        members: list[EmbeddingModel] = list(model.members) if isinstance(model, EnsembleModel) else [model]
+        if not all(member.backbone_frozen for member in members):
+            return None
+        digests = {state_sha256(member.backbone) for member in members}
+        if len(digests) > 1:
+            return None
+        if spec.backbone == GIVEN:
+            return None  # the images are features
+        if spec.frozen:
+            data = site.dataset(spec.dataset, spec.view).train_val(spec.fold, spec.folds)
+            folder, prefix = frozen_folder(spec, site, data), ""
+        elif spec.base is not None:
+            folder, prefix = site.store.unit_dir(spec.base_cell, "train", spec.base.unit), FEATURES
+            if not (folder / RECORD).exists():  # packed, or from elsewhere: a folder of features alone is no training
+                return None
+        else:
+            return None
+        return cls(members[0].backbone, digests.pop(), spec, site, folder, prefix, running)
+
+    def load(self, split: str, images: Seen, make: bool, wait: bool = True) -> Tensor | None:
+        """Features ``[N, F]`` of a split's images, on the CPU and equal to the last bit to those inside ``embed``.
+
+        They are None if there are none and none are to be made, if memory ran out with chunks of the usual size, or,
+        without ``wait``, if another process makes them.
+        """
+        if not make and not any(self.folder.glob(f"{self.prefix}{split}-*")):  # a key takes time
+            return None
+        stem = f"{self.prefix}{split}-{self._key(images)}-"
+        step, device = f"features of split {split}", self.site.device
+
+        def made() -> dict[str, Tensor]:
+            found = backbone_features(
+                self.backbone, images.evaluation, len(images), device, running=self.running, step=step
+            )
+            if self.running.chunk is not None:  # memory ran out: other sizes may round differently, and are not kept
+                raise _NotKept
+            return {"features": found}
+
+        with suppress(_NotKept):
+            path = cached(self.folder, stem, made, self.running, wait) if make else whole_file(self.folder, stem)
+            return None if path is None else load_file(path)["features"]
+        return None
+
+    def _key(self, seen: Seen) -> str:
+        """Id of everything that the features of some images depend on."""
+        spec, images = self.spec, seen.images
+        clean = images.images if isinstance(images, CorruptedImages) else images
+        entries = [
+            versions.engine("testing"),
+            versions.registered(self.site.datasets, spec.dataset),
+            versions.backbone(spec.backbone),
+            *([versions.corruption(images.kind)] if isinstance(images, CorruptedImages) else []),
+        ]
+        code = [*map(versions.version, entries)]
+        software = [code, torch.__version__, torch.device(self.site.device).type]
+        network = [self.digest, spec.backbone, spec.batches.pooling, spec.batches.freeze_norm]
+        source = [spec.dataset, spec.view, spec.partial, spec.files]
+        content = [clean.manifest_sha256(), images.manifest_sha256(), content_id([*clean.ids]), seen.name]
+        return content_id([software, network, source, content])
 
 
 class AugmentedImages:

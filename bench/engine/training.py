@@ -16,6 +16,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ..datasets.batches import class_balanced_batches
+from ..datasets.corruptions._base import CROP
 from ..datasets.dataset import Dataset, TrainVal
 from ..errors import UnitFailed, first_line, is_out_of_memory
 from ..methods._model import Embedding, NonFiniteEmbeddings
@@ -33,7 +34,7 @@ from ..store.folder import CHECKPOINT, WEIGHTS
 from ..store.records import Epoch, TrainRecord
 from ..store.specs import TUNING, TrainSpec
 from . import inputs
-from .corrupted_images import crop_auroc, sample
+from .corrupted_images import CorruptedImages, Seen, crop_auroc, sample
 from .environment import environment, rounding
 from .gpu import Read, room_for_pixels
 from .networks import backbone_features, build_model, check_finite, load_base, prepare_steps
@@ -360,10 +361,16 @@ class Trainer:
             self.progress.note += " checkpoint, and a kill would have started it anew; make it a buffer"
             return
         # Replaced in one step but not flushed to disk: a kill loses nothing, a power cut at most the whole unit.
-        states = {"progress": vars(self.progress), "sizes": self.running.sizes}
-        states |= {"attributes": attributes, "model": self.model.state_dict(), **self.optimisation.state_dict()}
+        states = {"progress": {**vars(self.progress), "best_state": self._changing(self.progress.best_state)}}
+        states |= {"sizes": self.running.sizes, "attributes": attributes}
+        states |= {"model": self._changing(self.model.state_dict()), **self.optimisation.state_dict()}
         with sealed_file(self.folder / CHECKPOINT, self.spec.id) as file:
             torch.save(states, file)
+
+    def _changing(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What training may change of a state of the model: without a backbone that cached features stand for."""
+        cached = isinstance(self.inputs, inputs.CachedFeatures) and not self.inputs.through_backbone
+        return {key: value for key, value in state.items() if not (cached and key.startswith("backbone."))}
 
     def _load_checkpoint(self) -> None:
         try:
@@ -374,10 +381,12 @@ class Trainer:
             self.progress.note = f"its checkpoint did not load ({first_line(error)}), so it was trained from the start"
             return
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-        self.model.load_state_dict(state["model"])
+        fixed = {key: value.cpu() for key, value in self.model.state_dict().items()}
+        self.model.load_state_dict(fixed | state["model"])
         restore(state.get("attributes", {}), self.model)
         self.optimisation.load_state_dict(state)
         self.progress = Progress(**state["progress"])
+        self.progress.best_state = fixed | self.progress.best_state
         # Memory that was too small is taken to be so still: a resumed training ends as an undisturbed one.
         for name, size in state["sizes"].items():
             setattr(self.running, name, size)
@@ -418,9 +427,12 @@ class Trainer:
             return None
         self.model.load_state_dict(self.progress.best_state)
         self.model.reads_maps = False
-        dataset, scorer = self.spec.dataset, self.spec.selection.scorer
-        images = self.data.val if self.spec.replicate == TUNING else sample(self.data.val)
-        value = crop_auroc(self.model, images, dataset, asked, scorer, self.site.device, self.running)
+        spec, device, running = self.spec, self.site.device, self.running
+        images = self.data.val if spec.replicate == TUNING else sample(self.data.val)
+        crops = CorruptedImages.of(images, spec.dataset, CROP, asked)
+        cache = inputs.TestedFeatures.of(self.model, spec, self.site, running)
+        features = None if cache is None else cache.load(f"val_{CROP}", Seen(crops), make=True)
+        value = crop_auroc(self.model, crops, features, spec.selection.scorer, device, running)
         return None if math.isnan(value) else value
 
 

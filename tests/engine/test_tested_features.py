@@ -4,8 +4,9 @@ import shutil
 
 import pytest
 import torch
-from bench.engine.corrupted_images import CorruptedImages
-from bench.engine.embedded_model import EmbeddedModel, Seen, TestedFeatures
+from bench.engine.corrupted_images import CorruptedImages, Seen
+from bench.engine.embedded_model import EmbeddedModel
+from bench.engine.inputs import TestedFeatures
 from bench.engine.networks import load_ensemble, load_model
 from bench.engine.running import Running
 from bench.engine.scheduler import base_is_shared
@@ -100,7 +101,7 @@ def no_backbone(monkeypatch):
             raise AssertionError("the backbone has run")
 
         monkeypatch.setattr(EmbeddingModel, "features", refuse)
-        monkeypatch.setattr("bench.engine.embedded_model.backbone_features", refuse)
+        monkeypatch.setattr("bench.engine.inputs.backbone_features", refuse)
 
     return forbid
 
@@ -151,6 +152,21 @@ def test_heads_on_a_trained_base_read_features_that_a_test_has_kept(tmp_path, no
         _assert_same(_embedded(site, head), expected)
     with pytest.raises(AssertionError, match="the backbone has run"):
         _embedded(site, records["cosface"])  # a model that trains its backbone has no cache
+
+
+def test_trainings_on_a_frozen_network_embed_the_crops_of_the_validation_images_once(copy, trained, no_backbone):
+    site = copy[0].model_copy(update={"weights": trained[0].weights})
+    specs = [record.spec.replaced(crop_confidence=(0.0, 0.5)) for record in copy[1].values()]
+
+    def values():
+        return [run_training(spec, site, lambda epoch: None).val_confidence_auroc for spec in specs]
+
+    directly = _directly(values)
+    run_training(specs[0], site, lambda epoch: None)
+    no_backbone()
+    assert values() == directly
+    assert len(set(directly)) == len(specs)
+    assert _files(site).count("val_crop") == 1
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from bench.datasets.corruptions._base import draw_quality
-from bench.engine.corrupted_images import crop_auroc, sample
+from bench.engine.corrupted_images import CorruptedImages, crop_auroc, sample
 from bench.engine.networks import load_model
 from bench.engine.running import Running
 from bench.engine.training import run_training
@@ -169,7 +169,8 @@ def test_answers_that_are_all_right_fail_a_trial_that_is_chosen_by_them(trained)
     model, _ = load_model(spec.cell, spec.id, site)
     images = site.dataset(spec.dataset, spec.view).train_val(spec.fold, spec.folds).val
     alone = images.select((images.labels == images.labels[0]).nonzero().squeeze(1))
-    assert math.isnan(crop_auroc(model, alone, "ndigit_smoke", (0.0, 0.5), "cosine", "cpu", Running()))
+    crops = CorruptedImages.of(alone, "ndigit_smoke", "crop", (0.0, 0.5))
+    assert math.isnan(crop_auroc(model, crops, None, "cosine", "cpu", Running()))
     untold = [Trained(0.8, 0.7, None, 3)]
     for tune_for in ("confidence", "both"):
         found = measured(tune_for, untold)
