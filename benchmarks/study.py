@@ -1,19 +1,17 @@
 """Pack the records of a study for the repository: an archive per data set, with brief records of its tests.
 
-    python benchmarks/study.py RESULTS.. --out results/study [--short] [--whole all.tar.xz]
+    python benchmarks/study.py RESULTS.. --out results/study [--short]
 
 Results of several sessions are packed together: RESULTS may be archives, too, the former ones first. A brief record has
 the values that verdicts and tables of methods need, and fewer of other class splits and of seeds from 5 on. Records of
-archives are taken as they are. A test is left out if a later one has its setting. With ``--whole`` all records are
-written to that file, and its SHA-256 is printed; a gigabyte of records takes over ten minutes. ``--short`` leaves out
-the trainings of trials, which ``bench status --check`` then misses (the values of trials stay), and the values that are
-otherwise left out of seeds from 5 on.
+archives are taken as they are. A test is left out if a later one has its setting. ``--short`` leaves out the trainings
+of trials, which ``bench status --check`` then misses (the values of trials stay), and the values that are left out of
+seeds from 5 on.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,10 +59,9 @@ def brief(test: Any, short: bool) -> Any:
     return test.brief(partial(wanted, short=short, default=test.role.default_confidence), **changes)
 
 
-def pack(results: list[Path], whole: Path | None, out: Path, short: bool = False) -> None:
-    """Write the records that the repository has to archives in a folder, and all of them to another archive."""
+def pack(results: list[Path], out: Path, short: bool) -> None:
+    """Write the records that the repository has to archives in a folder."""
     stores = [Store(path) for path in results]
-    # What an archive has in brief, a folder may have as a whole.
     texts: dict[str, bytes] = {}
     packed: dict[str, bytes] = {}
     for store in stores:
@@ -73,10 +70,7 @@ def pack(results: list[Path], whole: Path | None, out: Path, short: bool = False
         for training in store.trainings():
             if training.spec.replicate == TUNING:
                 texts.pop(_place(store, training), None)
-    kept, texts = texts | packed, packed | texts
-    if whole is not None:
-        write_archive(whole, texts)
-        print(f"{whole}: {len(texts)} files, SHA-256 {hashlib.sha256(whole.read_bytes()).hexdigest()}")
+    kept = texts | packed
     tests = {record.unit: record for store in stores for record in store.tests()}
     latest = {_setting(test): test.unit for test in sorted(tests.values(), key=lambda test: test.finished)}
     for store in stores:
@@ -107,11 +101,10 @@ def main() -> None:
     """Pack."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", nargs="+", type=Path)
-    parser.add_argument("--whole", type=Path, help="write all records to this archive, too")
     parser.add_argument("--short", action="store_true", help="leave out trainings of trials, and more values")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    pack(given.results, given.whole, given.out, given.short)
+    pack(given.results, given.out, given.short)
 
 
 if __name__ == "__main__":

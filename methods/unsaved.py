@@ -11,21 +11,22 @@ import torch
 from torch import Tensor, nn
 
 
-def unsaved(model: nn.Module) -> dict[str, bytes]:
+def unsaved(model: nn.Module, idle: tuple[str, ...] = ()) -> dict[str, bytes]:
     """Digest, by name, of each attribute of the modules of a model, without the values that its state dict holds.
 
     Of those only the shape counts, since another shape would not load. Equal digests before and after some steps mean
     that a new model with the state dict goes on as this one does. Attributes of modules with a ``get_extra_state`` of
-    their own are left to it. Not seen is what code keeps outside the model: in globals, in closures.
+    their own are left to it. Not seen is what code keeps outside the model: in globals, in closures. Names of modules
+    that begin as one of ``idle`` are of those that no step calls, which are passed over.
     """
     saved = model.state_dict(keep_vars=True).values()
     held = {id(value) for value in (*model.modules(), *saved)} | set(filter(None, map(_memory, saved)))
-    return {name: _digest(value, held, set()) for name, value in _attributes(model)}
+    return {name: _digest(value, held, set()) for name, value in _attributes(model, idle)}
 
 
-def changed_since(before: Mapping[str, bytes], model: nn.Module) -> dict[str, Any]:
+def changed_since(before: Mapping[str, bytes], model: nn.Module, idle: tuple[str, ...] = ()) -> dict[str, Any]:
     """Attributes of the modules of a model, by name, that have changed since :func:`unsaved`."""
-    now, values = unsaved(model), dict(_attributes(model))
+    now, values = unsaved(model, idle), dict(_attributes(model, idle))
     return {name: values.get(name, _GONE) for name in sorted(before.keys() | now) if before.get(name) != now.get(name)}
 
 
@@ -48,9 +49,9 @@ def is_plain(value: Any) -> bool:
 _GONE = object()
 
 
-def _attributes(model: nn.Module) -> Iterator[tuple[str, Any]]:
+def _attributes(model: nn.Module, idle: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
     for place, module in model.named_modules():
-        if type(module).get_extra_state is nn.Module.get_extra_state:
+        if type(module).get_extra_state is nn.Module.get_extra_state and not f"{place}.".startswith(idle):
             own = vars(module).items()
             yield from ((f"{place}.{name}".lstrip("."), value) for name, value in own if name != "training")
 

@@ -117,7 +117,10 @@ class Trainer:
         self.model = build_model(spec, site, self.data.train.num_classes, self.channels)
         self.inputs = self._inputs(dataset)
         prepare_steps(self.model, spec.optim)
-        self._unsaved = unsaved(self.model)
+        # Cached features stand for a backbone that stays as it is: no step calls it.
+        cached = isinstance(self.inputs, inputs.CachedFeatures) and not self.inputs.through_backbone
+        self._idle = ("backbone.",) if cached else ()
+        self._unsaved = unsaved(self.model, self._idle)
         self.progress = Progress()
 
     def _inputs(self, dataset: Dataset) -> inputs.Inputs:
@@ -355,7 +358,7 @@ class Trainer:
         There is none of a network with state that a new one would not get from it, such as a memory of earlier batches
         in an attribute that is no buffer: after a kill, its training begins again.
         """
-        attributes = changed_since(self._unsaved, self.model)
+        attributes = changed_since(self._unsaved, self.model, self._idle)
         if lost := [name for name, value in attributes.items() if not is_plain(value)]:
             self.progress.note = f"{', '.join(lost[:3])} changed in training but is not in the state dict: there was no"
             self.progress.note += " checkpoint, and a kill would have started it anew; make it a buffer"
@@ -368,9 +371,8 @@ class Trainer:
             torch.save(states, file)
 
     def _changing(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """What training may change of a state of the model: without a backbone that cached features stand for."""
-        cached = isinstance(self.inputs, inputs.CachedFeatures) and not self.inputs.through_backbone
-        return {key: value for key, value in state.items() if not (cached and key.startswith("backbone."))}
+        """What training may change of a state of the model."""
+        return {key: value for key, value in state.items() if not key.startswith(self._idle)}
 
     def _load_checkpoint(self) -> None:
         try:
