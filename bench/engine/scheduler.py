@@ -346,7 +346,8 @@ class Scheduler:
             self.display.advance(cell, epochs - seen)
         elif not asked_before:
             self.outcome.reused += 1
-            self.display.skip(cell, epochs)
+            if plan.retrain or not weights:  # else it is a trial, which its study has counted
+                self.display.skip(cell, epochs)
         return Trained(record.selection_value, record.val_map_at_r, record.val_confidence_auroc, record.best_epoch)
 
     async def _run(

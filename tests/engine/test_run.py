@@ -253,8 +253,8 @@ def test_runs_that_differ_in_a_pinned_value_are_rows_of_their_own(all_inside):
 def test_a_short_archive_of_the_study_has_no_trainings_of_trials_and_fewer_values(tiny_run, tmp_path):
     long, short = (tmp_path / name / "ndigit_smoke.tar.xz" for name in ("long", "short"))
     with loaded_tool("study") as study:
-        study.pack([tiny_run], None, long.parent)
-        study.pack([tiny_run], None, short.parent, short=True)
+        study.pack([tiny_run], long.parent, short=False)
+        study.pack([tiny_run], short.parent, short=True)
     replicates = {training.unit: training.spec.replicate for training in Store(tiny_run).trainings()}
     assert TUNING in replicates.values()
     assert {training.unit for training in Store(long).trainings()} == set(replicates)

@@ -35,13 +35,16 @@ from .conftest import SMALL, wait_for
 
 
 class Quiet:
-    """A display that keeps what is logged."""
+    """A display that keeps what is logged, and counts epochs that are done or need not be."""
 
     def __init__(self):
-        self.lines = []
+        self.lines, self.epochs = [], 0
 
-    def advance(self, cell, epochs): ...
-    def skip(self, cell, epochs): ...
+    def advance(self, cell, epochs):
+        self.epochs += epochs
+
+    skip = advance
+
     def note(self, cell, text): ...
     def tested(self, cell, seed): ...
 
@@ -162,6 +165,15 @@ def test_drivers_share_the_units_and_none_runs_twice(drivers, tmp_path, monkeypa
     assert any("at work in this folder too" in line for display in displays for line in display.lines)
     assert not list((tmp_path / "shared").rglob(CLAIM))
     assert damages(tmp_path / "shared") == [(tmp_path / "shared" / "store.json", "it is missing")]
+
+
+@pytest.mark.parametrize("retrain", [False, True])
+def test_every_epoch_is_counted_once_and_once_more_by_the_same_command(retrain, tmp_path, monkeypatch):
+    asked = {"methods": ("cosface",), "set": (f"tuning.retrain={str(retrain).lower()}",)}
+    whole = sum(plan.trainings * plan.epochs for plan in _plans(tmp_path, **asked)[0])
+    for _ in range(2):
+        _, [display] = _drive(tmp_path, [Fake()], monkeypatch, **asked)
+        assert display.epochs == whole
 
 
 def test_a_training_that_its_setting_makes_fail_is_not_tried_by_the_other_driver(tmp_path, monkeypatch):
