@@ -101,6 +101,8 @@ class SphereFlow(nn.Module):
 
         The class labels are not used.
         """
+        if isinstance(distribution, RatedPoint):  # by the heads
+            return distribution.uncertainty.mean()
         unit = F.normalize(distribution.mean, dim=-1)
         return self.matching(unit.repeat(DRAWS, 1)).mean() if self.training else -self.log_prob(unit).mean()
 
