@@ -35,8 +35,9 @@ NARROW = 100
 def print_tables(judged: Judged, console: Console) -> None:
     """Print the comparison of methods, the means over class splits, and which methods are better systems."""
     print_comparison(judged.comparison, console)
-    for table in split_document([row for row in judged.splits if row.question == MEAN]).tables:
-        print_table(table, console)  # the means; differences are in files
+    for table in split_document([row for row in judged.splits if row.question == MEAN]).tables:  # others are in files
+        brief = replace(table, caption="").without_shared(("method",))
+        print_table(replace(brief, notes=(*filter(None, [brief.caption]),)), console)
     apart = [
         row for row in judged.splits if row.question == SYSTEM.name and row.contender.dataset in judged.over_splits
     ]

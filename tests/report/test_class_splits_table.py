@@ -14,6 +14,7 @@ import pytest
 from bench.protocols.statistics.paired import summarise_splits
 from bench.report.frame import collect
 from bench.report.splits import MEAN, split_comparisons
+from bench.report.terminal import print_tables
 from bench.report.views import split_document
 from bench.report.write import Judged, write_report
 from bench.store.check import damages
@@ -24,7 +25,7 @@ from bench.store.specs import Pinned, RescoreSpec
 from scipy import stats
 
 from tests.engine.test_sharing import Fake, _drive
-from tests.report.shown import markdown
+from tests.report.shown import markdown, printed
 
 RATIO = 4 / 3
 
@@ -82,6 +83,11 @@ def test_splits_that_do_not_pair_are_said_to(store):
     assert "no split and seed in common with cosface" in set(split_document(found).numbers["reason"])
     assert "no common class split" in markdown(split_document(found))
     assert all(math.isnan(each.mean) for each in found if each.reason)
+
+
+def test_a_terminal_says_once_what_all_rows_share(store):
+    table = printed(print_tables, Judged(store, collect(store))).partition("over class splits")[2]
+    assert table.count("convnet") == 1
 
 
 @pytest.mark.slow
