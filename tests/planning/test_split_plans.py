@@ -7,15 +7,17 @@ from bench.commands import dry_run
 from bench.commands.run import _network
 from bench.engine.estimate import Estimate
 from bench.engine.launch import Launch
+from bench.methods.backbones.registry import build_backbone
 from bench.progress import readable
 from bench.site import Site
 from bench.store.specs import TUNING
+from safetensors.torch import save_file
 
 from tests.plans import planned, refused
 
 
-def _plans(tmp_path, *settings, **asked):
-    return planned(tmp_path, **{"methods": ("cosface", "pfe"), "seeds": 2, "set": settings, **asked})[0]
+def _plans(place, *settings, **asked):
+    return planned(place, **{"methods": ("cosface", "pfe"), "seeds": 2, "set": settings, **asked})[0]
 
 
 def _ids(plan, replicate):
@@ -55,11 +57,13 @@ def test_a_setting_is_tuned_once_on_the_own_split(tmp_path):
 def dry(tmp_path, monkeypatch, capsys):
     """Function that plans; gives what a dry run says of trainings of 100 s and tests of 10 s, and what it has timed."""
 
-    def run(*settings, workers=1, **asked):
-        timed, seconds = [], Estimate(1, 0, training=100, features=0, measuring=0, test=10, decode=0, cache_bytes=0)
+    def run(*settings, workers=1, features=0, weights=None, **asked):
+        about = {"measuring": 0, "test": 10, "decode": 0, "cache_bytes": 0}
+        timed, seconds = [], Estimate(1, 0, training=100, features=features, **about)
         monkeypatch.setattr(dry_run, "estimate", lambda plan, site: timed.append(plan.cell.method) or seconds)
-        plans = _plans(tmp_path, *settings, methods=("cosface",), **asked)
-        dry_run.print_dry_run(plans, Site(results=str(tmp_path)), tmp_path, Launch(workers=workers))
+        site = Site(results=str(tmp_path), weights=weights)
+        plans = _plans(site, *settings, methods=("cosface",), **asked)
+        dry_run.print_dry_run(plans, site, tmp_path, Launch(workers=workers))
         return capsys.readouterr().out, timed
 
     return run
@@ -71,6 +75,14 @@ def test_a_dry_run_times_a_training_once_for_all_splits(dry):
     assert "on class splits 1 to 3, too" in said
     assert said.count("cosface on ndigit_smoke: 4 trials") == 1
     assert f"{readable(100 * (4 + 4 * 2) + 10 * 4 * 2)} in one process" in said
+
+
+def test_a_dry_run_counts_features_of_a_frozen_network_once_for_all_methods(dry, tmp_path):
+    save_file(build_backbone("convnet", 1).state_dict(), tmp_path / "start.safetensors")
+    asked = {"frozen": True, "weights": str(tmp_path / "start.safetensors"), "hparams": "default", "seeds": 1}
+    said, timed = dry("data.class_splits=2", features=1000, **asked)
+    assert timed == ["untrained", "cosface"]
+    assert f"{readable(3 * (1000 + 2 * (100 + 10)))} with 1 worker" in said
 
 
 @pytest.mark.parametrize(
