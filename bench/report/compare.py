@@ -304,8 +304,7 @@ def decided(rows: Iterable[Comparison], question: Question) -> list[Comparison]:
     tested = compare(values, others, regions, [row.test_over_train for row in found])
     chance = _p_of_chance(found)
     for row, numbers in zip(found, zip(*tested)):
-        if row.unit == "seed" and row.contender.replicate == "study":
-            row.unit = "replicate"
+        row.unit = row.contender.unit if row.unit == "seed" else row.unit
         row.mean, row.sd, row.low, row.high, _, row.p, row.p_equivalence = map(float, numbers)
         row.n = int(numbers[4])
         if row.reason is None and row.p != row.p:

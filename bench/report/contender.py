@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from ..store.records import Columns
 from ..store.specs import Pinned, split_pinned
@@ -78,7 +78,12 @@ class Contender(NamedTuple):
     @property
     def is_one_setting(self) -> bool:
         """Whether one study chose the setting of all its results, which then say nothing of other tunings."""
-        return self.hparams == "tuned" and self.trials > 1 and self.replicate != "study"
+        return self.hparams == "tuned" and self.trials > 1 and self.unit == "seed"
+
+    @property
+    def unit(self) -> Literal["replicate", "seed"]:
+        """What its results on one class split are over."""
+        return "replicate" if self.replicate == "study" else "seed"
 
 
 def tuning_text(of: Contender, source: str) -> str:

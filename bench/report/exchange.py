@@ -87,9 +87,8 @@ class Published:
         about = {"images": column.split, "classes": "none of them trained on", "network": of.network}
         about |= {"scorer": self.group.scorer, "variant": self.group.variant(column), "pinned": str(of.pinned)}
         about |= {"confidence": self.group.confidence} if column.of_confidence else {}
-        unit = "replicates" if self.group.contender.replicate == "study" else "seeds"
         interval = "" if math.isnan(summary.sd) else f", 95 % t-interval [{summary.ci_low:.4f}, {summary.ci_high:.4f}]"
-        return {key: value for key, value in about.items() if value} | {unit: f"{summary.n}{interval}"}
+        return {key: value for key, value in about.items() if value} | {f"{of.unit}s": f"{summary.n}{interval}"}
 
 
 def paper_tags(site: Site, method: str) -> list[str]:

@@ -494,7 +494,7 @@ def _of_units(
     """
     leading = _leading(groups)
     of_setting = [group for group in groups if group.contender.replicate != "study"]
-    tuned = [group for group in groups if group.contender.replicate == "study"]
+    tuned = [group for group in groups if group.contender.unit == "replicate"]
     numbers = sorted({number for group in tuned for number in group.tested})
     rows = {number: pairs([group.only(number) for group in tuned if number in group.tested]) for number in numbers}
     found = list(over_units(rows, "replicate"))

@@ -95,7 +95,7 @@ def _most_common(seeds: Iterable[frozenset[int]]) -> frozenset[int]:
 def _reason(group: SeedGroup, column: ComparedColumn, seeds: frozenset[int]) -> str:
     count = len(defined_values(group.column(column)))
     if count < 2:
-        return "one seed" if count else "no value"
+        return f"one {group.contender.unit}" if count else "no value"
     return group.gaps(column, seeds)
 
 

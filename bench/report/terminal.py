@@ -69,7 +69,7 @@ def _comparison_table(part: Part, console: Console) -> Table:
     labels = [column for column in COLUMNS if column.label and column.title not in left_out]
     name: Column[ComparisonRow] = label("method", lambda row: row.marked, places=("terminal",))
     seeds = common.get("seeds", "")
-    unit = "replicate" if rows[0].contender.replicate == "study" else "seed"
+    unit = rows[0].contender.unit
     title = f"{part.title}: mean ± SD over {seeds}{' ' * bool(seeds)}{unit}{'s' * (seeds != '1')}"
     told = [] if part.budget not in ("", ALONE) else [common.get(TUNING.title, "")]
     lines = [", ".join(filter(None, [title, *told])), common.get(PINNED.title, ""), *part.against]

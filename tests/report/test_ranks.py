@@ -85,6 +85,9 @@ def test_a_method_with_more_seeds_is_ranked_by_those_of_the_others():
 def test_without_two_methods_on_two_seeds_there_is_no_rank():
     assert _ranks({"a": A}) == {"a": ("-", "-", "nothing to compare with")}
     assert _ranks({"a": {0: 0.8}, "b": {0: 0.7}}) == {"a": ("-", "-", "one seed"), "b": ("-", "-", "one seed")}
+    assert {reason for *_, reason in _ranks({"a": {0: 0.8}, "b": {0: 0.7}}, replicate="study").values()} == {
+        "one replicate"
+    }
     assert _ranks({"a": A, "b": {7: 0.1, 8: 0.2}})["a"][2] == "no other method with seeds 0-3"
     single, none = (shown.comparison(*_results({"a": {0: 0.8}} | other)) for other in ({}, {"b": {0: 0.7}}))
     assert "rank" not in "".join(_printed(print_comparison, single))

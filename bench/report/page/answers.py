@@ -197,13 +197,13 @@ def parts_of(judged: Judged) -> list[Part]:
             asked[MEAN] = [_over_seeds(groups[each], column) for each in rows for column in RETRIEVAL]
         means = grouped(asked.get(MEAN, ()), lambda row: row.contender)
         contenders = dict.fromkeys(row.contender for row in own) if of_splits else rows
-        of_studies = any(contender.replicate == "study" for contender in contenders)
+        units = {contender.unit for contender in contenders}
         found.append(
             Part(
                 name,
                 *declared[name],
                 slug,
-                "split" if of_splits else "replicate" if of_studies else "seed",
+                "split" if of_splits else "replicate" if "replicate" in units else "seed",
                 groups,
                 {} if of_splits else rows,
                 {each: means.get(each, []) for each in contenders},
