@@ -27,7 +27,8 @@ COLOURS = {"better": "#0068ad", "worse": "#b54a00"}
 def counted(rows: pd.DataFrame) -> pd.DataFrame:
     """Systems over class splits by AUGRC, against the norm and against the free confidence that validation chose."""
     rows = rows[rows["unit"].eq("split") & rows["metric"].eq("augrc") & rows["chosen"].astype(bool)]
-    rows = rows[rows["fidelity"].eq("corrected") & rows["same_order_as"].fillna("").eq("") & rows["n"].gt(1)]
+    plain = rows[["same_order_as", "ensemble"]].fillna("").eq("").all(axis=1)
+    rows = rows[plain & rows["fidelity"].eq("corrected") & rows["n"].gt(1)]
     return rows[rows["question"].eq("system") | (rows["question"].eq("rival") & rows["rival"].eq("norm"))]
 
 
