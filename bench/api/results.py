@@ -63,7 +63,7 @@ class Results:
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """Every measured value, a row each: the table ``metrics.csv`` of ``bench report``."""
+        """Every value on data sets' own class splits, a row each: the table ``metrics.csv`` of ``bench report``."""
         from ..report.frame import as_texts
 
         frame = self._judged.results.frame

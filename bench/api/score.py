@@ -156,9 +156,9 @@ class Scores:
         asked for, or there is a confidence, variance or concentration, the table also has ``aurc``, ``e_aurc``,
         ``augrc``, points of the risk-coverage curve and ``confidence_auroc`` of each confidence: those of the images
         (``given``, ``method``, ``norm`` of the raw embeddings), those of the ranking (``top1_score``, ``margin``,
-        ``agreement``, ``spread``), both together (such as ``norm+margin``), and the controls ``random`` and ``oracle``.
-        With a confidence, variance or concentration, it has filter-out curves, too (metrics of the images left after
-        the least confident are removed).
+        ``agreement``, ``spread``, ``consistency``), both together (such as ``norm+margin``), and the controls
+        ``random`` and ``oracle``. With a confidence, variance or concentration, it has filter-out curves, too (metrics
+        of the images left after the least confident are removed).
         """
         return tidy({"": self._scored})
 

@@ -105,14 +105,14 @@ def score(
     """Score embeddings made anywhere, and their confidences.
 
     Retrieval, and whether a confidence is worth anything.
-    A file contains embeddings [N, D] and integer labels [N], and if you have them confidence [N] (higher = more
-    confident), variance [N] or [N, D], concentration [N], quality [N] (known quality of the images, higher = better),
-    is_query [N], is_gallery [N], ids [N], groups [N] (camera, burst or session: images of a query's class and group
-    do not count), ignore [N] (images that count nowhere); of the network's own training images, train_embeddings [M,
-    D] and train_labels [M], for free confidences such as mahalanobis; set_up [N], the images whose classes choose the
-    thresholds of --operate. With several files of the same images, the others are compared with the first (other minus
-    first). Photographs, in a folder per class, are embedded by a network that was not trained on them (`bench embed`
-    takes other weights than those on this machine).
+    A file contains embeddings [N, D] and labels [N] (integers or text), and if you have them confidence [N] (higher =
+    more confident), variance [N] or [N, D], concentration [N], quality [N] (known quality of the images, higher =
+    better), is_query [N], is_gallery [N], ids [N], groups [N] (camera, burst or session: images of a query's class and
+    group do not count), ignore [N] (images that count nowhere); of the network's own training images, train_embeddings
+    [M, D] and train_labels [M], for free confidences such as mahalanobis; set_up [N], the images whose classes choose
+    the thresholds of --operate. With several files of the same images, the others are compared with the first (other
+    minus first). Photographs, in a folder per class, are embedded by a network that was not trained on them (`bench
+    embed` takes other weights than those on this machine).
 
     \b
     photos:   bench score photos --backbone vit_small_patch14_dinov2

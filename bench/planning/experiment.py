@@ -170,7 +170,7 @@ class Run(Section):
     """Where and how an experiment is run, which changes no result."""
 
     workers: Annotated[int | None, Option(MACHINE)] = Field(None, ge=1)
-    """Processes; one per core if not given."""
+    """Processes; one per core, or per share of a GPU, if not given."""
 
     device: Annotated[Literal["auto", "cpu", "cuda"], Option(MACHINE)] = "auto"
     """Where to train."""
@@ -227,8 +227,8 @@ class Experiment(Section):
         BeforeValidator(settings_of, json_schema_input_type=dict[str, Value]),
         Option(SETTINGS, "KEY=VALUE"),
     ] = {}
-    """Fix a setting, such as method.margin=0.3 or optim.epochs=10; repeatable. Keys start with method., optim., data.,
-    augment., tuning. or run."""
+    """Fix a setting, such as method.margin=0.3 or optim.epochs=10; repeatable. Keys start with method., model., optim.,
+    data., augment., tuning. or run."""
 
     sweep: Annotated[
         dict[str, tuple[str, ...]],
