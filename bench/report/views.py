@@ -239,7 +239,7 @@ def decision_document(rows: Sequence[Comparison]) -> Document:
     def line(row: Comparison) -> dict[str, object]:
         assert row.against is not None
         tested = _tested(row)
-        needed = row.units_needed(0.05 / row.family) if row.outcome == "undecided" else None
+        needed = row.units_needed(0.05 / row.family) if row.outcome == "undecided" and not row.reason else None
         return {
             **row.contender._asdict(),
             "metric": row.column.metric,
