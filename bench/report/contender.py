@@ -312,7 +312,7 @@ def _taken(contender: Contender, seeds: int) -> tuple[str, ...]:
     pinned = contender.pinned
     epochs = {key: value for key, value in pinned.settings.items() if key == EPOCHS}
     limits = Pinned(folds=pinned.folds, settings=epochs, partial=pinned.partial, pooling="").parts
-    return f"{seeds} seed{'s' * (seeds > 1)}", contender.tuning, ", ".join(limits) or "whole trainings"
+    return f"{seeds} {contender.unit}{'s' * (seeds > 1)}", contender.tuning, ", ".join(limits) or "whole trainings"
 
 
 def _usual(texts: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from ..protocols.rows import FREE_IMAGE_CONFIDENCES, OWN, cost_of
 from .compare import Comparison, common, decided
-from .contender import COMMON, LABELS, Contender, ranked_together
+from .contender import COMMON, LABELS, Contender, distinct_labels, ranked_together
 from .questions import CONFIDENCE, IMAGES, MEASURES, PAIR, PLAIN, RIVAL, SYSTEM, USES, pairs_of
 from .ranks import competition
 from .seeds import SeedGroup, SeedStatistics, compared, divided
@@ -323,8 +323,8 @@ def system_document(rows: Sequence[Comparison]) -> Document:
     return document("systems", "Systems", measured, _frame(map(line, rows)), f"{risks} The verdict is that of AUGRC.")
 
 
-def _against(name: str, line: Sequence[Comparison]) -> Cell:
-    for row in line:
+def _against(name: str, line: tuple[str, Sequence[Comparison]]) -> Cell:
+    for row in line[1]:
         if row.rival == name:
             text = interval(*(row.column.text(end, "+") for end in (row.mean, row.low, row.high)))
             return Cell(f"{text} {outcome_text(row, {})}", row.mean, mark=row.outcome)
@@ -337,12 +337,13 @@ def rival_document(rows: Iterable[Comparison]) -> Document:
     for (_, split, unit), own in grouped(rows, lambda row: (row.contender.common, row.column.split, row.unit)).items():
         lines = grouped(own, lambda row: row.contender)
         held = {row.rival for row in own}
-        columns: list[Column[Sequence[Comparison]]] = [label("method", lambda line: line[0].contender.label)]
+        columns: list[Column[tuple[str, Sequence[Comparison]]]] = [label("method", lambda line: line[0])]
         shown = [name for name in FREE_IMAGE_CONFIDENCES if name in held]
         needs = {name: f" ({cost})" if (cost := cost_of(name)) else "" for name in shown}
         columns += [Column(f"{name}{needs[name]}", partial(_against, name)) for name in shown]
         head = f"{own[0].contender.dataset}, {images_of(split)}, over {unit}s"
-        tables.append(table_of(columns, [*lines.values()], head))
+        named = zip(distinct_labels([*lines]).values(), lines.values())
+        tables.append(table_of(columns, named, head))
     about = (
         "Points of AUGRC before there is a gallery, in favour of the method with its own confidence against the plain"
         " method with each free one [95 %], and what the free one costs. Outcomes are those of each comparison alone;"

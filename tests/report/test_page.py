@@ -227,7 +227,7 @@ def test_class_splits_answer_in_place_of_seeds_and_say_which_confidence_most_of_
     assert {each.n for each in part.systems if each.column.split == "test"} == {3}
     assert part.confidence(part.plain, ("before_gallery", "test")).rival == "norm or max_cosine"
     table = confidence_table(part)
-    assert "mostly norm 71.7" in [cell.text for row in table.rows for cell in row.cells]
+    assert "most often norm 71.7" in [cell.text for row in table.rows for cell in row.cells]
     (part,) = parts_of(_judged(tmp_path, *FEW, *_on_splits(HEADS[0], 1, 2), *plain))
     assert "On fewer class splits: leading (point) (2)." in results_table(part, [], []).notes
 

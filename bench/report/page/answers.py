@@ -158,7 +158,7 @@ def mostly(names: str) -> str:
     """The name that class splits chose most often, which says so if there are others."""
     first, *others = plainly(names).split(" or ")
     first = "no free one (a constant)" if first == CONSTANT else first
-    return f"mostly {first}" if others else first
+    return f"most often {first}" if others else first
 
 
 def title(place: Place) -> str:
