@@ -62,10 +62,12 @@ class Finding:
 
     @property
     def decisive(self) -> Comparison:
-        """The comparison that decides: a negligible one, the strongest against the claim, or the weakest for it."""
+        """The comparison that decides: a negligible or contradictory one, the strongest against, or the weakest for."""
         known = [row for row in self.rows if row.p == row.p] or self.rows
         if self.outcome == "negligible":
             known = [row for row in known if self.is_negligible(row)]
+        if self.outcome == "undecided":
+            known = [row for row in known if row.reason is Reason.SIGNS] or known
         if self.outcome == "reversed":
             return min(known, key=lambda row: p_values(row)[1])
         return max(known, key=lambda row: p_values(row)[0])
