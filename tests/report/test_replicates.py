@@ -141,10 +141,11 @@ def test_a_plain_method_that_lacks_a_replicate_is_not_replaced_there():
     assert {row.n for row in rows} == {4}
 
 
-def test_of_two_designs_one_leads():
+@pytest.mark.parametrize("other", [{"hparams": "default", "trials": 0}, {"hparams": "tuned", "trials": 50}])
+def test_of_two_designs_one_leads(other):
     made = [
         _method(name, skill, **columns)
-        for columns in (STUDIES, {"hparams": "default", "trials": 0, "replicate": "seed"})
+        for columns in (STUDIES, {**other, "replicate": "seed"})
         for name, skill in (
             ("cosface", {"norm": 0.5, "margin": 1.5}),
             ("spread", {OWN: 1.0, "norm": 0.2, "margin": 1.5}),
