@@ -12,7 +12,7 @@ import pandas as pd
 from ..protocols.rows import FREE_IMAGE_CONFIDENCES, OWN, cost_of
 from .compare import Comparison, common, decided
 from .contender import COMMON, LABELS, Contender, distinct_labels, ranked_together
-from .questions import CONFIDENCE, IMAGES, MEASURES, PAIR, PLAIN, RIVAL, SYSTEM, USES, pairs_of
+from .questions import CONFIDENCE, IMAGES, MEASURES, PAIR, PLAIN, SYSTEM, USES, pairs_of
 from .ranks import competition
 from .seeds import SeedGroup, SeedStatistics, compared, divided
 from .splits import MEAN
@@ -357,19 +357,17 @@ def of_splits(rows: Iterable[Comparison]) -> list[Comparison]:
 
     Of confidences, those of the own one before the gallery on clean images.
     """
-    first = ("before_gallery", "test", OWN)
-    rows = [
-        row
-        for row in rows
-        if row.question != CONFIDENCE.name
-        or ((row.use, row.column.split, row.confidence) == first and (row.counts or row.n == 1))
-    ]
-    decides = next(iter(MEASURES)).metric
-    rows = [row for row in rows if row.question != RIVAL.name]
-    systems = [row for row in rows if row.question == SYSTEM.name and row.column.metric == decides and row.n]
-    learned = {row.contender for row in systems if not row.same_order_as}
-    kept = {id(row) for row in systems if row.contender in learned}
-    return [row for row in rows if row.question != SYSTEM.name or id(row) in kept]
+    every, first = list(rows), ("before_gallery", "test", OWN)
+    systems = [row for row in every if row.question == SYSTEM.name and row.column.metric == next(iter(MEASURES)).metric]
+    learned = {row.contender for row in systems if row.n and not row.same_order_as}
+    kept = {id(row) for row in systems if row.n and row.contender in learned}
+
+    def shown(row: Comparison) -> bool:
+        if row.question == CONFIDENCE.name:
+            return (row.use, row.column.split, row.confidence) == first and (row.counts or row.n == 1)
+        return row.question in (MEAN, PLAIN.name) or id(row) in kept
+
+    return list(filter(shown, every))
 
 
 def split_document(rows: Sequence[Comparison]) -> Document:
