@@ -62,10 +62,12 @@ class Finding:
 
     @property
     def decisive(self) -> Comparison:
-        """The comparison that decides: a negligible one, the strongest against the claim, or the weakest for it."""
+        """The comparison that decides: a negligible or contradictory one, the strongest against, or the weakest for."""
         known = [row for row in self.rows if row.p == row.p] or self.rows
         if self.outcome == "negligible":
             known = [row for row in known if self.is_negligible(row)]
+        if self.outcome == "undecided":
+            known = [row for row in known if row.reason is Reason.SIGNS] or known
         if self.outcome == "reversed":
             return min(known, key=lambda row: p_values(row)[1])
         return max(known, key=lambda row: p_values(row)[0])
@@ -91,7 +93,7 @@ class Finding:
             return f"depends on tuning: {row.why}" if row.outcome == "depends on tuning" else row.why
         if self.outcome == "undecided":
             over_seeds = _seeds_still(self.more_seeds) if row.n > 1 else "one seed"
-            return over_seeds if row.unit == "seed" else ""
+            return over_seeds if row.unit == "seed" else row.why
         if self.outcome == "negligible":
             return "direction shown" if self.p_holds <= ALPHA else ""
         return "negligible" if self.outcome == "reversed" and self.is_negligible(row) else ""
@@ -349,8 +351,8 @@ def _decided(finding: Finding, holds: float, opposite: float) -> Finding:
 def _more_seeds(finding: Finding, undecided: int) -> int:
     """Seeds still needed, at the level that Holm's method leaves for each of the undecided claims; 0 if not known."""
     row, inside = finding.decisive, finding.region
-    if finding.outcome != "undecided" or not finding.is_testable or row.unit == "split":
-        return 0  # the variance over class splits has a part that more of them do not lessen
+    if finding.outcome != "undecided" or not finding.is_testable or row.unit == "split" or row.reason:
+        return 0  # more splits do not lessen all of their variance, nor take more replicates a contradiction back
     size = abs(row.mean)
     effect = abs(size - inside) if finding.claim.direction == "equal" else max(size, inside)
     if not effect:

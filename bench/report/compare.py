@@ -146,8 +146,8 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """The outcome, or the reason for having none."""
-        return self.why if self.outcome == "no verdict" else self.outcome
+        """The outcome, or the reason for having none that counts."""
+        return self.outcome if self.counts else self.why
 
     @property
     def text(self) -> str:
@@ -333,13 +333,12 @@ def _agree(row: Comparison) -> None:
     """Take a decision back if replicates differ in sign, and say so if they contradict each other."""
     differences = np.array([row.column.sign * (row.values[at] - row.others[at]) for at in common(row)])
     signs = [differences[differences > paired.ROUNDING], differences[differences < -paired.ROUNDING]]
-    most = max(map(len, signs))
     if not min(map(len, signs)) or row.outcome == "equivalent":  # a tie contradicts nothing
         return
-    row.reason, row.detail = Reason.SIGNS, f"{most} of {len(differences)}"
+    row.reason, row.detail = Reason.SIGNS, f"{max(map(len, signs))} of {len(differences)}"
     row.outcome = "undecided"
-    if len(differences) > 4:
-        spread = np.sqrt(sum(((each - each.mean()) ** 2).sum() for each in signs) / (len(differences) - 2))
+    if (signed := sum(map(len, signs))) > 4:
+        spread = np.sqrt(sum(((each - each.mean()) ** 2).sum() for each in signs) / (signed - 2))
         if min(abs(each.mean()) for each in signs) > APART * spread:
             row.outcome = "depends on tuning"
 
@@ -412,6 +411,8 @@ def over_units(
         lasting = (row for row in by_split.values() if row.reason in (Reason.CONSTANT, Reason.NO_RANKING))
         refused = next(lasting, first if not held else next((row for row in held.values() if row.reason), None))
         same = {row.same_order_as for row in held.values()}
+        remarks = [name for name in first.about if name.endswith("_remark")]
+        said = {name: _every(str(row.about[name]) for row in by_split.values()) for name in remarks}
         contender = named(first.contender)
         yield replace(
             first,
@@ -427,7 +428,7 @@ def over_units(
             else {number: _mean(row.aurocs or {}, row.aurocs or ()) for number, row in held.items()},
             free={
                 name: {n: _mean(row.free[name], common(row)) for n, row in held.items() if name in row.free}
-                for name in first.free
+                for name in dict.fromkeys(name for row in held.values() for name in row.free)
             },
             same_order_as=first.same_order_as if len(same) == 1 else "",
             ranking=_every(row.ranking for row in by_split.values()),
@@ -435,7 +436,7 @@ def over_units(
             rival=_every(row.rival for row in by_split.values()),
             reason=refused.reason if refused else None,
             detail=refused.detail if refused else "",
-            about={**first.about, "seeds": max((len(common(row)) for row in held.values()), default=0)},
+            about={**first.about, **said, "seeds": max((len(common(row)) for row in held.values()), default=0)},
         )
 
 

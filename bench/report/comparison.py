@@ -199,21 +199,10 @@ def compare_within(groups: Sequence[SeedGroup]) -> list[ComparisonRow]:
     ranked = ranks(groups, COMPARED[_MAP_AT_R])
     heads = grouped(ask(HEAD, groups), lambda row: row.contender)
     unequal = unequal_budgets([group.contender for group in groups], [group.seeds for group in groups])
-    rows = [
-        ComparisonRow(group.contender, group.seeds, group.trainings, group.confidence, *judged)
-        for group, judged in zip(
-            groups,
-            zip(
-                values,
-                marks,
-                ranked,
-                unequal,
-                (tuple(heads.get(group.contender, ())) for group in groups),
-                (tuple(remarks(group)) for group in groups),
-                map(thresholds, groups),
-            ),
-        )
-    ]
+    against = [tuple(heads.get(group.contender, ())) for group in groups]
+    said = [tuple(remarks(group)) for group in groups]
+    judged = zip(values, marks, ranked, unequal, against, said, map(thresholds, groups))
+    rows = [ComparisonRow(g.contender, g.seeds, g.trainings, g.confidence, *each) for g, each in zip(groups, judged)]
     return sorted(rows, key=_order)
 
 

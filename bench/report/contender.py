@@ -147,9 +147,9 @@ def budget_of(contender: Contender) -> Budget:
 def by_budget(contenders: Iterable[Contender]) -> dict[Budget, list[Contender]]:
     """Divide the contenders of a data set by their budgets, the leading budget first.
 
-    The leading budget is the largest one that at least half of the methods of the data set have: that of the most
-    tuning trials, then of the most methods. If no budget has so many methods, it is the one that has most of them.
-    Budgets of a single method come last.
+    The leading budget is the largest one that at least half of the methods of the data set have: with replicates that
+    are tuned anew before one setting, then that of the most tuning trials, then of the most methods. If no budget has
+    so many methods, it is the one that has most of them. Budgets of a single method come last.
 
     A method with nothing to tune has one trial at any budget: it counts at the largest one that is otherwise its own,
     unless it has another tuned budget. An ensemble whose embeddings are side by side counts at the budget of models of
@@ -169,7 +169,8 @@ def by_budget(contenders: Iterable[Contender]) -> dict[Budget, list[Contender]]:
 
     def place(budget: Budget) -> tuple[object, ...]:
         methods = len(method_names(found[budget]))
-        sizes = (-budget.trials, -methods) if methods >= half else (-methods, -budget.trials)
+        anew = budget.replicate == "study"
+        sizes = (-anew, -budget.trials, -methods) if methods >= half else (-methods, -anew, -budget.trials)
         rest = budget._replace(fidelity="", replicate="")
         return methods < 2, methods < half, *sizes, rest, budget.fidelity, budget.replicate
 
@@ -312,7 +313,7 @@ def _taken(contender: Contender, seeds: int) -> tuple[str, ...]:
     pinned = contender.pinned
     epochs = {key: value for key, value in pinned.settings.items() if key == EPOCHS}
     limits = Pinned(folds=pinned.folds, settings=epochs, partial=pinned.partial, pooling="").parts
-    return f"{seeds} seed{'s' * (seeds > 1)}", contender.tuning, ", ".join(limits) or "whole trainings"
+    return f"{seeds} {contender.unit}{'s' * (seeds > 1)}", contender.tuning, ", ".join(limits) or "whole trainings"
 
 
 def _usual(texts: Sequence[str]) -> str:

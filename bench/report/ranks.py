@@ -73,7 +73,7 @@ def _ranks(groups: list[SeedGroup], column: ComparedColumn) -> list[Rank]:
     if len(groups) < 2:
         return [Rank(reason="nothing to compare with")]
     found = competition(groups, column)
-    seeds = seeds_text(found.seeds) if found.seeds else ""
+    seeds = seeds_text(found.seeds, groups[0].contender.unit) if found.seeds else ""
     if len(found.able) < 2:
         return [Rank(reason=reason or f"no other method with {seeds}") for reason in found.reasons]
     ranked = [Rank(reason=reason) for reason in found.reasons]

@@ -312,7 +312,8 @@ class SeedGroup:
             return f"confidence {constant}"
         defined = defined_values(self.column(column))
         missing = {"no": set(seeds) - self.tested, "no value at": set(seeds) & self.tested - set(defined)}
-        return ", ".join(f"{what} {seeds_text(those)}" for what, those in missing.items() if those)
+        unit = self.contender.unit
+        return ", ".join(f"{what} {seeds_text(those, unit)}" for what, those in missing.items() if those)
 
     def variant(self, column: ComparedColumn) -> str:
         """Variant of the metric that a column shows: ``reranked`` if the column prefers it and the tests have it."""

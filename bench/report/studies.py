@@ -71,7 +71,7 @@ def study_rows(store: Store, tested: frozenset[str]) -> list[StudyRow]:
             values = [_value(study, trial) or 0.0 for trial in trials]
             ties = [trial for trial, value in zip(trials, values) if value >= max(values) - TIE * noise]
             rows.append(StudyRow(study, trials, chosen, noise, ties or [chosen]))
-    return sorted(rows, key=lambda row: (row.study.cell, _alike(row.study), _number(row.study)))
+    return sorted(rows, key=lambda row: (row.study.cell, _split(row), _alike(row.study), _number(row.study)))
 
 
 def _value(study: StudyRecord, trial: TrialRecord) -> float | None:
@@ -89,6 +89,10 @@ def _number(study: StudyRecord) -> int:
     return -1 if study.spec.template.replicate == TUNING else study.spec.template.number
 
 
+def _split(row: StudyRow) -> int:
+    return int(row.study.spec.template.view.get(CLASS_SEED) or 0)
+
+
 def _confidence(row: StudyRow) -> str:
     found, aurocs = row.chosen.val_confidence_auroc, row.aurocs
     spread = f" [{percent(aurocs[0], 1)} to {percent(aurocs[-1], 1)}]" if len(aurocs) > 1 else ""
@@ -98,6 +102,7 @@ def _confidence(row: StudyRow) -> str:
 COLUMNS: tuple[Column[StudyRow], ...] = (
     label("method", lambda row: row.study.cell.method),
     label("study", lambda row: GAP if _number(row.study) < 0 else str(_number(row.study)), "its number"),
+    label("class split", lambda row: str(_split(row) or GAP), "none: the own one", fields=held("class_split", _split)),
     Column("", fields=lambda row: {**row.study.cell._asdict(), "study": _number(row.study), "unit": row.study.unit}),
     Column("", fields=lambda row: {"tune_for": row.study.spec.tune_for, "chosen": row.chosen.number}),
     Column("trials", lambda row: str(len(row.trials)), held("trials", lambda row: len(row.trials))),
@@ -140,7 +145,7 @@ def study_lines(rows: Iterable[StudyRow]) -> Iterator[str]:
     """A line for each method with several studies: what its tuning cannot see."""
     several = (row for row in rows if row.noise == row.noise)
     for own in grouped(several, lambda row: _alike(row.study)).values():
-        (_, dataset, method), split = own[0].study.cell, own[0].study.spec.template.view.get(CLASS_SEED)
+        (_, dataset, method), split = own[0].study.cell, _split(own[0])
         where = f"{dataset}, class split {split}" if split else dataset
         tied, of = _range([len(row.ties) for row in own]), max(len(row.trials) for row in own)
         text = (

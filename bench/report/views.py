@@ -11,8 +11,8 @@ import pandas as pd
 
 from ..protocols.rows import FREE_IMAGE_CONFIDENCES, OWN, cost_of
 from .compare import Comparison, common, decided
-from .contender import COMMON, LABELS, Contender, ranked_together
-from .questions import CONFIDENCE, IMAGES, MEASURES, PAIR, PLAIN, RIVAL, SYSTEM, USES, pairs_of
+from .contender import COMMON, LABELS, Contender, distinct_labels, ranked_together
+from .questions import CONFIDENCE, IMAGES, MEASURES, PAIR, PLAIN, SYSTEM, USES, pairs_of
 from .ranks import competition
 from .seeds import SeedGroup, SeedStatistics, compared, divided
 from .splits import MEAN
@@ -239,7 +239,7 @@ def decision_document(rows: Sequence[Comparison]) -> Document:
     def line(row: Comparison) -> dict[str, object]:
         assert row.against is not None
         tested = _tested(row)
-        needed = row.units_needed(0.05 / row.family) if row.outcome == "undecided" else None
+        needed = row.units_needed(0.05 / row.family) if row.outcome == "undecided" and not row.reason else None
         return {
             **row.contender._asdict(),
             "metric": row.column.metric,
@@ -323,8 +323,8 @@ def system_document(rows: Sequence[Comparison]) -> Document:
     return document("systems", "Systems", measured, _frame(map(line, rows)), f"{risks} The verdict is that of AUGRC.")
 
 
-def _against(name: str, line: Sequence[Comparison]) -> Cell:
-    for row in line:
+def _against(name: str, line: tuple[str, Sequence[Comparison]]) -> Cell:
+    for row in line[1]:
         if row.rival == name:
             text = interval(*(row.column.text(end, "+") for end in (row.mean, row.low, row.high)))
             return Cell(f"{text} {outcome_text(row, {})}", row.mean, mark=row.outcome)
@@ -337,12 +337,13 @@ def rival_document(rows: Iterable[Comparison]) -> Document:
     for (_, split, unit), own in grouped(rows, lambda row: (row.contender.common, row.column.split, row.unit)).items():
         lines = grouped(own, lambda row: row.contender)
         held = {row.rival for row in own}
-        columns: list[Column[Sequence[Comparison]]] = [label("method", lambda line: line[0].contender.label)]
+        columns: list[Column[tuple[str, Sequence[Comparison]]]] = [label("method", lambda line: line[0])]
         shown = [name for name in FREE_IMAGE_CONFIDENCES if name in held]
         needs = {name: f" ({cost})" if (cost := cost_of(name)) else "" for name in shown}
         columns += [Column(f"{name}{needs[name]}", partial(_against, name)) for name in shown]
         head = f"{own[0].contender.dataset}, {images_of(split)}, over {unit}s"
-        tables.append(table_of(columns, [*lines.values()], head))
+        named = zip(distinct_labels([*lines]).values(), lines.values())
+        tables.append(table_of(columns, named, head))
     about = (
         "Points of AUGRC before there is a gallery, in favour of the method with its own confidence against the plain"
         " method with each free one [95 %], and what the free one costs. Outcomes are those of each comparison alone;"
@@ -356,19 +357,17 @@ def of_splits(rows: Iterable[Comparison]) -> list[Comparison]:
 
     Of confidences, those of the own one before the gallery on clean images.
     """
-    first = ("before_gallery", "test", OWN)
-    rows = [
-        row
-        for row in rows
-        if row.question != CONFIDENCE.name
-        or ((row.use, row.column.split, row.confidence) == first and (row.counts or row.n == 1))
-    ]
-    decides = next(iter(MEASURES)).metric
-    rows = [row for row in rows if row.question != RIVAL.name]
-    systems = [row for row in rows if row.question == SYSTEM.name and row.column.metric == decides and row.n]
-    learned = {row.contender for row in systems if not row.same_order_as}
-    kept = {id(row) for row in systems if row.contender in learned}
-    return [row for row in rows if row.question != SYSTEM.name or id(row) in kept]
+    every, first = list(rows), ("before_gallery", "test", OWN)
+    systems = [row for row in every if row.question == SYSTEM.name and row.column.metric == next(iter(MEASURES)).metric]
+    learned = {row.contender for row in systems if row.n and not row.same_order_as}
+    kept = {id(row) for row in systems if row.n and row.contender in learned}
+
+    def shown(row: Comparison) -> bool:
+        if row.question == CONFIDENCE.name:
+            return (row.use, row.column.split, row.confidence) == first and (row.counts or row.n == 1)
+        return row.question in (MEAN, PLAIN.name) or id(row) in kept
+
+    return list(filter(shown, every))
 
 
 def split_document(rows: Sequence[Comparison]) -> Document:

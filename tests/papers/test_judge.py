@@ -123,6 +123,21 @@ def test_seeds_still_needed_have_the_power_that_is_said(ledger, results, site):
     assert found.reason == f"{found.more_seeds} more seeds"
 
 
+def test_replicates_that_disagree_or_are_one_say_so_and_wait_for_no_more(ledger, results, site):
+    lead = np.array([0.02, 0.03, -0.01, 0.04, 0.01])
+    for count, reason in ((5, "4 of 5 replicates agree"), (1, "one replicate")):
+        sides = (("dul_cls", BASE + lead), ("cosface", BASE))
+        records = results(*(runs(name, values[:count], replicate="study") for name, values in sides))
+        found = _one(ledger(claim()), records, site)
+        assert (found.outcome, found.reason, found.more_seeds) == ("undecided", reason, 0)
+    both = ledger(claim(b='{ method = "cosface" }, { method = "arcface" }'))
+    less = runs("arcface", BASE + lead - [0.001, 0.09, 0.002, 0.08, 0.001], replicate="study")
+    sides = (("dul_cls", BASE + lead), ("cosface", BASE))
+    found = _one(both, results(*(runs(name, values, replicate="study") for name, values in sides), less), site)
+    assert max(found.rows, key=lambda row: row.p).reason is None
+    assert (found.outcome, found.reason, found.more_seeds) == ("undecided", "4 of 5 replicates agree", 0)
+
+
 def test_holms_method_counts_all_claims_on_a_data_set(ledger, results, site):
     # The first holds alone, and not next to four claims about which nothing is known.
     difference = 0.02 + 9 * NOISE

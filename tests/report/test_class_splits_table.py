@@ -14,6 +14,7 @@ import pytest
 from bench.protocols.statistics.paired import summarise_splits
 from bench.report.frame import collect
 from bench.report.splits import MEAN, split_comparisons
+from bench.report.studies import study_document
 from bench.report.terminal import print_tables
 from bench.report.views import split_document
 from bench.report.write import Judged, write_report
@@ -45,6 +46,16 @@ def _values(store, method):
         for record in store.tests()
         if record.columns.method == method
     }
+
+
+def test_studies_of_class_splits_have_their_number(tmp_path, monkeypatch):
+    asked = {"methods": ("cosface",), "hparams": "tuned", "trials": 2, "seeds": 1, "set": ("data.class_splits=2",)}
+    _drive(tmp_path, [Fake()], monkeypatch, **asked)
+    found = study_document(Judged(Store(tmp_path), collect(Store(tmp_path))).studies)
+    assert found.numbers["class_split"].to_list() == [0, 1, 2]
+    assert [[cell.text for cell in row.cells[:3]] for row in found.tables[0].rows] == [
+        ["cosface", "0", "-"], ["cosface", "0", "1"], ["cosface", "0", "2"],
+    ]  # fmt: skip
 
 
 def test_the_unit_is_the_split_and_the_own_one_is_not_among_them(store):

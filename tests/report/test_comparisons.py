@@ -1,5 +1,7 @@
 """Comparisons: numbers against SciPy, one set of rules for every unit, and a new question in a few lines."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from bench.protocols.rows import OWN
@@ -15,6 +17,13 @@ from tests.report.test_systems import PLAIN, _method
 
 def _groups(*made):
     return groups(*joined(made))
+
+
+def test_what_is_not_counted_says_why_in_place_of_an_outcome():
+    spread = _method("spread", {OWN: 1.2, "norm": 1.2, "margin": 1.5}, risk=0.2)
+    rows = [row for row in SYSTEM.pairs(_groups(PLAIN, spread)) if row.use == "before_gallery"]
+    (row,) = decided([replace(rows[0], same_order_as="norm")], SYSTEM)
+    assert (row.outcome, row.counts, row.holds, row.verdict) == ("better", False, False, "orders images as norm")
 
 
 @pytest.mark.parametrize("units", [2, 3, 20])

@@ -140,6 +140,25 @@ def test_without_a_win_that_holds_the_free_confidence_of_the_plain_method_is_nam
     assert answers.headline([part]) == f"before the gallery {none}; at query time {none}."
 
 
+def test_counts_of_the_first_sentence_add_up_and_a_win_has_its_data_set(tmp_path):
+    other = [replace(each, dataset="e", own=(0.68, 0.72, 0.70)) for each in (*HEADS, *HEADS[:1])]
+    other[1] = replace(other[1], own=(0.7075, 0.7125, 0.71))  # better, but not of three
+    other[3] = replace(other[3], name="least", own=(0.68, 0.685, 0.695))
+    parts = parts_of(_judged(tmp_path, HEADS[0], POINT, *other, replace(POINT, dataset="e")))
+    outcomes = Counter((row.outcome, row.holds) for part in parts for row in part.at(("before_gallery", "test")))
+    assert outcomes == {("better", True): 1, ("better", False): 1, ("undecided", False): 3}
+    said = answers.headline(parts).removeprefix("before the gallery ").split(";")[0]
+    assert said == "leading on d on clean images (1 better, 1 better if not adjusted, 3 undecided of 5)"
+
+
+def test_of_the_confidences_that_splits_chose_the_most_frequent_is_shown(judged):
+    (part,) = parts_of(judged)
+    contender = next(each for each, name in part.labels.items() if name == "leading (point)")
+    for names in ("method+margin or method", "gone or method+margin or method"):
+        assert part.confidence(contender, ("at_query_time", "test"), names).confidence == "method+margin"
+    assert part.confidence(contender, ("at_query_time", "test"), "gone").confidence == "method"
+
+
 def test_counts_pictures_and_matrix_are_those_of_the_comparisons(judged, page, tree):
     (part,) = parts_of(judged)
     rows = [each for each in judged.ask(SYSTEM) if each.column.metric == "augrc" and answers.place_of(each) in PLACES]
@@ -208,7 +227,9 @@ def test_class_splits_answer_in_place_of_seeds_and_say_which_confidence_most_of_
     assert {each.n for each in part.systems if each.column.split == "test"} == {3}
     assert part.confidence(part.plain, ("before_gallery", "test")).rival == "norm or max_cosine"
     table = confidence_table(part)
-    assert "mostly norm 71.7" in [cell.text for row in table.rows for cell in row.cells]
+    assert "most often norm 71.7" in [cell.text for row in table.rows for cell in row.cells]
+    (part,) = parts_of(_judged(tmp_path, *FEW, *_on_splits(HEADS[0], 1, 2), *plain))
+    assert "On fewer class splits: leading (point) (2)." in results_table(part, [], []).notes
 
 
 @pytest.mark.parametrize(

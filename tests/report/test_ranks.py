@@ -77,6 +77,14 @@ def test_a_method_without_the_seeds_of_the_others_has_no_rank_and_a_reason(value
     assert pd.isna(table.loc["short", "rank_low"])
 
 
+def test_replicates_are_not_called_seeds():
+    frame, roles = _results({"a": A, "b": B, "c": {0: 0.5, 1: 0.6}})
+    lines = shown.comparison(frame.assign(replicate="study"), roles)["d"]
+    (short,) = (line for line in lines if line.label == "c")
+    assert (short.rank.reason, short.unequal) == ("no replicates 2, 3", "2 replicates, not 4 replicates")
+    assert {line.rank.seeds for line in lines if line is not short} == {"replicates 0-3"}
+
+
 def test_a_method_with_more_seeds_is_ranked_by_those_of_the_others():
     more = A | {4: 0.1, 5: 0.1}
     assert _ranks({"a": more, "b": B, "c": C})["a"] == _ranks({"a": A, "b": B, "c": C})["a"]

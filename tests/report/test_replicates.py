@@ -4,11 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from bench.protocols.rows import OWN
-from bench.report.compare import Comparison, Question, Reason, ask, decided
+from bench.report.compare import Comparison, Question, Reason, ask, decided, over_units
 from bench.report.contender import ONE_SETTING, Contender
 from bench.report.questions import CONFIDENCE, PAIR, SYSTEM
 from bench.report.seeds import ComparedColumn
 from bench.report.terminal import print_answers
+from bench.report.views import decision_document, decisions
 from bench.store.specs import Pinned
 from scipy import stats
 
@@ -54,6 +55,8 @@ def test_replicates_have_to_agree_in_sign():
         ([0.10, 0.11, -0.10, -0.12, 0.09], "depends on tuning"),  # each sign stands apart from 0
         ([0.02, 0.11, -0.01, -0.12, 0.01], "undecided"),  # noise around 0
         ([0.10, 0.11, -0.10, -0.12], "undecided"),  # too few to tell
+        ([0.06, 0.10, 0.14, -0.07, -0.13, 0, 0, 0, 0, 0], "undecided"),  # ties say nothing of the spread of a sign
+        ([0.10, -0.10, 0, 0, 0], "undecided"),  # too few that have a sign
         ([0.10, 0.11, 0.10, 0.12, 0.09], "better"),
     ],
 )
@@ -138,10 +141,11 @@ def test_a_plain_method_that_lacks_a_replicate_is_not_replaced_there():
     assert {row.n for row in rows} == {4}
 
 
-def test_of_two_designs_one_leads():
+@pytest.mark.parametrize("other", [{"hparams": "default", "trials": 0}, {"hparams": "tuned", "trials": 50}])
+def test_of_two_designs_one_leads(other):
     made = [
         _method(name, skill, **columns)
-        for columns in (STUDIES, {"hparams": "default", "trials": 0, "replicate": "seed"})
+        for columns in (STUDIES, {**other, "replicate": "seed"})
         for name, skill in (
             ("cosface", {"norm": 0.5, "margin": 1.5}),
             ("spread", {OWN: 1.0, "norm": 0.2, "margin": 1.5}),
@@ -158,6 +162,25 @@ def test_a_tie_contradicts_no_replicate():
     one, every = _decided(np.array([[0.05, 0.06, 0.0, 0.05, 0.05], [0.0] * 5]))
     assert (one.outcome, one.why) == ("better", "")
     assert (every.outcome, every.why) == ("undecided", "")
+
+
+def test_what_is_said_of_a_choice_and_free_confidences_are_those_of_all_replicates():
+    usual = {"question": "q", "contender": A, "column": AUGRC, "values": {0: 0.1}, "others": {0: 0.2}}
+    remarks = ("", "default, 9 wrong validation answers", "")
+    made = {n: [Comparison(**usual, about={"rival_remark": remark})] for n, remark in enumerate(remarks)}
+    made[1][0].free = {"late": {0: 0.3}}  # a later test has more of them
+    (row,) = over_units(made, "replicate")
+    assert (row.n, len(row.values), row.about["rival_remark"]) == (0, 3, remarks[1])
+    assert row.free == {"late": {1: 0.3}}
+
+
+def test_replicates_that_differ_in_sign_are_not_decided_by_more_of_them():
+    made = [_method(name, {"norm": 0.5, "margin": 1.5}, **STUDIES) for name in ("a", "b")]
+    found = decisions(_groups(*made), ask(PAIR, _groups(*made)))
+    lines = decision_document(found).numbers
+    reasons = [row.reason for row in found]
+    assert Reason.SIGNS in reasons
+    assert [*lines["more_seeds"].isna()] == [row.outcome != "undecided" or row.reason is not None for row in found]
 
 
 def test_the_terminal_prints_few_replicates_one_by_one_and_says_what_one_setting_is():

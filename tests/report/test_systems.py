@@ -295,6 +295,15 @@ def test_each_free_image_confidence_is_a_rival_by_itself_with_a_family_of_its_ow
     assert text.count("undecided: not above chance") == sum(bool(row.why) for row in rows) > 0
 
 
+def test_rivals_of_two_networks_have_lines_that_differ():
+    skills = {"cosface": {"norm": 0.3, "margin": 1.0}, "scf": {OWN: 1.5, "norm": 0.3, "margin": 1.0}}
+    made = [_method(name, skill, backbone=net) for net in ("small", "large") for name, skill in skills.items()]
+    made = [(f.assign(unit=f["unit"] + str(at)), r.assign(unit=r["unit"] + str(at))) for at, (f, r) in enumerate(made)]
+    lines = [row.cells[0].text for row in rival_document(ask(RIVAL, groups(*joined(made)))).tables[0].rows]
+    assert len(set(lines)) == 2
+    assert all(net in " ".join(lines) for net in ("small", "large"))
+
+
 def test_a_rival_that_is_named_needs_no_validation_images():
     skills = {"cosface": {"norm": 0.3, "margin": 1.0}, "scf": {OWN: 1.5, "norm": 0.3, "margin": 1.0}}
     methods = [_method(name, skill, splits=("test",)) for name, skill in skills.items()]

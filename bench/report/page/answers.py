@@ -13,7 +13,7 @@ from markupsafe import Markup
 from ...errors import UserError, printable
 from ...protocols.rows import OWN
 from ...registry import Registry
-from ..compare import Comparison, Use, ask
+from ..compare import OUTCOMES, Comparison, Use, ask
 from ..comparison import ComparisonRow
 from ..contender import Contender, budget_texts, by_budget, distinct_labels
 from ..questions import CONFIDENCE, CONSTANT, IMAGES, MEASURES, PLAIN, RETRIEVAL, SYSTEM, USES
@@ -118,9 +118,10 @@ class Part:
         return [row for row in self.at(place) if won(row)]
 
     def confidence(self, contender: Contender | None, place: Place, names: str = "") -> Comparison | None:
-        """Comparison of a confidence of a contender with the free one; ``names`` are those that validation chose."""
+        """Comparison of a confidence of a contender with the free one: of those of ``names``, the first."""
         own = [row for row in self.confidences if row.contender == contender and place_of(row) == place]
-        return next((row for row in own if row.confidence in names.split(" or ")), next(iter(own), None))
+        by_name = {row.confidence: row for row in own}
+        return next((by_name[name] for name in names.split(" or ") if name in by_name), next(iter(own), None))
 
     def advised(self, place: Place) -> tuple[str, str]:
         """Confidence to use at a place, with its method if it is learned, and its AUROC; empty if there is none."""
@@ -154,10 +155,10 @@ def plainly(confidence: str) -> str:
 
 
 def mostly(names: str) -> str:
-    """The name that most class splits chose, which says so if there are others."""
+    """The name that class splits chose most often, which says so if there are others."""
     first, *others = plainly(names).split(" or ")
     first = "no free one (a constant)" if first == CONSTANT else first
-    return f"mostly {first}" if others else first
+    return f"most often {first}" if others else first
 
 
 def title(place: Place) -> str:
@@ -231,22 +232,26 @@ def _over_seeds(group: SeedGroup, column: ComparedColumn) -> Comparison:
 
 
 def headline(parts: Sequence[Part]) -> str:
-    """Whose confidence is shown to be better on data sets of a family, by use, and how many comparisons are not."""
+    """Whose confidence is shown to be better on which data sets of a family, by use, and what all come to."""
     said = []
     for use in USES:
         rows = [(part, row) for split in IMAGES for part in parts for row in part.at((use, split)) if row.counts]
-        splits = grouped(
-            ((part.names[row.contender], row.column.split) for part, row in rows if won(row)), lambda pair: pair[0]
-        )
-        images = {name: tuple(dict.fromkeys(split for _, split in own)) for name, own in splits.items()}
-        names = [
-            ", ".join(own) + f" on {IMAGES[where[0]]}" * (len(where) < len(IMAGES))
-            for where, own in grouped(images, images.__getitem__).items()
-        ]
-        outcomes = Counter(row.outcome for _, row in rows)
-        counts = f"{outcomes['worse']} worse, {outcomes['undecided']} undecided of {len(rows)}"
-        said += [f"{USES[use]} {' and '.join(names) or 'none'} ({counts})"] if rows else []
+        wins = [(part.names[row.contender], (part.name, row.column.split)) for part, row in rows if won(row)]
+        at = {name: tuple(place for _, place in own) for name, own in grouped(wins, lambda win: win[0]).items()}
+        names = [", ".join(own) + _where(where, len(parts) > 1) for where, own in grouped(at, at.__getitem__).items()]
+        ordered = sorted((row for _, row in rows), key=lambda row: (OUTCOMES.index(row.outcome), not row.holds))
+        words = (row.outcome + " if not adjusted" * (row.outcome in HOLDS and not row.holds) for row in ordered)
+        counts = ", ".join(f"{count} {outcome}" for outcome, count in Counter(words).items())
+        said += [f"{USES[use]} {' and '.join(names) or 'none'} ({counts} of {len(rows)})"] if rows else []
     return f"{'; '.join(said) or 'no comparison'}."
+
+
+def _where(places: Sequence[tuple[str, str]], several: bool) -> str:
+    """Data sets, if there are several, each with its images unless they are all."""
+    return " and".join(
+        f" on {name}" * several + f" on {IMAGES[own[0][1]]}" * (len(own) < len(IMAGES))
+        for name, own in grouped(places, lambda place: place[0]).items()
+    )
 
 
 def crops_differ(parts: Sequence[Part]) -> bool:

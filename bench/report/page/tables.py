@@ -41,6 +41,9 @@ def results_table(part: Part, spent: Iterable[CostRow], studies: Iterable[StudyR
     others = sorted({each.label for each in part.groups} - {each.label for each in part.labels})
     texts = {"Unequal budget": named_by_reason((row.label, row.unequal) for row in rows.values())}
     texts["Only at other settings, in comparison.md"] = ", ".join(others)
+    counts = {part.labels[each]: row.n for each, own in part.means.items() for row in own}
+    fewer = ((name, str(count)) for name, count in counts.items() if count < max(counts.values()))
+    texts["On fewer class splits"] = named_by_reason(fewer) * (not rows)
     said += [f"{topic}: {text}." for topic, text in texts.items() if text]
     tuned = study_lines(row for row in studies if row.study.cell.dataset == part.name)
     return replace(table, notes=(*said, *_gaps(table), *tuned))
