@@ -14,7 +14,7 @@ from ..store.records import Columns
 from ..store.specs import Pinned, split_pinned
 from .table import Column, grouped, label
 
-ONE_SETTING = "At one tuned setting of each method; another tuning may turn an outcome round (leave out --studies 1)."
+ONE_SETTING = "At one tuned setting of each method; another tuning may turn an outcome round."
 """Remark on results of one study."""
 
 EPOCHS = "optim.epochs"

@@ -112,7 +112,7 @@ def print_answers(found: Iterable[Comparison], console: Console) -> None:
             )
             lines.append(f"{USES[use]}, {IMAGES[split]}: {'; '.join(texts)}")
         if any(row.unit == "seed" and row.contender.is_one_setting for row in of_dataset):
-            lines.append(ONE_SETTING)
+            lines.append(f"{ONE_SETTING} Leave out --studies 1.")
         for line in (*lines, ""):
             console.print(printable(line), markup=False, highlight=False)
 

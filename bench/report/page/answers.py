@@ -278,7 +278,9 @@ def answers(parts: Sequence[Part]) -> Iterator[tuple[str, Markup]]:
     for use, own in grouped((row for _, row in rows if row.counts), lambda row: row.use).items():
         undecided = [row.high for row in own if row.outcome == "undecided"]
         count = f"{len(undecided)} of {len(own)} comparisons {USES[use]}" if len(own) > len(IMAGES) else USES[use]
-        said += [f"{count}: a loss, or a gain of up to {percent(max(undecided), 1)} points"] if undecided else []
+        said += (
+            [f"{count}: a loss, or a gain of up to {percent(max(undecided), 1)} points of AUGRC"] if undecided else []
+        )
     yield "Not decided", Markup("{}").format("; ".join(said) or "nothing")
     turned = [
         (part.names[row.contender], f"{USES[row.use]}, {IMAGES[row.column.split]}")

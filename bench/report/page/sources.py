@@ -84,7 +84,7 @@ def _settings(test: TestRecord, trainings: Sequence[TrainRecord]) -> dict[str, o
     for train in (train.spec for train in trainings[:1]):
         held |= {"folds": train.folds, "backbone": train.backbone, "dim": train.dim, "view": train.view}
         held |= {"starting weights": train.weights or "random", "selection": train.selection.model_dump(mode="json")}
-        held |= {"images that are missing": train.partial or "none"}
+        held |= {"part of the data": train.partial or "all"}
     return held | {f"SHA-256 of the images, {name}": digest for name, digest in test.manifests.items()}
 
 
