@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import tarfile
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,7 @@ from bench.datasets.view import View
 from tests.refusals import one_line
 
 from .conftest import photo
-from .mirror import Mirror, serving
+from .mirror import Mirror, serving, zipped
 
 CONTENT = bytes(range(256)) * 2000
 MD5 = f"md5:{hashlib.md5(CONTENT).hexdigest()}"
@@ -234,11 +233,7 @@ def test_options_are_checked_before_anything_is_asked(mirror, refusal, tmp_path)
 @pytest.fixture
 def sop_zip(releases):
     root = releases.sop()
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        for path in sorted(root.rglob("*.*")):
-            archive.write(path, path.relative_to(root))
-    return packed.getvalue()
+    return zipped(root, root)
 
 
 def test_a_data_set_is_downloaded_imported_and_verified(mirror, sop_zip, tmp_path, monkeypatch, capsys):
