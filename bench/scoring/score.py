@@ -72,11 +72,14 @@ def score_set(
     scorers: Sequence[str],
     metrics: Sequence[str],
     normalize: bool = True,
+    device: str = "cpu",
+    curves: bool = False,
     unknown: EmbeddingSet | None = None,
 ) -> Scored:
     """Compute the wanted metrics of a set of embeddings under each scorer.
 
     ``unknown`` is the set with rows of another one (:meth:`EmbeddingSet.with_unknown`), for the open-set test alone.
+    With ``curves``, filter-out curves are computed of free confidences, too, if none is given.
     """
     asked = (metrics,) if isinstance(metrics, str) else metrics
     wanted = wanted_metrics(asked if unknown is None else [*asked, OPEN_SET])
@@ -87,13 +90,13 @@ def score_set(
     check_scorers(names, distribution)
     groups = groups_of_tests(wanted)
     try:
-        view = view_of(ordered, distribution, names, ks=recall_ks(wanted))
+        view = view_of(ordered, distribution, names, ks=recall_ks(wanted), device=device, curves=curves)
         primary = primary_of(view.confidences)
         ranked = bool(primary) or "retrieval" in groups
         if not ranked:  # free confidences are not worth a ranking that nobody asked for
             groups.discard("risk")
         if unknown is not None:
-            open_view = view_of(extended, distribution_of(extended, normalize), names)
+            open_view = view_of(extended, distribution_of(extended, normalize), names, device=device)
             found = run_battery(view, load_tests(groups - {OPEN_SET})) + run_battery(open_view, load_tests([OPEN_SET]))
         else:
             found = run_battery(view, load_tests(groups))

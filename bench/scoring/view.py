@@ -163,12 +163,18 @@ def numbered_classes(labels: np.ndarray) -> np.ndarray:
 
 
 def view_of(
-    images: EmbeddingSet, distribution: Distribution, scorers: tuple[str, ...], *, ks: tuple[int, ...] = (1,)
+    images: EmbeddingSet,
+    distribution: Distribution,
+    scorers: tuple[str, ...],
+    *,
+    ks: tuple[int, ...] = (1,),
+    device: str = "cpu",
+    curves: bool = False,
 ) -> Embeddings:
     """Convert a set of embeddings, sorted by identity, to the object that the tests read.
 
     Confidences are judged once per scorer; filter-out curves, which need a deeper ranking, are for a set that has a
-    confidence of its own.
+    confidence of its own, or if asked for.
     """
     confidences, scatter = confidences_of(images, distribution), None
     if images.train is not None:
@@ -181,7 +187,7 @@ def view_of(
     return Embeddings(
         labels=torch.from_numpy(numbered_classes(images.labels)),
         ids=images.ids,
-        scorers={name: partial(DistributionScorer, name, distribution) for name in scorers},
+        scorers={name: partial(DistributionScorer, name, distribution, device=device) for name in scorers},
         own_scorers=scorers,
         confidences=confidences,
         queries=torch.from_numpy(images.is_query).nonzero().squeeze(1),
@@ -191,5 +197,5 @@ def view_of(
         concentration=None if scatter is None else lambda: scatter,
         quality=quality,
         seed=lambda purpose: seed_for("score", purpose),
-        options=options if primary_of(confidences) else replace(options, filter_fractions=()),
+        options=options if curves or primary_of(confidences) else replace(options, filter_fractions=()),
     )
