@@ -412,19 +412,14 @@ def test_there_is_nothing_to_download_of_data_in_memory(refusal):
     assert "data set 'ndigit' is built in memory" in refusal("data", "download", "ndigit")
 
 
-@pytest.fixture
-def no_weights(monkeypatch):
-    """No ImageNet weights on this machine but those of the package."""
-    # Both take seconds of a large network.
-    monkeypatch.setattr("bench.commands.dry_run.print_estimate", lambda *arguments: None)
-    monkeypatch.setattr("bench.planning.checks._poolings", lambda *arguments: ("avg_max", "avg"))
-
-
 SOP_RUN = ["run", "--method", "dul_cls", "--dataset", "sop", "--seeds", "5"]
 
 
 @pytest.mark.slow
-def test_a_dry_run_needs_no_weights_and_says_that_a_run_does(releases, no_weights, monkeypatch, capsys):
+def test_a_dry_run_needs_no_weights_and_says_that_a_run_does(releases, monkeypatch, capsys):
+    # Both take seconds of a large network.
+    monkeypatch.setattr("bench.commands.dry_run.print_estimate", lambda *arguments: None)
+    monkeypatch.setattr("bench.planning.checks._poolings", lambda *arguments: ("avg_max", "avg"))
     monkeypatch.setenv("BENCH_DATA", str(releases.sop().parent))
     assert main([*SOP_RUN, "--dry-run"]) == 0
     out, err = capsys.readouterr()
