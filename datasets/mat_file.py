@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .guarded import Answer
 
 
@@ -23,9 +21,7 @@ def read_annotations(path: str) -> Answer:
     if held is None or held.dtype.names is None:
         raise ValueError("there is none")
     rows = [{name: structure[name] for name in held.dtype.names} for structure in held.reshape(-1)]
-    return [{name: value.item() for name, value in row.items() if _is_plain(value)} for row in rows], {}
-
-
-def _is_plain(value: Any) -> bool:
-    found: bool = value.dtype.kind in "Ubiuf" and value.size == 1
-    return found
+    return [
+        {name: value.item() for name, value in row.items() if value.dtype.kind in "Ubiuf" and value.size == 1}
+        for row in rows
+    ], {}

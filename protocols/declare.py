@@ -231,10 +231,10 @@ def applies(test: EmbeddingTest, view: Embeddings) -> bool:
     return all(value is not None and not (isinstance(value, Mapping) and not value) for value in values)
 
 
-def run_battery(view: Embeddings, tests: Iterable[EmbeddingTest], scorers: Iterable[str] | None = None) -> list[Row]:
+def run_battery(view: Embeddings, tests: Iterable[EmbeddingTest]) -> list[Row]:
     """Run every test that applies to some embeddings.
 
-    Tests that rank or compare images run first, scorer by scorer (all that the embeddings have by default); then come
+    Tests that rank or compare images run first, scorer by scorer; then come
     the tests of the embeddings as a whole. A value that does not exist (the correlation of a constant confidence, say)
     is nan.
 
@@ -243,7 +243,7 @@ def run_battery(view: Embeddings, tests: Iterable[EmbeddingTest], scorers: Itera
     """
     chosen = [test for test in tests if applies(test, view)]
     rows: list[Row] = []
-    for name in view.scorers if scorers is None else scorers:
+    for name in view.scorers:
         for test in chosen:
             if test.per == "scorer" or (test.per == "own scorer" and name in view.own_scorers):
                 rows += _in_range(test, test.run(view, name))

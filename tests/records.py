@@ -2,6 +2,7 @@
 
 from bench.protocols import Tests
 from bench.protocols.rows import row
+from bench.store.folder import Store
 from bench.store.records import Columns, Environment, Role, TestRecord, TrainRecord
 from bench.store.specs import Cell, Pinned, TestSpec
 
@@ -46,6 +47,15 @@ def of_training(spec, value=0.0, **given):
 def map_at_r(value, **given):
     """Row of MAP@R on clean test images."""
     return {"split": "test", **row("map_at_r", value, **given)}
+
+
+def stored(root, made):
+    """Results folder with some records."""
+    store = Store(root)
+    store.mark("reality_check", 1)
+    for record in made:
+        store.write(record)
+    return store
 
 
 class Folder:

@@ -1,4 +1,7 @@
-"""Errors that are read by people."""
+"""Errors that are read by people, and memory that a file must not cost."""
+
+import contextlib
+import tracemalloc
 
 import pytest
 
@@ -9,3 +12,14 @@ def one_line(error, call, *given, **options):
         call(*given, **options)
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+@contextlib.contextmanager
+def within_memory(most):
+    """Require that some work has so many bytes at most at once."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < most
+    finally:
+        tracemalloc.stop()

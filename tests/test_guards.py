@@ -16,7 +16,6 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = {"bench": "bench", "methods": "bench/methods", "datasets": "bench/datasets",
            "protocols": "bench/protocols", "results": "bench"}  # fmt: skip
 REFERENCE = ("results", "reference")
-BENCH = Path(sys.executable).with_name("bench")
 
 
 def _tracked():
@@ -98,10 +97,6 @@ def test_shards_of_the_slow_tests_are_whole_and_of_about_equal_weight():
 def test_no_text_has_marks_of_a_conflict():
     marks = re.compile(rb"^(<{7} |>{7} )", re.M)
     assert [path for path in _tracked() if marks.search((ROOT / path).read_bytes())] == []
-
-
-def test_the_console_script_works_from_another_directory(tmp_path):
-    assert b'"dul_cls"' in subprocess.check_output([BENCH, "list", "methods", "--json"], cwd=tmp_path)
 
 
 def test_a_foreign_package_named_datasets_stays_importable(tmp_path):

@@ -17,10 +17,6 @@ from ..resources import return_memory
 T = TypeVar("T")
 
 
-def _unheard(step: str) -> None:
-    pass
-
-
 @dataclass
 class Running:
     """Progress of a training or test: signs of life for the watchdog, and sizes that scarce memory forced on it.
@@ -28,7 +24,7 @@ class Running:
     ``micro_batch`` images pass through the backbone at a time in training, ``chunk`` are embedded at a time.
     """
 
-    alive: Callable[[str], None] = _unheard
+    alive: Callable[[str], None] = lambda step: None
     micro_batch: int | None = None
     chunk: int | None = None
 

@@ -7,7 +7,7 @@ docs/reproduce.md explains the format.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -270,26 +270,20 @@ def _check_table(claim: Claim) -> None:
             require_known("column", [claim.column], [column.title for column in named.columns("")])
 
 
-def commands(
-    claim: Claim,
-    site: Site,
-    fidelity: str = "corrected",
-    datasets: Sequence[str] = (),
-    ending: str = "--hparams default",
-) -> list[str]:
-    """Commands that make records of all sides of a claim, in a form of the methods, on data sets or its ``tested_on``.
+def commands(claim: Claim, site: Site, fidelity: str = "corrected") -> list[str]:
+    """Commands that make records of all sides of a claim, in a form of the methods, on the data sets ``tested_on``.
 
     There is one for each data set and combination of settings that the sides have.
     """
     found = []
-    for dataset in datasets or claim.tested_on:
+    for dataset in claim.tested_on:
         names = {side: method_of(side.method, dataset, site) for side in claim.sides}
         forms = {side: side.form(name, fidelity, claim.protocol, site) for side, name in names.items()}
         runs = {side: (form, side.base, side.set) for side, form in forms.items()}
         for (form, base, pins), sides in grouped(runs, runs.__getitem__).items():
             methods = dict.fromkeys(names[side] for side in sides)
             scorers = dict.fromkeys(side.scorer for side in sides if side.scorer not in (DEFAULT, "cosine"))
-            parts = [f"bench run --method {','.join(methods)} --dataset {dataset} --seeds {SEEDS} {ending}"]
+            parts = [f"bench run --method {','.join(methods)} --dataset {dataset} --seeds {SEEDS} --hparams default"]
             parts += [f"--protocol {claim.protocol}"] if claim.protocol != "reality_check" else []
             parts += [f"--base {base}"] if base else []
             parts += [f"--fidelity {form}"] if form != "corrected" else []

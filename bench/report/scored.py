@@ -462,7 +462,7 @@ def write_mistakes(scored: Scored, folder: Path, out: Path) -> list[Path]:
     values = dict(zip(queries.tolist(), confidence[worst].tolist()))
     listing = images_below(folder)[0]
     of = dict(zip(listing.ids, listing.classes))
-    labels, names = torch.from_numpy(given.labels), [listing.names[of[each]] for each in given.ids]
+    names = [listing.names[of[each]] for each in given.ids]
     table = neighbours_table(near, name, values, given.ids, labels, names)
     view = View(image_size=SHOWN_SIDE, resize=SHOWN_SIDE, upright=True, cache=False)
     paths = [listing.folder / each for each in given.ids]

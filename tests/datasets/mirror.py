@@ -1,8 +1,10 @@
 """A web server for tests of downloads, with the faults that servers have."""
 
 import contextlib
+import io
 import threading
 import time
+import zipfile
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -29,6 +31,15 @@ class Mirror:
     location: str = ""
     asked: list[tuple[str, str]] = field(default_factory=list)
     url: str = ""
+
+
+def zipped(folder, top):
+    """A zip file of the files in a folder, by their paths from another one."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for path in sorted(folder.rglob("*.*")):
+            archive.write(path, path.relative_to(top))
+    return packed.getvalue()
 
 
 @contextlib.contextmanager

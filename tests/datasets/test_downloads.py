@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import tarfile
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,7 @@ from bench.datasets.view import View
 from tests.refusals import one_line
 
 from .conftest import photo
-from .mirror import Mirror, serving
+from .mirror import Mirror, serving, zipped
 
 CONTENT = bytes(range(256)) * 2000
 MD5 = f"md5:{hashlib.md5(CONTENT).hexdigest()}"
@@ -234,11 +233,7 @@ def test_options_are_checked_before_anything_is_asked(mirror, refusal, tmp_path)
 @pytest.fixture
 def sop_zip(releases):
     root = releases.sop()
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        for path in sorted(root.rglob("*.*")):
-            archive.write(path, path.relative_to(root))
-    return packed.getvalue()
+    return zipped(root, root)
 
 
 def test_a_data_set_is_downloaded_imported_and_verified(mirror, sop_zip, tmp_path, monkeypatch, capsys):
@@ -417,19 +412,14 @@ def test_there_is_nothing_to_download_of_data_in_memory(refusal):
     assert "data set 'ndigit' is built in memory" in refusal("data", "download", "ndigit")
 
 
-@pytest.fixture
-def no_weights(monkeypatch):
-    """No ImageNet weights on this machine but those of the package."""
-    # Both take seconds of a large network.
-    monkeypatch.setattr("bench.commands.dry_run.print_estimate", lambda *arguments: None)
-    monkeypatch.setattr("bench.planning.checks._poolings", lambda *arguments: ("avg_max", "avg"))
-
-
 SOP_RUN = ["run", "--method", "dul_cls", "--dataset", "sop", "--seeds", "5"]
 
 
 @pytest.mark.slow
-def test_a_dry_run_needs_no_weights_and_says_that_a_run_does(releases, no_weights, monkeypatch, capsys):
+def test_a_dry_run_needs_no_weights_and_says_that_a_run_does(releases, monkeypatch, capsys):
+    # Both take seconds of a large network.
+    monkeypatch.setattr("bench.commands.dry_run.print_estimate", lambda *arguments: None)
+    monkeypatch.setattr("bench.planning.checks._poolings", lambda *arguments: ("avg_max", "avg"))
     monkeypatch.setenv("BENCH_DATA", str(releases.sop().parent))
     assert main([*SOP_RUN, "--dry-run"]) == 0
     out, err = capsys.readouterr()

@@ -20,6 +20,7 @@ from bench.datasets.soft_labels import FILE
 from bench.datasets.view import View
 from PIL import ExifTags, Image, ImageOps, features
 
+from tests.photographs import write_photographs
 from tests.refusals import one_line
 
 RAMP = np.linspace(0, 65535, 32 * 20).astype(np.uint16).reshape(20, 32)
@@ -256,31 +257,25 @@ def test_small_grey_images_are_said_to_need_the_recipe_of_scans(tmp_path, side, 
 
 STRAY = {
     "@eaDir/0.png": "folder of storage boxes or systems left out, such as @eaDir",
-    "c1/@eaDir/0.png/THUMB.png": "such as @eaDir",
-    "c1/#recycle/0.png": "such as #recycle",
+    "c01/@eaDir/0.png/THUMB.png": "such as @eaDir",
+    "c01/#recycle/0.png": "such as #recycle",
     "$RECYCLE.BIN/0.png": "such as $RECYCLE.BIN",
-    "__MACOSX/c1/0.png": "such as __MACOSX",
+    "__MACOSX/c01/0.png": "such as __MACOSX",
     "lost+found/0.png": "such as lost+found",
-    "c1/Thumbs.db": "",
-    "c1/.thumbnails/0.png": "",
-    "c1/0.png_original": "file not taken for images, such as c1/0.png_original",
-    "c1/0.png~": "such as c1/0.png~",
-    "c1/film.THM": "such as c1/film.THM",
-    "c1/notes.txt": "such as c1/notes.txt",
-    "c9/.x": "class folder without an image left out, such as c9",
+    "c01/Thumbs.db": "",
+    "c01/.thumbnails/0.png": "",
+    "c01/0.png_original": "file not taken for images, such as c01/0.png_original",
+    "c01/0.png~": "such as c01/0.png~",
+    "c01/film.THM": "such as c01/film.THM",
+    "c01/notes.txt": "such as c01/notes.txt",
+    "c09/.x": "class folder without an image left out, such as c09",
 }
 
 
 @pytest.fixture
-def classes(tmp_path, make_photo):
+def classes(tmp_path):
     """Four classes of three different images."""
-    rng = np.random.default_rng(0)
-    for c in range(4):
-        for i in range(3):
-            path = tmp_path / "photos" / f"c{c}" / f"{i}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(rng.integers(0, 256, (24, 20, 3), dtype=np.uint8)).save(path)
-    return tmp_path / "photos"
+    return write_photographs(tmp_path / "photos", 4, 3, (20, 24))
 
 
 @pytest.mark.parametrize("stray", STRAY)
@@ -288,7 +283,7 @@ def test_what_systems_and_editors_leave_in_a_folder_is_no_image(classes, stray):
     whole = Folder(classes).listing.ids
     path = classes / stray
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"some text" if path.suffix in (".txt", "") else (classes / "c2" / "1.png").read_bytes())
+    path.write_bytes(b"some text" if path.suffix in (".txt", "") else (classes / "c02" / "1.png").read_bytes())
     for listing in (Folder(classes).listing, images_below(classes)[0]):
         assert listing.ids == whole
         assert len(listing.notes) == bool(STRAY[stray])
@@ -325,21 +320,17 @@ def test_images_are_known_by_their_content_whatever_their_names(tmp_path, seed):
 
 
 @pytest.mark.parametrize(("one", "other", "said"), [
-    ("c0/0.png", "c1/x.png", "1 image is in two classes.* first c0/0.png and c1/x.png"),
-    ("c0/0.png", "c0/x.png", ""),
-    ("query/c0/0.png", "gallery/c0/x.png", "1 image is in query and gallery.* first query/c0/0.png and gallery/c0/x"),
-    ("query/c0/0.png", "query/c0/x.png", ""),
+    ("c00/0.png", "c01/x.png", "1 image is in two classes.* first c00/0.png and c01/x.png"),
+    ("c00/0.png", "c00/x.png", ""),
+    ("query/c00/0.png", "gallery/c00/x.png",
+     "1 image is in query and gallery.* first query/c00/0.png and gallery/c00/x"),
+    ("query/c00/0.png", "query/c00/x.png", ""),
 ])  # fmt: skip
 def test_a_file_in_two_classes_or_in_query_and_gallery_is_said(classes, one, other, said):
     if one.startswith("query"):
-        for part in ("query", "gallery", "train"):
-            (classes / part).mkdir()
-            for name in ("c0", "c1") if part != "train" else ("c2", "c3"):
-                shutil.copytree(classes / name, classes / part / name)
-                for path in (classes / part / name).iterdir():
-                    Image.effect_noise((30, 30), 50).save(path)
-        for name in ("c0", "c1", "c2", "c3"):
-            shutil.rmtree(classes / name)
+        shutil.rmtree(classes)
+        for side, (part, members) in enumerate((("query", 2), ("gallery", 2), ("train", range(2, 4))), 30):
+            write_photographs(classes / part, members, 3, (side, side))
     shutil.copy(classes / one, classes / other)
     lines = [line for line in Folder(classes).remarks() if "byte by byte" in line]
     assert [*twins(Folder(classes).listing)] == lines
@@ -368,7 +359,7 @@ def _manifests(data):
 
 def test_a_listed_image_that_can_be_read_by_now_is_not_left_out(classes, tmp_path, monkeypatch):
     monkeypatch.setenv("BENCH_MAX_PIXELS", "1000")
-    Image.new("RGB", (40, 40)).save(classes / "c1" / "0.png")
+    Image.new("RGB", (40, 40)).save(classes / "c01" / "0.png")
     with pytest.raises(DamagedImages, match="set BENCH_MAX_PIXELS to read it") as error:
         Folder(classes).prepare()
     file = tmp_path / "skipped.csv"
@@ -380,21 +371,21 @@ def test_a_listed_image_that_can_be_read_by_now_is_not_left_out(classes, tmp_pat
 
 def test_damaged_images_that_a_list_names_make_another_data_set(classes, tmp_path):
     whole = _manifests(Folder(classes))
-    (classes / "c1" / "0.png").write_bytes(b"no image")
+    (classes / "c01" / "0.png").write_bytes(b"no image")
     before = Folder(classes)
-    with pytest.raises(DamagedImages, match=r"1 of 12 images cannot be used: .*c1/0\.png") as error:
+    with pytest.raises(DamagedImages, match=r"1 of 12 images cannot be used: .*c01/0\.png") as error:
         before.prepare()
     file = tmp_path / "skipped.csv"
     file.write_bytes(skipped_table(classes, error.value.damaged))
     data = Folder(classes)
     assert data.leave_out(file)
     assert (data.partial, len(data.listing.ids)) == ("11 of 12 images, 4 of 4 classes", 11)
-    assert next(data.remarks()).startswith("1 of 12 images cannot be used and is left out, such as c1/0.png: ")
+    assert next(data.remarks()).startswith("1 of 12 images cannot be used and is left out, such as c01/0.png: ")
     assert len({whole, _manifests(before), _manifests(data)}) == 3
     data.prepare()
-    Image.new("RGB", (9, 9)).save(classes / "c1" / "0.png")  # repaired
+    Image.new("RGB", (9, 9)).save(classes / "c01" / "0.png")  # repaired
     assert not Folder(classes).leave_out(file)
-    more = {classes / f"c{c}" / "1.png": "x" for c in range(4)}
+    more = {classes / f"c{c:02d}" / "1.png": "x" for c in range(4)}
     for path in more:
         path.write_bytes(b"no image")
     file.write_bytes(skipped_table(classes, more))

@@ -2,9 +2,7 @@
 
 import dataclasses
 import hashlib
-import io
 import shutil
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -23,7 +21,7 @@ from bench.resources import data_home
 from bench.site import Site
 from PIL import Image
 
-from .mirror import Mirror, serving
+from .mirror import Mirror, serving, zipped
 
 DRAWERS = 3
 BACKGROUND = {"Greek": 2, "Arcadian": 2, "Korean": 3, "Latin": 1}
@@ -57,21 +55,13 @@ def release(tmp_path):
     return tmp_path / "release"
 
 
-def _zipped(folder):
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        for path in sorted(folder.rglob("*.png")):
-            archive.write(path, path.relative_to(folder.parent))
-    return packed.getvalue()
-
-
 @pytest.fixture
 def archives(release, tmp_path):
     """Folder of the two archives."""
     folder = tmp_path / "archives"
     folder.mkdir()
     for part in release.iterdir():
-        (folder / f"{part.name}.zip").write_bytes(_zipped(part))
+        (folder / f"{part.name}.zip").write_bytes(zipped(part, release))
     return folder
 
 
@@ -166,10 +156,10 @@ def test_what_is_not_whole_is_refused_in_one_line(archives, release, tmp_path, r
     assert "has images_background alone, Omniglot is images_background and images_evaluation" in said
     whole = sum(CLASSES)
     (release / "images_background/Greek/character02/0002_03.png").unlink()
-    (archives / "images_background.zip").write_bytes(_zipped(release / "images_background"))
+    (archives / "images_background.zip").write_bytes(zipped(release / "images_background", release))
     assert f"incomplete: {IMAGES - 1} of {IMAGES} images, {whole} of {whole} classes" in refused(archives)
     shutil.rmtree(release / "images_background/Greek")
-    (archives / "images_background.zip").write_bytes(_zipped(release / "images_background"))
+    (archives / "images_background.zip").write_bytes(zipped(release / "images_background", release))
     said = f"incomplete: {IMAGES - 2 * DRAWERS} of {IMAGES} images, {whole - 2} of {whole} classes"
     assert said in refused(*archives.iterdir())
 

@@ -50,7 +50,6 @@ class Diverges(Method):
         (("run", "--method", "cosface", "--plugin", "nowhere.py"), "no such file"),
         (("run", "--method", "cosface", "--device", "cuda"), "sees no GPU"),
         (("show", "dulcls"), "did you mean 'dul_cls'"),
-        (("list", "metod"), "did you mean 'methods'"),
         (("rum",), "run"),
         (("train",), "did you mean 'run'?"),
         (("run", "cosface", "ndigit"), "one list, such as --method cosface,dul_cls"),

@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 from bench.datasets.corruptions.registry import CORRUPTIONS
 from bench.site import Site
-from PIL import Image
 from safetensors import safe_open
 from scipy import stats
 
 from tests.in_process import run_here
+from tests.photographs import write_photographs
 from tests.plans import planned
 
 pytestmark = pytest.mark.slow  # they share a run
@@ -30,14 +30,8 @@ SMALL = (
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
     """Sixteen classes of four images; votes on 20 of the 32 test images, and on one that trains."""
-    root = tmp_path_factory.mktemp("photos")
+    root = write_photographs(tmp_path_factory.mktemp("photos"), 16, 4, (40, 36))
     rng = np.random.default_rng(0)
-    for name in CLASSES:
-        (root / name).mkdir()
-        for i in range(4):
-            Image.fromarray(rng.integers(0, 256, (5, 6, 3), dtype=np.uint8)).resize((40, 36)).save(
-                root / name / f"{i}.png"
-            )
     voted = [f"{name}/{i}.png" for name in CLASSES[8:] for i in range(4)][:20]
     votes = rng.dirichlet([0.4] * 3, 21).round(4)
     lines = [f"{path},{','.join(map(str, row))}" for path, row in zip([*voted, "c00/0.png"], votes)]

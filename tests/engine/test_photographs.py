@@ -4,7 +4,6 @@ import json
 import re
 import sys
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -13,10 +12,10 @@ from bench.datasets.folder import Folder
 from bench.engine.networks import build_model
 from bench.engine.training import run_training
 from bench.site import Site
-from PIL import Image
 from safetensors.torch import load_file
 
 from tests.datasets.conftest import Releases
+from tests.photographs import write_photographs
 from tests.plans import planned
 
 SMALL = (
@@ -26,22 +25,11 @@ SMALL = (
 )  # fmt: skip
 
 
-def _photos(root, parts):
-    rng = np.random.default_rng(0)
-    for part, classes in parts.items():
-        for c in classes:
-            colour = np.random.default_rng(c).integers(0, 256, 3)
-            for i in range(4):
-                pixels = np.clip(colour + rng.normal(0, 30, (44, 40, 3)), 0, 255).astype(np.uint8)
-                path = root / part / f"c{c}" / f"{i}.png"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                Image.fromarray(pixels).save(path)
-    return root
-
-
 @pytest.mark.slow
 def test_queries_are_ranked_against_the_gallery_and_a_head_stands_on_its_base(cli, tmp_path):
-    root = _photos(tmp_path / "photos", {"train": range(8), "query": range(8, 14), "gallery": range(8, 13)})
+    root = tmp_path / "photos"
+    for part, classes in {"train": range(8), "query": range(8, 14), "gallery": range(8, 13)}.items():
+        write_photographs(root / part, classes, 4, (40, 40 + len(classes)))  # no part has an image of another
     cli("run", "--method", "cosface,pfe", "--dataset", "folder", "--data-root", root, *SMALL)
     frame = pd.read_csv(tmp_path / "results/runs/metrics.csv", keep_default_na=False)
     assert set(frame["method"]) == {"cosface", "pfe"}
@@ -59,15 +47,15 @@ def test_queries_are_ranked_against_the_gallery_and_a_head_stands_on_its_base(cl
 
 
 def test_damage_stops_a_run_before_any_training(inside, tmp_path):
-    root = _photos(tmp_path / "photos", {"": range(12)})
-    (root / "c7" / "0.png").write_bytes(b"no image")
+    root = write_photographs(tmp_path / "photos", 12, 4)
+    (root / "c07" / "0.png").write_bytes(b"no image")
     arguments = ("run", "--method", "cosface", "--dataset", "folder", "--data-root", root, *SMALL)
     line = inside.refused(*arguments, "--set", "run.strict=true")
     assert "1 of 48 images cannot be used" in line
-    assert "c7/0.png" in line
+    assert "c07/0.png" in line
     assert not list(tmp_path.glob("results/runs/**/checkpoint.pt"))
     for c in range(12):
-        (root / f"c{c}" / "1.png").write_bytes(b"no image")
+        (root / f"c{c:02d}" / "1.png").write_bytes(b"no image")
     done = inside(*arguments, check=False)
     assert (done.returncode, "only 5 of 48 may be left out" in done.stderr) == (2, True)
     assert not (tmp_path / "results" / "runs" / "skipped.csv").exists()
@@ -75,23 +63,23 @@ def test_damage_stops_a_run_before_any_training(inside, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_leaves_out_a_few_damaged_images_as_another_data_set(cli, tmp_path):
-    root = _photos(tmp_path / "photos", {"": range(12)})
+    root = write_photographs(tmp_path / "photos", 12, 4)
     arguments = ("run", "--method", "cosface", "--dataset", "folder", "--data-root", root, *SMALL)
     cli(*arguments)
-    whole = (root / "c7" / "0.png").read_bytes()
-    for name in ("c7/0.png", "c1/2.png"):
+    whole = (root / "c07" / "0.png").read_bytes()
+    for name in ("c07/0.png", "c01/2.png"):
         (root / name).write_bytes(b"no image")
-    said = "2 of 48 images cannot be used and are left out, such as c1/2.png: "
+    said = "2 of 48 images cannot be used and are left out, such as c01/2.png: "
     for counts in ("1 trainings done, 0 already done", "0 trainings done, 1 already done"):
         done = cli(*arguments)
         assert said in done.stderr
         assert counts in done.stderr
-    assert pd.read_csv(tmp_path / "results/runs/skipped.csv")["path"].tolist() == ["c1/2.png", "c7/0.png"]
+    assert pd.read_csv(tmp_path / "results/runs/skipped.csv")["path"].tolist() == ["c01/2.png", "c07/0.png"]
     frame = pd.read_csv(tmp_path / "results/runs/metrics.csv", keep_default_na=False)
     assert sum("partial release: 46 of 48 images, 12 of 12 classes" in each for each in set(frame["pinned"])) == 1
     assert said in cli.refused(*arguments, "--set", "run.strict=true")
-    (root / "c7" / "0.png").write_bytes(whole)  # repaired: a third data set
-    assert "1 of 48 images cannot be used and is left out, such as c1/2.png" in cli(*arguments).stderr
+    (root / "c07" / "0.png").write_bytes(whole)  # repaired: a third data set
+    assert "1 of 48 images cannot be used and is left out, such as c01/2.png" in cli(*arguments).stderr
 
 
 def test_heads_and_losses_are_float32_whatever_the_backbone_runs_in():
@@ -142,7 +130,7 @@ BAD = [
 def test_what_is_wrong_is_said_in_one_line_before_anything_is_decoded(
     arguments, message, tmp_path, monkeypatch, refusal
 ):
-    _photos(tmp_path / "photos", {"": range(4)})
+    write_photographs(tmp_path / "photos", 4, 4)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("bench.datasets.photo_images.PhotoImages.prepare", None)
     (tmp_path / "junk.pth").write_bytes(b"junk")
@@ -154,7 +142,7 @@ def test_what_is_wrong_is_said_in_one_line_before_anything_is_decoded(
 @pytest.fixture
 def published(tmp_path, monkeypatch):
     """Arguments of a dry run of published settings, on photographs that stand for CUB."""
-    root = _photos(tmp_path / "photos", {"": range(4)})
+    root = write_photographs(tmp_path / "photos", 4, 4)
 
     def init(self, data_root=None, **options):
         self.__dict__.update(Folder(root, **options).__dict__)
@@ -214,7 +202,7 @@ def test_the_first_epochs_may_leave_the_backbone_alone(tmp_path):
 
 
 def test_the_per_preset_reads_as_per_did_and_folders_are_read_upright(tmp_path):
-    _photos(tmp_path / "photos", {"": range(4)})
+    write_photographs(tmp_path / "photos", 4, 4)
     site = Site(results=str(tmp_path / "results"), data_root=str(tmp_path / "photos"), weights="none")
     asked = {"datasets": ("folder",), "hparams": "tuned", "set": ("data.classes_per_batch=1",)}
     for preset, antialias in (("strict", True), ("per", False)):
@@ -226,11 +214,8 @@ def test_the_per_preset_reads_as_per_did_and_folders_are_read_upright(tmp_path):
 def test_other_images_under_the_same_names_are_other_results(tmp_path):
 
     ids = []
-    for name, classes in (("a", range(4)), ("b", range(4, 8)), ("c", range(4))):
-        root = _photos(tmp_path / name, {"": classes})
-        if name == "b":
-            for folder in sorted(root.iterdir()):
-                folder.rename(root / f"c{int(folder.name[1:]) - 4}")
+    for name, height in (("a", 40), ("b", 41), ("c", 40)):
+        root = write_photographs(tmp_path / name, 4, 4, (40, height))
         asked = {"datasets": ("folder",), "backbone": "squeezenet1_0", "set": ("data.classes_per_batch=1",)}
         site = Site(results=str(tmp_path / "results"), data_root=str(root), weights="none")
         [plan], _ = planned(site, "cosface", **asked)

@@ -523,7 +523,6 @@ def test_what_is_no_address_is_refused(no_ray, address):
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        ("foo", "HOST:PORT"),
         (_closed_port, "no Ray cluster answers there (Connection refused)"),
         (None, "`uv sync --inexact --extra ray`"),
     ],

@@ -10,9 +10,9 @@ from bench.cli import app
 from bench.errors import UserError
 from bench.papers.claims import FORMS, commands, published_differences, read_ledger
 from bench.papers.items import find_item
-from bench.store.folder import Store
 
 from tests.papers.conftest import HEAD, claim, runs
+from tests.records import stored
 from tests.refusals import one_line
 
 PAPERS = {"per", "el", "nir", "hib", "pfe", "dul", "scf", "url"}
@@ -149,10 +149,7 @@ def folders(tmp_path, monkeypatch):
         "one": runs("dul_cls", [0.60, 0.62, 0.61]),
         "two": runs("cosface", [0.50, 0.521, 0.508]),
     }.items():
-        store = Store(tmp_path / name)
-        store.mark("reality_check", 1)
-        for each in records:
-            store.write(each)
+        stored(tmp_path / name, records)
     (tmp_path / "mine.toml").write_text(HEAD + claim())
     monkeypatch.chdir(tmp_path)
     return tmp_path

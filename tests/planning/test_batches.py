@@ -16,11 +16,6 @@ USUAL = {"data.classes_per_batch": 16, "data.images_per_class": 4}
 BOTH = frozenset(USUAL)
 
 
-def _photos(root, classes, images):
-    write_photographs(root, classes, images, (5, 4))
-    return root
-
-
 def _built(tmp_path, root, *pins, dataset="folder", methods=("cosface",), allow_partial=False, **request):
     site = Site(results=str(tmp_path / "r"), data_root=str(root), weights="none", allow_partial=allow_partial)
     asked = {"methods": methods, "datasets": (dataset,), "backbone": "convnet", "set": pins, **request}
@@ -57,7 +52,7 @@ def test_a_size_set_by_hand_is_refused_with_the_largest_that_fits():
 
 
 def test_batches_of_a_small_folder_are_part_of_every_unit_and_said_once(tmp_path):
-    root = _photos(tmp_path / "photos", 12, 3)
+    root = write_photographs(tmp_path / "photos", 12, 3, (5, 4))
     built = _built(tmp_path, root, methods=("cosface", "pfe", "dul_cls"))
     assert built.lines == (
         "folder has 4 training classes of at most 3 images: batches of 4 classes x 3 images instead of 16 classes x 4"
@@ -74,7 +69,7 @@ def test_batches_of_a_small_folder_are_part_of_every_unit_and_said_once(tmp_path
 
 
 def test_where_the_default_fits_nothing_changes(tmp_path):
-    root = _photos(tmp_path / "photos", 44, 4)
+    root = write_photographs(tmp_path / "photos", 44, 4, (5, 4))
     built = _built(tmp_path, root)
     assert built.lines == ()
     assert built.plans[0].template.batches.model_dump() == dict(RECIPE.batches())
@@ -91,14 +86,17 @@ def test_a_part_of_a_release_is_trained_on_too(tmp_path, monkeypatch):
 
 
 def test_too_few_classes_to_train_on_name_the_command_that_scores_without(tmp_path):
-    root = _photos(tmp_path / "my photos", 8, 3)
+    root = write_photographs(tmp_path / "my photos", 8, 3, (5, 4))
     with pytest.raises(UserError) as error:
         _built(tmp_path, root)
     assert str(error.value) == (
         "data set 'folder' has 3 training and 1 validation classes, training needs at least 2 of each; 10 classes are"
         f" enough by default, and `bench score '{root}'` scores the untrained network on these"
     )
-    assert _built(tmp_path, _photos(tmp_path / "ten", 10, 3)).plans[0].template.batches.classes_per_batch == 3
+    assert (
+        _built(tmp_path, write_photographs(tmp_path / "ten", 10, 3, (5, 4))).plans[0].template.batches.classes_per_batch
+        == 3
+    )
     # Nothing is selected, so one validation class does.
     built = _built(tmp_path, root, protocol="standardized", hparams="default")
     assert built.plans[0].template.batches.classes_per_batch == 4

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_curve
 
-from .views import rows_of, view_of
+from .views import clustered, rows_of, view_of
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -76,11 +76,9 @@ def _values(labels, x):
     return {variant: row for (variant,), row in rows.items() if variant.startswith("all_pairs")}
 
 
-def _embedded(seed=0, count=300, classes=30):
-    g = torch.Generator().manual_seed(seed)
-    labels = torch.randint(classes, (count,), generator=g)
-    x = torch.randn(classes, 6, generator=g)[labels] + 0.6 * torch.randn(count, 6, generator=g)
-    return labels, torch.nn.functional.normalize(x.double(), dim=1)
+def _embedded():
+    labels = torch.randint(30, (300,), generator=torch.Generator().manual_seed(0))
+    return labels, clustered(labels)
 
 
 def test_rows_are_the_rate_over_all_pairs_and_the_interval_of_the_drawn_classes():

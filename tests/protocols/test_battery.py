@@ -12,22 +12,17 @@ from bench.protocols.metrics import METRICS, find_metric, known_metrics, metric_
 from bench.protocols.ranking import ScoreMatrix
 from bench.protocols.rows import RETRIEVAL_CONFIDENCES
 
-
-def _vectors(seed, labels, noise=0.6):
-    g = torch.Generator().manual_seed(seed)
-    centres = torch.randn(int(labels.max()) + 1, 6, generator=g, dtype=torch.float64)
-    x = centres[labels] + noise * torch.randn(len(labels), 6, generator=g, dtype=torch.float64)
-    return torch.nn.functional.normalize(x, dim=1)
+from .views import clustered
 
 
 def _view(corrupted=False, **changes):
     """Embeddings that have everything a test can need; with a lone image, and classes of different sizes."""
     labels = torch.tensor([0] * 12 + [1] * 9 + [2] * 7 + [3] * 6 + [4] * 4 + [5] * 2 + [6])
     ids = tuple(f"image {i:02d}" for i in range(len(labels)))
-    x = _vectors(0, labels, 1.2 if corrupted else 0.6)
+    x = clustered(labels, noise=1.2 if corrupted else 0.6)
     g = torch.Generator().manual_seed(1)
     confidences = {name: torch.rand(len(labels), generator=g) for name in ("norm", "method", "random")}
-    validation = Embeddings(labels=labels, ids=ids, scorers=_scorers(_vectors(5, labels)))
+    validation = Embeddings(labels=labels, ids=ids, scorers=_scorers(clustered(labels, seed=5)))
     people = torch.rand(len(labels), 4, generator=g)
     people = people / people.sum(1, keepdim=True)
     people[3] = torch.nan
@@ -89,7 +84,7 @@ class _Counting(ScoreMatrix):
 
 def test_one_ranking_serves_every_test():
     asked, made = [], []
-    x = _vectors(0, _view().labels)
+    x = clustered(_view().labels)
 
     def make():
         made.append(1)

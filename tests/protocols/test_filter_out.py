@@ -11,18 +11,14 @@ from hypothesis import strategies as st
 
 from tests.retrieval_rows import retrieval_rows
 
-from .views import precision_sum
+from .views import clustered, precision_sum
 
 FRACTIONS = tuple(i / 10 for i in range(10))
 
 
 def _data(seed, n=80, classes=12, levels=None):
-    g = torch.Generator().manual_seed(seed)
-    labels = torch.randint(classes, (n,), generator=g)
-    x = (
-        torch.randn(n, 6, generator=g, dtype=torch.float64)
-        + torch.randn(classes, 6, generator=g, dtype=torch.float64)[labels]
-    )
+    labels = torch.randint(classes, (n,), generator=torch.Generator().manual_seed(seed))
+    x = clustered(labels, noise=1.0, seed=seed)
     scores = x @ x.T
     if levels:  # coarse scores: many ties
         scores = (scores * levels / scores.abs().max()).round()

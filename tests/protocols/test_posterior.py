@@ -19,7 +19,7 @@ from scipy.special import gammaln, logsumexp
 from scipy.stats import spearmanr
 from torch.nn.functional import normalize
 
-from .views import view_of
+from .views import clustered, view_of
 
 
 @cache
@@ -67,11 +67,8 @@ def _by_hand(x, labels, query, gallery, k, *, whole, kin=None):
 
 
 def _world(classes=12, each=6, dim=8, noise=0.35, seed=0):
-    g = torch.Generator().manual_seed(seed)
     labels = torch.arange(classes).repeat_interleave(each)
-    means = torch.randn(classes, dim, generator=g, dtype=torch.float64)
-    x = means[labels] + noise * dim**0.5 * torch.randn(len(labels), dim, generator=g, dtype=torch.float64)
-    return normalize(x, dim=1), labels
+    return clustered(labels, dim, noise * dim**0.5, seed), labels
 
 
 MASKS = {

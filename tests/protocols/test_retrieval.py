@@ -13,7 +13,7 @@ from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 
 from tests.retrieval_rows import retrieval_rows
 
-from .views import Reranked, orders_of, precision_sum, tied_data
+from .views import Reranked, clustered, orders_of, precision_sum, tied_data
 
 KS = (1, 2, 4, 8)
 
@@ -69,15 +69,10 @@ def test_a_shallow_ranking_is_still_exact_under_ties(data, depth, seed):
 
 
 def _embeddings(kind, seed=0):
-    g = torch.Generator().manual_seed(seed)
-    labels = torch.randint(12, (90,), generator=g)
-    x = (
-        torch.randn(90, 8, generator=g, dtype=torch.float64)
-        + torch.randn(12, 8, generator=g, dtype=torch.float64)[labels]
-    )
+    labels = torch.randint(12, (90,), generator=torch.Generator().manual_seed(seed))
+    x = clustered(labels, 8, 1.0, seed)
     if kind == "singletons":
         labels[:15] = torch.arange(100, 115)
-    x = x / x.norm(dim=1, keepdim=True)
     if kind == "duplicates":
         x[60:] = x[:30]
     return x, labels

@@ -33,7 +33,7 @@ from scipy.stats import rankdata
 from sklearn.linear_model import LogisticRegression
 from torch.nn.functional import normalize
 
-from .views import orders_of, tied_data, view_of
+from .views import clustered, orders_of, tied_data, view_of
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -73,10 +73,8 @@ def test_values_are_the_means_over_all_orders_of_ties(data, k, depth, exponent, 
 
 
 def _clustered(count=1200, classes=60, dim=8, seed=0):
-    g = torch.Generator().manual_seed(seed)
     labels = torch.arange(count) % classes
-    x = torch.randn(classes, dim, generator=g, dtype=torch.float64)[labels]
-    return normalize(x + 0.8 * torch.randn(count, dim, generator=g, dtype=torch.float64), dim=1), labels
+    return clustered(labels, dim, 0.8, seed), labels
 
 
 @pytest.mark.parametrize("name", ["cosine", "mls"])

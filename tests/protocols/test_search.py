@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from bench.methods.distributions import DiagonalNormal, IsotropicNormal, PointMass, VonMisesFisher, from_arrays
+from bench.methods.distributions import DiagonalNormal, IsotropicNormal, PointMass, VonMisesFisher, from_arrays, rows_of
 from bench.methods.scorers import DistributionScorer
 from bench.protocols import ranking, search
 from bench.protocols.filter_out import filter_out_rows
@@ -123,14 +123,7 @@ def test_values_do_not_depend_on_the_order_of_images_or_the_block(name):
         x, labels = _scorer(name, kind)
         values = {r["metric"]: r["value"] for r in retrieval_rows(x, labels)}
         shuffle = torch.randperm(N, generator=torch.Generator().manual_seed(1))
-        arrays = x._distribution
-        if isinstance(arrays, IsotropicNormal):
-            mixed = IsotropicNormal(arrays.loc[shuffle], arrays.variance[shuffle])
-        elif isinstance(arrays, VonMisesFisher):
-            mixed = VonMisesFisher(arrays.loc[shuffle], arrays.concentration[shuffle])
-        else:
-            mixed = PointMass(arrays.loc[shuffle])
-        y = DistributionScorer(x.name, mixed)
+        y = DistributionScorer(x.name, rows_of(x._distribution, shuffle))
         assert {r["metric"]: r["value"] for r in retrieval_rows(y, labels[shuffle])} == values
         blocks = [per_query(rank(x, labels, depth=30, block_bytes=b), (8,)) for b in (1 << 19, 1 << 26)]
         for metric, value in blocks[0].items():

@@ -18,6 +18,14 @@ def view_of(labels, scores, name="cosine", **changes):
     return Embeddings(**(given | changes))
 
 
+def clustered(labels, dim=6, noise=0.6, seed=0):
+    """Directions ``[N, dim]`` of images that lie around a centre for each class."""
+    g = torch.Generator().manual_seed(seed)
+    centres = torch.randn(int(labels.max()) + 1, dim, generator=g, dtype=torch.float64)
+    x = centres[labels] + noise * torch.randn(len(labels), dim, generator=g, dtype=torch.float64)
+    return torch.nn.functional.normalize(x, dim=1)
+
+
 def rows_of(view, group, *keys):
     """Rows of a group of tests by the values in some columns."""
     return {tuple(row[key] for key in keys): row for row in run_battery(view, load_tests([group]))}

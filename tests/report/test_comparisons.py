@@ -12,7 +12,7 @@ from bench.store.specs import Pinned
 from scipy import stats
 
 from tests.report.shown import groups, joined
-from tests.report.test_systems import PLAIN, _method
+from tests.report.test_systems import PLAIN, SPREAD, _method
 
 
 def _groups(*made):
@@ -133,7 +133,7 @@ def test_a_new_question_is_ten_lines():
 
 
 def test_the_file_of_comparisons_has_a_row_for_each_with_its_unit_and_reason():
-    rows = [*ask(SYSTEM, _groups(PLAIN, _method("spread", {OWN: 1.2, "norm": 0.1, "margin": 1.5}, risk=0.2)))]
+    rows = [*ask(SYSTEM, _groups(PLAIN, SPREAD))]
     frame = comparisons_frame(rows)
     wanted = {"question", "dataset", "method", "against", "use", "images", "metric", "difference", "low", "high", "n"}
     wanted |= {"unit", "outcome", "reason", "p", "p_holm"}
@@ -182,8 +182,7 @@ def _systems_over(splits, tmp_path, monkeypatch):
 
 
 def test_a_split_that_lacks_the_plain_method_takes_nothing_from_the_others(tmp_path, monkeypatch):
-    own = _method("spread", {OWN: 1.2, "norm": 0.1, "margin": 1.5}, risk=0.2)
-    splits = {1: (PLAIN, own), 2: (PLAIN, own), 3: (own,)}
+    splits = {1: (PLAIN, SPREAD), 2: (PLAIN, SPREAD), 3: (SPREAD,)}
     rows = _systems_over(splits, tmp_path, monkeypatch)
     places = [(row.contender, row.use, row.column) for row in rows]
     assert len(places) == len(set(places)) == 4
@@ -191,16 +190,14 @@ def test_a_split_that_lacks_the_plain_method_takes_nothing_from_the_others(tmp_p
 
 
 def test_a_confidence_that_is_constant_on_one_split_has_no_verdict(tmp_path, monkeypatch):
-    own = _method("spread", {OWN: 1.2, "norm": 0.1, "margin": 1.5}, risk=0.2)
-    dead = own[0].copy(), own[1]
+    dead = SPREAD[0].copy(), SPREAD[1]
     dead[0].loc[(dead[0]["confidence"] == OWN) & (dead[0]["metric"] == METRIC), "value"] = 0.5
-    for row in _systems_over({1: (PLAIN, own), 2: (PLAIN, own), 3: (PLAIN, dead)}, tmp_path, monkeypatch):
+    for row in _systems_over({1: (PLAIN, SPREAD), 2: (PLAIN, SPREAD), 3: (PLAIN, dead)}, tmp_path, monkeypatch):
         if row.use == "before_gallery":
             assert (row.outcome, row.why) == ("no verdict", "confidence constant for all 400 images")
 
 
 def test_one_auroc_is_not_above_chance(tmp_path):
-    own = _method("spread", {OWN: 1.2, "norm": 0.1, "margin": 1.5}, risk=0.2)
-    lost = (own[0]["metric"] == METRIC) & (own[0]["confidence"] == OWN) & (own[0]["seed"] > 0)
-    row = _first(ask(SYSTEM, _groups(PLAIN, (own[0][~lost], own[1]))))
+    lost = (SPREAD[0]["metric"] == METRIC) & (SPREAD[0]["confidence"] == OWN) & (SPREAD[0]["seed"] > 0)
+    row = _first(ask(SYSTEM, _groups(PLAIN, (SPREAD[0][~lost], SPREAD[1]))))
     assert (row.n, row.outcome, row.why) == (5, "undecided", "not above chance")

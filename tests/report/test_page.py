@@ -29,6 +29,8 @@ from bench.store.records import Epoch, TrainRecord
 from bench.store.specs import Pinned
 from PIL import Image
 
+from tests.records import stored
+
 from .page_records import ALONE, CLOSE, LEADING, POINT, UNSURE, Made
 from .shown import judged as _judged
 
@@ -330,9 +332,7 @@ def test_a_unit_that_succeeded_in_the_end_is_no_failure(tmp_path):
 
 
 def test_records_of_other_versions_are_named(tmp_path):
-    store = Store(tmp_path)
-    for record in LEADING.records():
-        store.write(record)
+    store = stored(tmp_path, LEADING.records())
     old = LEADING.record(0, version="0.0.9")
     path = store.unit_dir(old.cell, "test", "0" * 16) / "record.json"
     path.parent.mkdir(parents=True)
@@ -420,10 +420,7 @@ def test_pictures_are_part_of_the_page_if_asked_for(tmp_path, tree):
 
 @pytest.mark.slow
 def test_figures_that_are_named_are_drawn_and_shown(tmp_path, capsys):
-    store = Store(tmp_path)
-    store.mark("reality_check", 1)
-    for record in LEADING.records():
-        store.write(record)
+    stored(tmp_path, LEADING.records())
     assert main(["report", "--figures", "filter_out", "--results", str(tmp_path), "--json"]) == 0
     written = json.loads(capsys.readouterr().out)
     assert written[0] == str(tmp_path / "report" / PAGE)

@@ -17,6 +17,7 @@ from bench.report.table import Cell, Document, cells_table, headings
 from bench.report.terminal import print_comparison, print_paired
 from bench.report.views import decision_document, verdict_document
 from bench.store.specs import Pinned
+from scipy import stats
 
 from tests.report import shown
 from tests.report.test_tables import AURC, MAP, RHO, _frame, _judged
@@ -198,6 +199,21 @@ def test_verdicts_are_those_of_holm_over_the_pairs_of_the_table():
     assert "equivalent" in printed
     assert "worse <.001" in printed
     assert "p adjusted by Holm's method" in printed
+
+
+def test_differences_are_over_the_seeds_that_two_methods_share_and_turn_with_their_order():
+    values = {"one": {0: 0.50, 1: 0.55, 2: 0.60, 7: 0.0}, "two": {0: 0.52, 1: 0.58, 2: 0.59}}
+    values["three"] = dict.fromkeys(range(3), 0.4)
+    lines = shown.paired_methods(*_results(values))
+    assert list(zip(lines["first"], lines["other"])) == [("one", "three"), ("one", "two"), ("three", "two")]
+    line = lines[lines["other"].eq("two") & lines["first"].eq("one")].iloc[0]
+    test = stats.ttest_rel([0.52, 0.58, 0.59], [0.50, 0.55, 0.60]).confidence_interval(0.95)
+    assert line["difference_mean"] == pytest.approx((0.02 + 0.03 - 0.01) / 3)
+    assert (line["ci95_low"], line["ci95_high"]) == pytest.approx((test.low, test.high))
+    assert line["seeds"] == 3
+    named = shown.paired_methods(*_results(values), names=("two", "one", "three"))
+    assert list(zip(named["first"], named["other"])) == [("two", "one"), ("two", "three")]
+    assert named["difference_mean"].iloc[0] == pytest.approx(-line["difference_mean"])
 
 
 def test_lower_is_better_if_the_metric_says_so():

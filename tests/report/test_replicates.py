@@ -15,7 +15,7 @@ from scipy import stats
 
 from tests.report.shown import printed
 from tests.report.test_comparisons import _groups
-from tests.report.test_systems import BEFORE, PLAIN, _method
+from tests.report.test_systems import BEFORE, PLAIN, SPREAD, _method
 
 STUDIES = {"replicate": "study", "trials": 10}
 A = Contender("reality_check", "strict", "d", "a", "", "corrected", "tuned", 10, Pinned(), "net", 64, "", "study")
@@ -190,5 +190,4 @@ def test_the_terminal_prints_few_replicates_one_by_one_and_says_what_one_setting
     assert "better: spread* +" in shown
     assert len(shown.split("(replicates ")[1].split(")")[0].split()) == 5
     assert ONE_SETTING not in shown
-    once = _method("spread", {OWN: 1.2, "norm": 0.1, "margin": 1.5}, risk=0.2)
-    assert ONE_SETTING in printed(print_answers, ask(SYSTEM, _groups(PLAIN, once)), width=300)
+    assert ONE_SETTING in printed(print_answers, ask(SYSTEM, _groups(PLAIN, SPREAD)), width=300)

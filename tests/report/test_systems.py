@@ -56,6 +56,7 @@ def _method(name, skill, *, risk=0.3, seeds=5, dataset="d", queries=400, splits=
 
 
 PLAIN = _method("cosface", {"norm": 0.5, "max_cosine": 0.2, "margin": 1.5, "agreement": 1.0})
+SPREAD = _method("spread", {OWN: 1.2, "norm": 0.1, "margin": 1.5}, risk=0.2)
 
 
 def _found(*methods):
@@ -68,11 +69,10 @@ def _by_seed(frame, metric, confidence, split="test"):
 
 
 def test_a_system_is_compared_by_paired_risks():
-    own = _method("spread", {OWN: 1.2, "norm": 0.1, "margin": 1.5}, risk=0.2)
-    found = {(each.use, each.column.split): each for each in _found(PLAIN, own)}
+    found = {(each.use, each.column.split): each for each in _found(PLAIN, SPREAD)}
     assert len(found) == 4
     for metric in ("augrc", "aurc", "risk_at_coverage"):
-        ours, theirs = _by_seed(own[0], metric, OWN), _by_seed(PLAIN[0], metric, "norm")
+        ours, theirs = _by_seed(SPREAD[0], metric, OWN), _by_seed(PLAIN[0], metric, "norm")
         each = found["before_gallery", "test"].about["measures"][metric]
         assert each.mean == pytest.approx((theirs - ours).mean())
         ends = stats.ttest_rel(theirs, ours).confidence_interval()
@@ -81,8 +81,8 @@ def test_a_system_is_compared_by_paired_risks():
     assert (before.rival, before.confidence, before.outcome) == ("norm", OWN, "better")
     # A win needs a difference and an AUROC above chance.
     tests = (
-        stats.ttest_rel(_by_seed(PLAIN[0], "augrc", "norm"), _by_seed(own[0], "augrc", OWN)),
-        stats.ttest_1samp(_by_seed(own[0], "confidence_auroc", OWN), 0.5),
+        stats.ttest_rel(_by_seed(PLAIN[0], "augrc", "norm"), _by_seed(SPREAD[0], "augrc", OWN)),
+        stats.ttest_1samp(_by_seed(SPREAD[0], "confidence_auroc", OWN), 0.5),
     )
     assert before.p == pytest.approx(max(each.pvalue for each in tests))
     assert query.rival == "margin"
@@ -90,8 +90,7 @@ def test_a_system_is_compared_by_paired_risks():
 
 
 def test_the_terminal_has_a_line_for_each_question_and_names_every_method():
-    own = _method("spread", {OWN: 1.2, "norm": 0.1, "margin": 1.5}, risk=0.2)
-    found = _found(PLAIN, own, _method("[red]", {OWN: 0.8, "norm": 0.1}, risk=0.5))
+    found = _found(PLAIN, SPREAD, _method("[red]", {OWN: 0.8, "norm": 0.1}, risk=0.5))
     title, before, crops, query, *_, end, after = printed(print_answers, found, width=300).split("\n")
     assert title.startswith("d: better with its own confidence than cosface with a free one?")
     gained = {each.contender.method: each.text

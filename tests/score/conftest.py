@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-from bench.cli import main
 
 
 @pytest.fixture
@@ -19,16 +18,10 @@ def arrays():
 
 
 @pytest.fixture
-def bench(tmp_path, monkeypatch, capsys):
-    """The command line in this process: exit code, standard output and standard error."""
+def bench(tmp_path, monkeypatch, bench):
+    """The command line in a folder of its own."""
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        code = main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
+    return bench
 
 
 @pytest.fixture

@@ -4,15 +4,11 @@ import json
 import shutil
 
 import numpy as np
-import pandas as pd
 import pytest
 from bench.protocols.statistics.bootstrap import paired_bootstrap
 from bench.scoring.files import write_embeddings
-from bench.store.folder import Store
-from scipy import stats
 
 from tests import records
-from tests.report.shown import paired_methods
 
 
 @pytest.fixture
@@ -138,39 +134,12 @@ def test_a_wrong_command_gives_one_line(two, refused, arguments, message):
     assert message in refused(*arguments)
 
 
-def _results(values):
-    """A tidy table of MAP@R: {method: {seed: value}}."""
-    made = [(method, seed, value) for method, of in values.items() for seed, value in of.items()]
-    rows = [
-        {**dict(records.columns(method=method, seed=seed)), **records.map_at_r(value, scorer="cosine")}
-        for method, seed, value in made
-    ]
-    units = [{"unit": f"{method}{seed}"} for method, seed, _ in made]
-    roles = [{**unit, **dict(records.role())} for unit in units]
-    return pd.DataFrame([row | unit for row, unit in zip(rows, units)]), pd.DataFrame(roles)
-
-
-def test_methods_are_compared_by_the_seeds_they_share():
-    values = {"one": {0: 0.50, 1: 0.55, 2: 0.60, 7: 0.0}, "two": {0: 0.52, 1: 0.58, 2: 0.59}}
-    values["three"] = dict.fromkeys(range(3), 0.4)
-    lines = paired_methods(*_results(values))
-    assert list(zip(lines["first"], lines["other"])) == [("one", "three"), ("one", "two"), ("three", "two")]
-    line = lines[lines["other"].eq("two") & lines["first"].eq("one")].iloc[0]
-    test = stats.ttest_rel([0.52, 0.58, 0.59], [0.50, 0.55, 0.60]).confidence_interval(0.95)
-    assert line["difference_mean"] == pytest.approx((0.02 + 0.03 - 0.01) / 3)
-    assert (line["ci95_low"], line["ci95_high"]) == pytest.approx((test.low, test.high))
-    assert line["seeds"] == 3
-    named = paired_methods(*_results(values), names=("two", "one", "three"))
-    assert list(zip(named["first"], named["other"])) == [("two", "one"), ("two", "three")]
-    assert named["difference_mean"].iloc[0] == pytest.approx(-line["difference_mean"])
-
-
 def test_the_command_compares_the_methods_of_a_results_folder(bench, refused, tmp_path):
-    store = Store(tmp_path / "runs")
-    store.mark("reality_check", 1)
-    for method, seed, value in (("one", 0, 0.5), ("one", 1, 0.6), ("two", 0, 0.6), ("two", 1, 0.8)):
-        columns = records.columns(method=method, seed=seed)
-        store.write(records.of_test(columns, [records.map_at_r(value, scorer="cosine")]))
+    made = [
+        records.of_test(records.columns(method=method, seed=seed), [records.map_at_r(value, scorer="cosine")])
+        for method, seed, value in (("one", 0, 0.5), ("one", 1, 0.6), ("two", 0, 0.6), ("two", 1, 0.8))
+    ]
+    records.stored(tmp_path / "runs", made)
     code, out, err = bench("compare", "one,two", "--results", "runs")
     assert (code, err) == (0, "")
     assert "+15.0" in out

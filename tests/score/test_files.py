@@ -6,7 +6,6 @@ import pickle
 import struct
 import subprocess
 import sys
-import tracemalloc
 import zipfile
 from pathlib import Path
 from xml.etree import ElementTree
@@ -19,6 +18,8 @@ from bench.errors import BadInput
 from bench.scoring.embedding_set import EmbeddingSet
 from bench.scoring.files import read_embeddings, write_embeddings
 from bench.store.records import COLUMNS
+
+from tests.refusals import within_memory
 
 CONSOLE = Path(sys.executable).with_name("bench")
 SUFFIXES = (".npz", ".safetensors", ".parquet")
@@ -299,13 +300,8 @@ def test_a_bad_file_gives_one_line(arrays, refused, tmp_path, name):
 def test_what_a_file_claims_is_not_allocated(arrays, tmp_path, name):
     (file, make), _ = BAD[name]
     make(tmp_path / file, arrays)
-    tracemalloc.start()
-    try:
-        with pytest.raises(BadInput):
-            read_embeddings(tmp_path / file)
-        assert tracemalloc.get_traced_memory()[1] < 50e6
-    finally:
-        tracemalloc.stop()
+    with within_memory(50e6), pytest.raises(BadInput):
+        read_embeddings(tmp_path / file)
 
 
 def test_text_labels_are_numbered_and_that_is_said(arrays, bench, tmp_path):

@@ -2,7 +2,6 @@
 
 import doctest
 import importlib
-import inspect
 import subprocess
 import sys
 
@@ -297,13 +296,6 @@ def test_metrics_of_decisions_are_computed_on_request(arrays):
     assert names("confidence_correlation") == {"spearman_confidences"}
     assert names("retrieval_sets") == {"set_size_at_90", "set_coverage_at_90"}
     assert not {"edc_pauc", "opis", "set_size_at_90", "ece_top1"} & names("recall_at_1")
-
-
-def test_importing_bench_imports_nothing_heavy():
-    code = "import sys, bench; heavy = {'torch', 'numpy', 'pandas'} & set(sys.modules); assert not heavy, heavy"
-    subprocess.run([sys.executable, "-P", "-c", code], check=True)
-    importlib.import_module("bench.api.score")
-    assert inspect.isfunction(bench.score)
 
 
 def test_what_is_printed_needs_no_pandas(tmp_path):

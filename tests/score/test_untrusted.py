@@ -4,7 +4,6 @@ import io
 import itertools
 import json
 import struct
-import tracemalloc
 import zipfile
 
 import numpy as np
@@ -16,6 +15,8 @@ from bench.scoring.embedding_set import EmbeddingSet
 from bench.scoring.files import read_embeddings
 from bench.scoring.untrusted import MAX_UNPACKED
 from safetensors.numpy import save_file
+
+from tests.refusals import within_memory
 
 
 def _zip(path, members, packing=zipfile.ZIP_STORED):
@@ -59,11 +60,9 @@ def test_packed_zeros_are_refused_until_they_are_allowed(tmp_path, monkeypatch):
     path = tmp_path / "x.npz"
     zeros = np.zeros((30_000_000, 2), "i1")  # half a gigabyte of floats
     _zip(path, [("embeddings.npy", _npy(zeros)), ("labels.npy", _npy(np.arange(3)))], zipfile.ZIP_DEFLATED)
-    tracemalloc.start()
-    with pytest.raises(BadInput, match=rf"unpacks to 480\.0 MB, .* set {MAX_UNPACKED}=480000024"):
+    said = rf"unpacks to 480\.0 MB, .* set {MAX_UNPACKED}=480000024"
+    with within_memory(1e6), pytest.raises(BadInput, match=said):
         read_embeddings(path)
-    assert tracemalloc.get_traced_memory()[1] < 1e6
-    tracemalloc.stop()
     monkeypatch.setenv(MAX_UNPACKED, "480000024")
     assert read_embeddings(path)[0]["embeddings"].shape == (30_000_000, 2)
     monkeypatch.setenv(MAX_UNPACKED, "much")
@@ -116,10 +115,8 @@ def test_one_long_id_does_not_widen_the_others(tmp_path):
     count = 5000
     ids = ["x" * 10_000, *map(str, range(count - 1))]
     save_file({"embeddings": np.ones((count, 1), "i1")}, tmp_path / "x.safetensors", {"ids": json.dumps(ids)})
-    tracemalloc.start()
-    read_embeddings(tmp_path / "x.safetensors")
-    assert tracemalloc.get_traced_memory()[1] < 5e6  # an array of fixed width would take 200 MB
-    tracemalloc.stop()
+    with within_memory(5e6):  # an array of fixed width would take 200 MB
+        read_embeddings(tmp_path / "x.safetensors")
 
 
 def _parquet(path, columns, **options):
@@ -158,11 +155,8 @@ def test_equal_texts_of_parquet_are_kept_once(tmp_path):
     ids = pyarrow.DictionaryArray.from_arrays(pyarrow.array(np.zeros(20_000, "i4")), ["x" * 50_000])  # a gigabyte
     columns = {"embeddings": [[1.0, 2.0]] * 20_000, "labels": np.arange(20_000) % 2, "ids": ids}
     path = _parquet(tmp_path / "x.parquet", columns)
-    tracemalloc.start()
-    with pytest.raises(BadInput, match="ids repeat"):
+    with within_memory(20e6), pytest.raises(BadInput, match="ids repeat"):
         EmbeddingSet.of(read_embeddings(path)[0])
-    assert tracemalloc.get_traced_memory()[1] < 20e6
-    tracemalloc.stop()
 
 
 def test_a_page_that_claims_more_values_than_the_footer(tmp_path):

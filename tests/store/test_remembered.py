@@ -30,10 +30,7 @@ def _test(seed, value=0.5):
 @pytest.fixture
 def root(tmp_path, monkeypatch):
     monkeypatch.setattr(remembered, "MANY", 1)
-    store = Store(tmp_path)
-    store.mark("reality_check", 1)
-    for seed in range(3):
-        store.write(_test(seed))
+    records.stored(tmp_path, map(_test, range(3)))
     return tmp_path
 
 
