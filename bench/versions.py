@@ -116,14 +116,10 @@ def built_in() -> Iterator[Entry]:
     yield from map(test, BUILT_IN)
 
 
-def lock_text() -> str:
-    """Content that the lock file should have: a line ``NAME VERSION HASH`` for every entry."""
-    return "".join(f"{name} {number} {closure_hash(*roots)}\n" for name, number, roots in sorted(built_in()))
-
-
 def main(arguments: list[str]) -> int:
     """Check the lock file, or renew it; returns the exit code."""
-    present, wanted = LOCK.read_text(encoding="utf-8") if LOCK.exists() else "", lock_text()
+    present = LOCK.read_text(encoding="utf-8") if LOCK.exists() else ""
+    wanted = "".join(f"{name} {number} {closure_hash(*roots)}\n" for name, number, roots in sorted(built_in()))
     stale = sorted({line.split()[0] for line in set(present.splitlines()) ^ set(wanted.splitlines())})
     if stale and arguments == ["--renew"]:
         LOCK.write_text(wanted, encoding="utf-8")

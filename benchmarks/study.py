@@ -3,10 +3,9 @@
     python benchmarks/study.py RESULTS.. --out results/study [--short]
 
 Results of several sessions are packed together: RESULTS may be archives, too, the former ones first. A brief record has
-the values that verdicts and tables of methods need, and fewer of other class splits and of seeds from 5 on. Records of
-archives are taken as they are. A test is left out if a later one has its setting. ``--short`` leaves out the trainings
-of trials, which ``bench status --check`` then misses (the values of trials stay), and the values that are left out of
-seeds from 5 on.
+the values that verdicts and tables of methods need, and fewer of other class splits. Records of archives are taken as
+they are. A test is left out if a later one has its setting. ``--short`` leaves out the trainings of trials, which
+``bench status --check`` then misses (the values of trials stay), and the values that are left out of class splits.
 """
 
 from __future__ import annotations
@@ -28,10 +27,7 @@ OF_RISK = ("aurc", "augrc", "risk_at_coverage")
 """Metrics that they have of Recall@1 alone."""
 
 NOT_IN_SHORT = ("aurc", "risk_at_coverage", "spearman_confidences", "open_set_", "ece_", "brier_")
-"""Starts of the names of metrics that shorter ones leave out, too (:func:`is_short`)."""
-
-SEEDS = 5
-"""Number of seeds with longer records."""
+"""Starts of the names of metrics that shorter ones leave out, too."""
 
 
 def wanted(row: dict[str, Any], short: bool, default: str) -> bool:
@@ -45,12 +41,6 @@ def wanted(row: dict[str, Any], short: bool, default: str) -> bool:
     if metric.startswith((*LEFT_OUT, *NOT_IN_SHORT) if short else LEFT_OUT) or row["confidence"] in CONTROLS:
         return False
     return metric not in OF_RISK or variant in ("recall_at_1", "recall_at_1,coverage=0.8")
-
-
-def is_short(test: Any) -> bool:
-    """Whether the brief record of a test is a shorter one: on another class split, or of a later seed."""
-    seed = test.columns.seed
-    return bool(test.columns.pinned.class_seed) or (str(seed).isdecimal() and int(seed) >= SEEDS)
 
 
 def brief(test: Any, short: bool) -> Any:
@@ -80,7 +70,7 @@ def pack(results: list[Path], out: Path, short: bool) -> None:
             if latest[_setting(test)] != test.unit:
                 kept.pop(place, None)
             elif record is test and not record.brief_of and place not in packed:
-                kept[place] = brief(record, short or is_short(record)).to_json()
+                kept[place] = brief(record, short or bool(record.columns.pinned.class_seed)).to_json()
     for dataset in sorted({place.split("/")[1] for place in kept if place.count("/") > 2}):
         own = {place: text for place, text in kept.items() if place.split("/")[1:2] == [dataset]}
         made_by = {place: text for place, text in kept.items() if place.startswith("experiments/")}

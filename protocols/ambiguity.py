@@ -6,7 +6,7 @@ It needs images whose posterior is known, because they were made through a known
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -61,7 +61,8 @@ def ambiguity(view: Embeddings, scorer: str) -> Iterator[Row]:
     """
     if view.posterior is None:
         return
-    posterior = _of_queries(view, view.posterior)
+    every = view.once("posterior", view.posterior, shared=True)
+    posterior = every if view.queries is None else every[view.queries]
     known = ~posterior.isnan().any(1)
     values = view.query_values(scorer, view.options.risk_ks)["recall_at_1"]
     counted = known & ~values.isnan()
@@ -86,12 +87,6 @@ def _regrets(view: Embeddings, scorer: str, posterior: Tensor, risk: Tensor, cou
     for name, confidence in judged.items():
         excess = math.nan if name in gaps else augrc(confidence[counted], risk) - best
         yield row("augrc_regret", excess, confidence=name, **same)
-
-
-def _of_queries(view: Embeddings, compute: Callable[[], Tensor]) -> Tensor:
-    """Posterior of the queries, ``[Q, C]``."""
-    posterior = view.once("posterior", compute, shared=True)
-    return posterior if view.queries is None else posterior[view.queries]
 
 
 def _to_last_tie(view: Embeddings, scorer: str) -> Ranking:
