@@ -129,7 +129,7 @@ def test_it_names_what_to_use_and_what_is_not_decided(judged, tree):
     assert said["To retrieve (MAP@R in %)"] == level
     assert said["Learned confidence shown to be better before the gallery"] == "leading"
     first = tree.by_id("answer")
-    assert "Other data: before the gallery leading on clean images (" in first
+    assert "Other data: before the gallery leading (clean images): " in first
     assert all(text in first for each in said.items() for text in each)
     assert said["Not decided"].startswith("1 of 3 comparisons before the gallery: a loss, or a gain of up to ")
 
@@ -138,7 +138,7 @@ def test_without_a_win_that_holds_the_free_confidence_of_the_plain_method_is_nam
     (part,) = parts_of(_judged(tmp_path, *HEADS[1:], POINT))
     assert part.labels[part.retrieves] == "close (point)"  # better by retrieval, not by its confidence
     assert part.advised(("before_gallery", "test")) == ("norm", "70")
-    none = "none (1 worse, 1 undecided of 2)"
+    none = "none: 1 worse, 1 undecided of 2"
     assert answers.headline([part]) == f"before the gallery {none}; at query time {none}."
 
 
@@ -150,7 +150,7 @@ def test_counts_of_the_first_sentence_add_up_and_a_win_has_its_data_set(tmp_path
     outcomes = Counter((row.outcome, row.holds) for part in parts for row in part.at(("before_gallery", "test")))
     assert outcomes == {("better", True): 1, ("better", False): 1, ("undecided", False): 3}
     said = answers.headline(parts).removeprefix("before the gallery ").split(";")[0]
-    assert said == "leading on d on clean images (1 better, 1 better if not adjusted, 3 undecided of 5)"
+    assert said == "leading (d on clean images): 1 better, 1 better unadjusted, 3 undecided of 5"
 
 
 def test_of_the_confidences_that_splits_chose_the_most_frequent_is_shown(judged):

@@ -240,18 +240,19 @@ def headline(parts: Sequence[Part]) -> str:
         at = {name: tuple(place for _, place in own) for name, own in grouped(wins, lambda win: win[0]).items()}
         names = [", ".join(own) + _where(where, len(parts) > 1) for where, own in grouped(at, at.__getitem__).items()]
         ordered = sorted((row for _, row in rows), key=lambda row: (OUTCOMES.index(row.outcome), not row.holds))
-        words = (row.outcome + " if not adjusted" * (row.outcome in HOLDS and not row.holds) for row in ordered)
+        words = (row.outcome + " unadjusted" * (row.outcome in HOLDS and not row.holds) for row in ordered)
         counts = ", ".join(f"{count} {outcome}" for outcome, count in Counter(words).items())
-        said += [f"{USES[use]} {' and '.join(names) or 'none'} ({counts} of {len(rows)})"] if rows else []
+        said += [f"{USES[use]} {', '.join(names) or 'none'}: {counts} of {len(rows)}"] if rows else []
     return f"{'; '.join(said) or 'no comparison'}."
 
 
 def _where(places: Sequence[tuple[str, str]], several: bool) -> str:
-    """Data sets, if there are several, each with its images unless they are all."""
-    return " and".join(
-        f" on {name}" * several + f" on {IMAGES[own[0][1]]}" * (len(own) < len(IMAGES))
-        for name, own in grouped(places, lambda place: place[0]).items()
-    )
+    """Data sets in brackets, if there are several, each with its images unless they are all."""
+    said = []
+    for name, own in grouped(places, lambda place: place[0]).items():
+        images = IMAGES[own[0][1]] * (len(own) < len(IMAGES))
+        said += [" on ".join(filter(None, [name * several, images]))]
+    return f" ({', '.join(said)})" if any(said) else ""
 
 
 def crops_differ(parts: Sequence[Part]) -> bool:
