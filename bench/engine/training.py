@@ -383,7 +383,7 @@ class Trainer:
             self.progress.note = f"its checkpoint did not load ({first_line(error)}), so it was trained from the start"
             return
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-        fixed = {key: value.cpu() for key, value in self.model.state_dict().items()}
+        fixed = {key: value.cpu() for key, value in self.model.state_dict().items() if key.startswith(self._idle)}
         self.model.load_state_dict(fixed | state["model"])
         restore(state.get("attributes", {}), self.model)
         self.optimisation.load_state_dict(state)
@@ -433,7 +433,7 @@ class Trainer:
         images = self.data.val if spec.replicate == TUNING else sample(self.data.val)
         crops = CorruptedImages.of(images, spec.dataset, CROP, asked)
         cache = inputs.TestedFeatures.of(self.model, spec, self.site, running)
-        features = None if cache is None else cache.load(f"val_{CROP}", Seen(crops), make=True)
+        features = None if cache is None else cache.load(f"val_{CROP}", Seen(crops), make=running.chunk is None)
         value = crop_auroc(self.model, crops, features, spec.selection.scorer, device, running)
         return None if math.isnan(value) else value
 

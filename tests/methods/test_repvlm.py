@@ -101,6 +101,13 @@ def test_it_learns_the_density_of_the_embeddings():
     assert torch.corrcoef(torch.stack([found, wanted]))[0, 1] > 0.99
 
 
+def test_the_validation_loss_is_the_same_from_densities_that_the_heads_have():
+    flow, z = _flow(4).eval(), 3 * _unit(7, 4)
+    with torch.no_grad():
+        rated = RatedPoint(z, -flow.log_prob(F.normalize(z, dim=-1)))
+        assert flow(rated, None) == flow(PointMass(z), None)
+
+
 def test_images_are_rated_by_their_log_density():
     points, method = torch.randn(3, 4), Repvlm()
     rated = method.distribution(points, torch.tensor([[3.0], [-1.0], [0.0]]))

@@ -85,11 +85,7 @@ def _sweep_figure(sweeps: Sequence[Sweep], dataset: str) -> Figure:
     first, last = places[values[0]], places[values[-1]]
     styles = looks([sweep.contender.method for sweep in sweeps])
     shown = [
-        Panel(
-            "",
-            [sweep.curve(column, places, look) for sweep, look in zip(sweeps, styles)],
-            f"{column.title}{', %' * column.percent}",
-        )
+        Panel("", [sweep.curve(column, places, look) for sweep, look in zip(sweeps, styles)], _axis(column))
         for column in SWEPT
     ]
     scale = "log" if not named and last >= 10 * first > 0 else "linear"
@@ -98,3 +94,7 @@ def _sweep_figure(sweeps: Sequence[Sweep], dataset: str) -> Figure:
     if named:
         figure.axes[0].set_xticks(list(places.values()), [printable(value) for value in values], parse_math=False)
     return figure
+
+
+def _axis(column: ComparedColumn) -> str:
+    return f"{column.title}{', %' if column.percent else ''}"
