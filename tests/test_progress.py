@@ -4,8 +4,6 @@ import io
 from types import SimpleNamespace
 
 import pytest
-from bench.engine.jobs import Alive, Done, EpochDone, ProposeJob
-from bench.engine.pool import Pool
 from bench.engine.running import Running, in_chunks
 from bench.progress import Display, Lines, download_bar, progress_bar
 from bench.store.specs import Cell
@@ -130,29 +128,6 @@ def test_a_narrow_terminal_cuts_notes_and_names_but_not_the_time_left(width):
     assert " all " in whole
     assert ("dul_cls on ndigit_smoke" in one) == (width > 60)
     assert "2 of 5 tested" in _bars(120, cells[0])[0]
-
-
-class _Worker:
-    usable, node = True, ""
-
-    async def start(self):
-        pass
-
-    async def stop(self):
-        pass
-
-    async def run(self, job, on_event):
-        for event in (Alive(step="epoch 1, batch 1"), EpochDone(epoch=1)):
-            on_event(event)
-        return Done()
-
-
-async def test_a_pool_passes_on_what_its_workers_say():
-    heard, epochs = [], []
-    pool = Pool([_Worker()])
-    pool.heard = heard.append
-    await pool.run(ProposeJob(axes=(), space={}, sampler="gp", numbers=(), told=(), fixed={}), epochs.append)
-    assert (heard, epochs) == (["epoch 1, batch 1"], [1])
 
 
 def test_a_step_of_several_chunks_says_how_far_it_is():

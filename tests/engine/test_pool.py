@@ -15,7 +15,7 @@ def job(number=0):
 class Fake:
     """A worker whose jobs do what its script says, one step a job, and then all end well.
 
-    A step is an error to raise, or a number of epochs to report before dying.
+    A step is an error to raise, or a number of epochs to report, each after a sign of life, before dying.
     """
 
     def __init__(self, *script, node="", usable=True):
@@ -30,6 +30,7 @@ class Fake:
         step = self.script.pop(0) if self.script else None
         if isinstance(step, int):
             for epoch in range(step):
+                on_event(Alive(step=f"in epoch {epoch + 1}"))
                 on_event(EpochDone(epoch=epoch + 1))
             raise WorkerDied("died")
         elif step is not None:
@@ -73,10 +74,13 @@ async def test_a_job_is_given_up_after_three_deaths_without_an_epoch():
 
 
 async def test_an_epoch_in_between_resets_the_count_of_deaths():
-    worker, epochs = Fake(0, 0, 1, 0, 2, 0), []
-    assert await Pool([worker]).run(job(), epochs.append) == Done()
+    worker, epochs, heard = Fake(0, 0, 1, 0, 2, 0), [], []
+    pool = Pool([worker])
+    pool.heard = heard.append
+    assert await pool.run(job(), epochs.append) == Done()
     assert len(worker.ran) == 7
     assert epochs == [1, 1, 2]
+    assert heard == [f"in epoch {epoch}" for epoch in epochs]
     with pytest.raises(WorkerDied):
         await Pool([Fake(0, 1, 0, 0)]).run(job())
 
@@ -100,17 +104,6 @@ async def test_a_worker_that_cannot_be_used_any_more_leaves():
     pool.add(other)
     assert await waiting == Done()
     assert (worker.ran, other.ran) == ([0], [0])
-
-
-async def test_workers_that_join_serve_the_jobs_that_wait():
-    pool = Pool()
-    waiting = [asyncio.create_task(pool.run(job(number))) for number in range(2)]
-    await _turns()
-    first, second = Fake(), Fake()
-    pool.add(first)
-    pool.add(second)
-    assert await asyncio.gather(*waiting) == [Done(), Done()]
-    assert (first.ran, second.ran) == ([0], [1])
 
 
 async def test_a_removed_worker_ends_its_job_and_gets_no_further_one():
@@ -201,52 +194,36 @@ async def test_stopping_ends_what_runs_and_starts_nothing_else():
 STEP, DONE = Alive(step="epoch 1, batch 7").model_dump_json(), Done().model_dump_json()
 
 
-def _run(silence):
-    async def run():
-        there = Pool([LocalWorker(silence)])
-        try:
-            return [await there.run(job())]
-        finally:
-            await there.stop()
-
-    return asyncio.run(run())
+async def _run(silence):
+    there = Pool([LocalWorker(silence)])
+    try:
+        return await there.run(job())
+    finally:
+        await there.stop()
 
 
 @pytest.mark.slow
-def test_a_worker_that_makes_no_progress_is_ended_and_named(scripted):
+async def test_a_worker_that_makes_no_progress_is_ended_and_named(scripted):
     scripted([(0, STEP), (1000, DONE)])
     with pytest.raises(
         WorkerSilent, match=r"^no progress for 0\.1 min at about 'epoch 1, batch 7'; ended \(run.stall\)$"
     ):
-        _run(6.0)
+        await _run(6.0)
 
 
 @pytest.mark.slow
-def test_progress_counts_and_not_the_length_of_a_job(scripted):
+async def test_progress_counts_and_not_the_length_of_a_job(scripted):
     scripted([*[(0.5, STEP)] * 14, (0, DONE)])
-    assert _run(6.0) == [Done()]
+    assert await _run(6.0) == Done()
 
 
 @pytest.mark.slow
-def test_a_driver_that_was_stopped_itself_ends_no_worker(scripted, monkeypatch):
+async def test_a_driver_that_was_stopped_itself_ends_no_worker(scripted, monkeypatch):
     """Ctrl-Z stops driver and workers alike; when they go on, much time has passed by the clock."""
     monkeypatch.setattr(pool, "_LOOK", 0.5)
     scripted([(0, STEP), (3, DONE)])
-
-    async def run():
-        there = Pool([LocalWorker(4.0)])
-        loop = asyncio.get_running_loop()
-        time, asleep = loop.time, 0.0
-
-        def jump():
-            nonlocal asleep
-            asleep = 1000.0
-
-        loop.time = lambda: time() + asleep
-        loop.call_later(1, jump)
-        try:
-            return await there.run(job())
-        finally:
-            await there.stop()
-
-    assert asyncio.run(run()) == Done()
+    loop, asleep = asyncio.get_running_loop(), [0.0]
+    time = loop.time
+    loop.time = lambda: time() + asleep[-1]
+    loop.call_later(1, asleep.append, 1000.0)
+    assert await _run(4.0) == Done()
