@@ -1,5 +1,7 @@
 """Filter-out curves against re-ranking every subset from scratch, and against what must hold of any curve."""
 
+import itertools
+
 import pytest
 import torch
 from bench.protocols.filter_out import filter_out_rows
@@ -9,9 +11,7 @@ from bench.protocols.retrieval_confidence import random_confidence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.retrieval_rows import retrieval_rows
-
-from .views import clustered, precision_sum
+from .views import clustered
 
 FRACTIONS = tuple(i / 10 for i in range(10))
 
@@ -29,25 +29,34 @@ def _curve(rows, metric, variant, name="c"):
     return [r for r in rows if (r["metric"], r["variant"], r["confidence"]) == (f"filter_out_{metric}", variant, name)]
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.integers(0, 10_000), st.sampled_from([None, 3, 20]))
-def test_both_variants_equal_re_ranking_from_scratch(seed, levels):
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from([None, 3, 20]), st.sampled_from(["all", "apart", "overlap"]))
+def test_both_variants_equal_re_ranking_from_scratch(seed, levels, kind):
     scores, labels, ids = _data(seed, levels=levels)
+    scorer, mixed = ScoreMatrix(scores), torch.randperm(80, generator=torch.Generator().manual_seed(seed))
+    queries = gallery = torch.arange(80)
+    if kind != "all":
+        queries, gallery = mixed[:30].sort().values, mixed[30 if kind == "apart" else 20 :].sort().values
+    roles = {} if kind == "all" else {"queries": queries, "gallery": gallery}
     confidence = torch.randn(80, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64)
-    rows = list(filter_out_rows(ScoreMatrix(scores), labels, ids, {"c": confidence}, fractions=FRACTIONS))
+    rows = list(filter_out_rows(scorer, labels, ids, {"c": confidence}, fractions=FRACTIONS, oracle=True, **roles))
+    assert bool(_curve(rows, "map_at_r", "query_and_gallery", "oracle")) == (kind == "all")
+    assert len(_curve(rows, "map_at_r", "query_only", "oracle")) == 10
     order = confidence.argsort(descending=True)
-    whole = per_query(rank(ScoreMatrix(scores), labels, depth=80))
-    for metric in ("map_at_r", "recall_at_1"):
-        for r in _curve(rows, metric, "query_and_gallery"):
-            keep = order[: round((1 - r["fraction"]) * 80)]
-            subset = retrieval_rows(ScoreMatrix(scores[keep][:, keep]), labels[keep], ks=(1,))
-            expected = next(q for q in subset if q["metric"] == metric)
-            assert r["value"] == pytest.approx(expected["value"], abs=1e-12, nan_ok=True)
-            assert (r["n_queries"], r["n_lone"]) == (expected["n_queries"], expected["n_lone"])
-        for r in _curve(rows, metric, "query_only"):
-            keep = order[: round((1 - r["fraction"]) * 80)]
-            kept = whole[metric][keep]
-            assert r["value"] == pytest.approx(kept[~kept.isnan()].mean().item(), abs=1e-12)
+    for metric, variant in itertools.product(("map_at_r", "recall_at_1"), ("query_only", "query_and_gallery")):
+        for r in _curve(rows, metric, variant):
+            if variant == "query_only":
+                asked = order[torch.isin(order, queries)]
+                asked, left = asked[: round((1 - r["fraction"]) * len(asked))], gallery
+            else:
+                kept = order[: round((1 - r["fraction"]) * 80)]
+                asked, left = kept[torch.isin(kept, queries)], gallery[torch.isin(gallery, kept)]
+            if not len(asked) or len(left) < 2:
+                continue
+            values = per_query(rank(scorer, labels, depth=80, queries=asked, gallery=left))[metric]
+            lone = int(values.isnan().sum())
+            assert r["value"] == pytest.approx(values.nanmean().item(), abs=1e-12, nan_ok=True)
+            assert (r["n_queries"], r["n_lone"]) == (len(asked) - lone, lone)
 
 
 def test_a_constant_confidence_is_a_random_control_whatever_the_order():
@@ -100,54 +109,3 @@ def test_bad_confidences_are_refused():
     for bad in (torch.full((80,), float("nan")), torch.ones(79)):
         with pytest.raises(ValueError, match="finite values"):
             list(filter_out_rows(ScoreMatrix(scores), labels, ids, {"c": bad}))
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(0, 10_000), st.sampled_from([None, 3]), st.sampled_from(["apart", "overlap"]))
-def test_with_queries_and_gallery_both_variants_equal_re_ranking_from_scratch(seed, levels, kind):
-    scores, labels, ids = _data(seed, levels=levels)
-    mixed = torch.randperm(80, generator=torch.Generator().manual_seed(seed))
-    queries = mixed[:30].sort().values
-    gallery = (mixed[30:] if kind == "apart" else mixed[20:]).sort().values
-    confidence = torch.randn(80, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64)
-    rows = list(
-        filter_out_rows(
-            ScoreMatrix(scores), labels, ids, {"c": confidence}, fractions=FRACTIONS, oracle=True,
-            queries=queries, gallery=gallery,
-        )
-    )  # fmt: skip
-    assert not _curve(rows, "map_at_r", "query_and_gallery", "oracle")
-    assert len(_curve(rows, "map_at_r", "query_only", "oracle")) == 10
-    order = confidence.argsort(descending=True)
-    for r in _curve(rows, "map_at_r", "query_only"):
-        asked = [i for i in order.tolist() if i in set(queries.tolist())][: round((1 - r["fraction"]) * 30)]
-        found = _loop_map(scores, labels, asked, gallery.tolist(), levels)
-        if found is not None:
-            assert r["value"] == pytest.approx(found, abs=1e-12, nan_ok=True)
-    for r in _curve(rows, "map_at_r", "query_and_gallery"):
-        kept = set(order[: round((1 - r["fraction"]) * 80)].tolist())
-        asked = [i for i in queries.tolist() if i in kept]
-        left = [i for i in gallery.tolist() if i in kept]
-        found = _loop_map(scores, labels, asked, left, levels)
-        if found is not None and len(left) > 1:
-            assert r["value"] == pytest.approx(found, abs=1e-12, nan_ok=True)
-
-
-def _loop_map(scores, labels, asked, gallery, levels):
-    """MAP@R by a loop, of untied scores; with ties by the ranking that has its own tests."""
-    if levels is not None:
-        if not asked or len(gallery) < 2:
-            return None
-        values = per_query(
-            rank(ScoreMatrix(scores), labels, depth=80, queries=torch.tensor(asked), gallery=torch.tensor(gallery))
-        )["map_at_r"]
-        kept = values[~values.isnan()]
-        return kept.mean().item() if len(kept) else float("nan")
-    values = []
-    for q in asked:
-        others = sorted((g for g in gallery if g != q), key=lambda g: -scores[q, g])
-        r = sum(int(labels[g] == labels[q]) for g in others)
-        if r == 0:
-            continue
-        values.append(precision_sum([bool(labels[g] == labels[q]) for g in others[:r]]) / r)
-    return sum(values) / len(values) if values else float("nan")
