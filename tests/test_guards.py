@@ -161,10 +161,11 @@ def test_no_file_of_methods_imports_a_registered_method():
             assert not reached & methods, f"{path} imports {reached & methods}"
 
 
-def test_code_imports_methods_from_the_modules_that_define_them():
+def test_code_imports_methods_and_data_sets_from_the_modules_that_define_them():
     # The code behind a result is found by following imports, and a package's __init__ names everything.
     packages = {"bench.methods", *(f"bench.methods.{name}" for name in ("distributions", "scorers", "backbones"))}
-    files = [p for p in _our_files() if p.parts[0] in ("bench", "methods") and p.suffix == ".py"]
+    packages |= {"bench.datasets", "bench.datasets.corruptions"}
+    files = [p for p in _our_files() if p.parts[0] in ("bench", "methods", "datasets") and p.suffix == ".py"]
     modules = {".".join([*FOLDERS[p.parts[0]].split("/"), *p.with_suffix("").parts[1:]]) for p in files}
     for path in files:
         if path.name == "__init__.py":

@@ -3,13 +3,13 @@
 import pickle
 import subprocess
 import sys
-from pathlib import Path
 
 import bench
 import numpy as np
 import pytest
 import torch
 from bench.cli import main
+from bench.commands.new import write_template
 from bench.errors import UserError
 from bench.methods.backbones.registry import build_backbone
 from bench.protocols.rows import UNDRAWN
@@ -113,8 +113,12 @@ def test_every_kind_of_image_gets_the_same_embedding(net, images, tmp_path):
         assert np.array_equal(net.embed(one).mean, wanted[:1])
 
 
-@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "P", "1", "CMYK", "I;16"])
-def test_images_of_every_mode_are_embedded_as_by_the_command(runs, dots, net, tmp_path, mode):
+@pytest.mark.parametrize(
+    ("method", "mode"),
+    [("deep_ensemble", "L"), *(("dul_cls", mode) for mode in ("L", "RGB", "RGBA", "P", "1", "CMYK", "I;16"))],
+)
+def test_images_of_every_mode_are_embedded_as_by_the_command(runs, dots, load, tmp_path, method, mode):
+    net = load(f"{method}/dots")
     rng = np.random.default_rng(0)
     (tmp_path / "flat").mkdir()
     for i in range(2):
@@ -128,10 +132,11 @@ def test_images_of_every_mode_are_embedded_as_by_the_command(runs, dots, net, tm
     out = tmp_path / "x.npz"
     named = ("--run", net.place.name, "--images", tmp_path / "flat", "--out", out, "--results", runs, "--plugin", dots)
     assert main(["embed", *map(str, named), "--device", "cpu"]) == 0
-    wanted = read_embeddings(out)[0]["embeddings"]
+    wanted = read_embeddings(out)[0]
     paths = sorted((tmp_path / "flat").iterdir())
-    assert np.array_equal(net.embed(paths).mean, wanted)
-    assert np.array_equal(net.embed(Image.open(path) for path in paths).mean, wanted)
+    for found in (net.embed(paths), net.embed(Image.open(path) for path in paths)):
+        assert np.array_equal(found.mean, wanted["embeddings"])
+        assert method != "deep_ensemble" or np.array_equal(found.confidence[found.default], wanted["confidence"])
 
 
 def test_a_network_in_training_mode_embeds_in_evaluation_mode(load, images):
@@ -158,19 +163,6 @@ def test_a_network_is_named_in_many_ways(runs, load, net):
     ensemble = load("deep_ensemble/dots")
     assert load(ensemble.place.name).place == ensemble.place
     assert len(ensemble.module.members) == 2
-
-
-def test_the_command_embeds_with_an_ensemble(runs, load, dots, images, tmp_path):
-    (tmp_path / "flat").mkdir()
-    for i in range(2):
-        Image.fromarray(images.pixels[i, 0].numpy()).save(tmp_path / "flat" / f"{i}.png")
-    network = load("deep_ensemble/dots")
-    arguments = ("--run", network.place.name, "--images", tmp_path / "flat", "--out", tmp_path / "x.npz")
-    assert main(["embed", *map(str, arguments), "--results", str(runs), "--plugin", str(dots), "--device", "cpu"]) == 0
-    found = read_embeddings(tmp_path / "x.npz")[0]
-    embedded = network.embed(images.pixels[:2])
-    assert np.array_equal(found["embeddings"], embedded.mean)
-    assert np.array_equal(found["confidence"], embedded.confidence[embedded.default])
 
 
 @pytest.mark.parametrize(
@@ -207,9 +199,7 @@ def test_several_settings_are_named_by_their_ids(tmp_path, load, dots):
 
 
 def test_a_method_of_a_plugin_needs_its_file(tmp_path, dots, load):
-    source = (Path(__file__).parents[2] / "methods" / "cosface.py").read_text()
-    source = source.replace('name = "cosface"', 'name = "mine"').replace("from .", "from bench.methods.")
-    (tmp_path / "mine.py").write_text(source)
+    write_template("method", "mine", tmp_path / "mine.py")
     root = run_dots(tmp_path, dots, "mine", "--plugin", "mine.py")
     with pytest.raises(UserError, match=r"method 'mine' is not built in: give its file, plugins="):
         load("mine/dots", root)

@@ -9,7 +9,6 @@ import bench
 import numpy as np
 import pandas as pd
 import pytest
-from bench.errors import UserError
 from bench.report.render import to_csv
 
 pytestmark = pytest.mark.slow  # they share a run
@@ -74,11 +73,6 @@ def test_published_numbers_do_not_hide_the_function():
         "import bench.api.results; assert bench.results is first and callable(first), bench.results"
     )
     subprocess.run([sys.executable, "-P", "-c", code], check=True)
-
-
-def test_a_folder_without_results_is_one_line(tmp_path):
-    with pytest.raises(UserError, match="contains no results"):
-        bench.results(tmp_path)
 
 
 def test_a_damaged_record_is_left_out_with_a_warning(runs, found, tmp_path):

@@ -11,7 +11,6 @@ import bench
 import numpy as np
 import pytest
 from bench.cli import main
-from bench.errors import BadInput
 
 
 @pytest.fixture
@@ -103,11 +102,6 @@ def test_a_file_says_whether_to_normalise_and_arrays_replace_its_own(arrays, tmp
     assert bench.score(tmp_path / "raw.npz", scorers=["l2"]).table["value"].equals(raw)
     assert bench.score(tmp_path / "raw.npz", scorers=["l2"], normalize=True).table["value"].equals(unit)
     assert "given" in set(bench.score(tmp_path / "raw.npz", confidence=arrays["confidence"]).table["confidence"])
-
-
-def test_a_wrong_file_is_one_line(tmp_path):
-    with pytest.raises(BadInput, match=r"nowhere.npz: no such file$"):
-        bench.score(tmp_path / "nowhere.npz")
 
 
 def test_rows_without_ids_in_one_file_are_matched_by_position(arrays, file, tmp_path, capsys):

@@ -1,7 +1,6 @@
 import ast
 import importlib
 import inspect
-from pathlib import Path
 
 import pytest
 import torch
@@ -114,12 +113,3 @@ def test_type_checkers_see_what_is_exported(package):
     names = {alias.name: f".{node.module}" for node in shown for alias in node.names}
     assert names == module._EXPORTS
     assert all(alias.asname == alias.name for node in shown for alias in node.names)
-
-
-def test_internal_imports_name_the_defining_module():
-    root = Path(__file__).parents[2]
-    packages = {"datasets", "bench.datasets", "datasets.corruptions", "bench.datasets.corruptions"}
-    for path in [*(root / "bench").rglob("*.py"), *(root / "datasets").rglob("*.py")]:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom):
-                assert node.module not in packages, f"{path}:{node.lineno} imports from the lazy package"

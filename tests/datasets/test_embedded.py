@@ -1,5 +1,7 @@
 import dataclasses
+import gc
 from functools import lru_cache
+from types import FunctionType, ModuleType
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from .pixels import golden_pixels, shown
 
 NUMBERS = [NDigit, NDigitQuick, NDigitSmoke]
 ALL = [*NUMBERS, Glyphs]
+CODE = (type, FunctionType, ModuleType)
 
 
 @lru_cache
@@ -22,22 +25,12 @@ def parts(cls, fold=0, folds=4):
     return both.train, both.val, cls().test()
 
 
-def reachable(thing, depth=6):
-    """Every object that attributes and containers lead to from here."""
+def reachable(thing, depth=9):
+    """Every object that attributes and containers lead to from here, code apart."""
     found, layer = {id(thing): thing}, [thing]
     for _ in range(depth):
-        following = []
-        for item in layer:
-            if isinstance(item, dict):
-                inner = [*item.keys(), *item.values()]
-            elif isinstance(item, list | tuple | set | frozenset):
-                inner = list(item)
-            else:
-                inner = [*getattr(item, "__dict__", {}).values()]
-                inner += [getattr(item, s) for s in getattr(type(item), "__slots__", ()) if hasattr(item, s)]
-            following += [i for i in inner if id(i) not in found and not isinstance(i, str | int | float)]
-            found.update((id(i), i) for i in inner)
-        layer = following
+        layer = [item for item in gc.get_referents(*layer) if not isinstance(item, CODE) and id(item) not in found]
+        found.update((id(item), item) for item in layer)
     return list(found.values())
 
 

@@ -100,13 +100,6 @@ def test_an_alphabet_in_the_other_half_is_refused(release):
         Omniglot(release).test()
 
 
-def test_drawn_class_splits_keep_the_validation_alphabets(release):
-    own, drawn = Omniglot(release), Omniglot(release).split_anew(7)
-    assert drawn.train_val().val.class_names == own.train_val().val.class_names
-    assert len(drawn.test()) == len(own.test())
-    assert drawn.test().class_names != own.test().class_names
-
-
 @pytest.mark.parametrize("form", ["archives", "folder of archives", "content"])
 def test_every_form_is_imported(form, archives, release, tmp_path, capsys):
     sources = {"archives": sorted(archives.iterdir()), "folder of archives": [archives], "content": [release]}[form]

@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import re
 import shutil
 import subprocess
 import tempfile
@@ -72,14 +71,6 @@ def test_the_cable_of_a_node_is_cut_for_longer_than_a_minute(cluster, hosts, tab
         cluster.nodes.pop("n2")
         cluster.start("n2")
     assert "node n2 has left" in _ended(cluster, run, table, tmp_path, before)
-
-
-def test_two_hosts_share_a_folder_without_ray(hosts, table, tmp_path):
-    command = [BENCH, "run", *GRID, "--results", "runs", "--workers", "1"]
-    runs = [Run([*hosts.on(name, tmp_path), *command], tmp_path, dict(os.environ)) for name in ("n1", "n2")]
-    said = [run.finished(900) for run in runs]
-    assert (tmp_path / "runs" / "metrics.csv").read_bytes() == table
-    assert sum(int(re.search(r"(\d+) trainings done", text)[1]) for text in said) == TRAININGS
 
 
 NFS = """\

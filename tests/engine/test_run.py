@@ -147,14 +147,6 @@ def test_pfe_leaves_its_base_alone_to_the_last_bit(tiny_run):
             assert torch.equal(torch.nn.functional.normalize(raw, dim=-1), mean)
 
 
-def test_tables_and_figures_are_written(tiny_run):
-    names = {p.name for p in (tiny_run / "report").iterdir()}
-    for stem in ("filter_out_ndigit_smoke_crop", "filter_out_ndigit_smoke_clean", "confidence_crop_ndigit_smoke"):
-        assert {f"{stem}.png", f"{stem}.svg"} <= names
-    assert {f"comparison.{kind}" for kind in ("csv", "md", "tex")} <= names
-    assert {"confidences.csv", "paired_with_base.csv", "verdicts.csv", "verdicts.md"} <= names
-
-
 @pytest.mark.slow
 def test_figures_are_drawn_by_name(tiny_run, tmp_path, cli):
     out = tmp_path / "out"

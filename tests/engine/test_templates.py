@@ -1,6 +1,5 @@
 """What `bench new` writes and the plug-in of the README pass their checks and run as they are."""
 
-import csv
 import re
 from pathlib import Path
 
@@ -40,21 +39,6 @@ def test_the_template_of_a_distribution_samples_what_it_says(tmp_path):
     lengths = cloud.rsample(torch.Size([4000])).norm(dim=-1).mean(0)
     torch.testing.assert_close(lengths, 3 * cloud.scale, rtol=0.05, atol=0.0)  # Gamma(D, scale)
     assert cloud.log_prob(torch.ones(2, 3)).shape == (2,)
-
-
-@pytest.mark.slow
-def test_templates_run_together(cli, new, tmp_path):
-    names = {"method": "mine", "dataset": "sets", "test": "angles", "corruption": "dim", "scorer": "apart"}
-    plugins = [part for kind, name in names.items() for part in ("--plugin", new(kind, name))]
-    asked = ("--method", "mine", "--dataset", "sets", "--corruptions", "crop,dim", "--scorers", "apart")
-    short = ("--hparams", "default", "--seeds", "1", "--set", "optim.epochs=1", "--workers", "1")
-    cli("run", *asked, *short, *plugins)
-    with (tmp_path / "results" / "runs" / "metrics.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert {(row["method"], row["dataset"]) for row in rows} == {("mine", "sets")}
-    assert {"angles_inside", "angles_between", "spearman_dim"} <= {row["metric"] for row in rows}
-    assert "apart" in {row["scorer"] for row in rows}
-    assert "method" in {row["confidence"] for row in rows}
 
 
 ROOT = Path(__file__).parents[2]

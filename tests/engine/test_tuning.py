@@ -111,17 +111,6 @@ def test_of_trials_that_are_all_equal_the_sampler_hears_nothing(sampler, objecti
         assert propose(("s",), SPACE, sampler, number, told, [], objectives, startup) != _quasi_random(number)
 
 
-@pytest.mark.slow
-def test_the_gp_finds_the_optimum_of_a_smooth_function():
-    told = []
-    for start in range(0, 28, 4):
-        asked = []
-        for number in range(start, start + 4):
-            asked.append(propose(("opt",), {"b": SPACE["b"]}, "gp", number, told, asked))
-        told += [Told(params=p, values=(-((p["b"] - 0.37) ** 2),)) for p in asked]
-    assert min(abs(t.params["b"] - 0.37) for t in told) < 0.01
-
-
 def test_defaults_outside_the_space_are_moved_to_its_edge():
     [plan], _ = planned("unused", "cosface", hparams="tuned")
     template = plan.template.replaced(

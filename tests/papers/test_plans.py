@@ -19,17 +19,6 @@ def _site(tmp_path, **kwargs):
     return Site(results=str(tmp_path / "results"), **kwargs)
 
 
-@pytest.mark.parametrize("name", RUN)
-def test_every_row_is_planned_on_an_embedded_set(name, tmp_path):
-    planned = plan_item(find_item(name), "ndigit_smoke", EMBEDDED, _site(tmp_path))
-    # On a set with a network of its own, rows that differ in the network only are one run.
-    assert all(reason.startswith("the same run as") for reason in planned.left_out.values()), planned.left_out
-    assert {row.plan.hparams for row in planned.rows} == {"default"}
-    table = build_table(planned, {})
-    assert table.numbers.empty
-    assert f"no value was published for ndigit_smoke ({name} has " in table.tables[0].notes[0]
-
-
 @pytest.mark.slow
 def test_every_row_is_planned_on_the_papers_data(layouts, tmp_path):
     """Tiny copies of the official layouts, with published settings where there are some."""

@@ -1,7 +1,6 @@
 """Batches fit small data sets: default sizes are lowered and a line says so, sizes set by hand are kept or refused."""
 
 import pytest
-from bench.datasets.sop import SOP
 from bench.errors import UserError
 from bench.planning.checks import Sizes, fitting_batches
 from bench.planning.experiment import Experiment
@@ -9,16 +8,15 @@ from bench.planning.plan import build_plans
 from bench.protocols.recipes.folder import RECIPE
 from bench.site import Site
 
-from tests.datasets.conftest import Releases
 from tests.photographs import write_photographs
 
 USUAL = {"data.classes_per_batch": 16, "data.images_per_class": 4}
 BOTH = frozenset(USUAL)
 
 
-def _built(tmp_path, root, *pins, dataset="folder", methods=("cosface",), allow_partial=False, **request):
-    site = Site(results=str(tmp_path / "r"), data_root=str(root), weights="none", allow_partial=allow_partial)
-    asked = {"methods": methods, "datasets": (dataset,), "backbone": "convnet", "set": pins, **request}
+def _built(tmp_path, root, *pins, methods=("cosface",), **request):
+    site = Site(results=str(tmp_path / "r"), data_root=str(root), weights="none")
+    asked = {"methods": methods, "datasets": ("folder",), "backbone": "convnet", "set": pins, **request}
     return build_plans(Experiment(**asked), site)
 
 
@@ -73,16 +71,6 @@ def test_where_the_default_fits_nothing_changes(tmp_path):
     built = _built(tmp_path, root)
     assert built.lines == ()
     assert built.plans[0].template.batches.model_dump() == dict(RECIPE.batches())
-
-
-def test_a_part_of_a_release_is_trained_on_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(SOP, "counts", (100, 40))
-    built = _built(tmp_path, Releases(tmp_path).sop(12, 8), dataset="sop", allow_partial=True)
-    assert built.lines == (
-        "sop has 9 training classes of at most 3 images: batches of 9 classes x 3 images instead of 32 classes x 4"
-        " images",
-    )
-    assert built.plans[0].template.batches.classes_per_batch == 9
 
 
 def test_too_few_classes_to_train_on_name_the_command_that_scores_without(tmp_path):

@@ -155,15 +155,6 @@ def test_a_new_test_of_embeddings_is_one_file_with_its_metrics(plugin):
     assert [test.module for test in load_tests(["alignment"])] == ["my_alignment"]
 
 
-def test_bench_score_runs_a_test_of_ones_own(plugin):
-    import bench
-
-    view = _view()
-    frame = bench.score(view.unit_vectors, view.labels, metrics=["alignment"]).table
-    assert frame["metric"].tolist() == ["alignment"]
-    assert frame["value"].tolist() == pytest.approx([run_battery(view, load_tests(["alignment"]))[0]["value"]])
-
-
 def test_a_metric_of_a_name_that_is_taken_is_refused(plugin):
     from bench.protocols.metrics import Metric
 
