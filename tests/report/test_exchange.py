@@ -17,55 +17,7 @@ from bench.store.specs import Pinned
 
 from tests import records
 
-TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
-
-
-def has(required, **properties):
-    return {"type": "object", "required": required, "properties": properties}
-
-
-RESULT = has(
-    ["evaluation_name", "source_data", "metric_config", "score_details"],
-    source_data={
-        "oneOf": [
-            has(["dataset_name", "source_type", *more], source_type={"const": kind}, url={"type": "array"})
-            for kind, more in [("hf_dataset", ["hf_repo"]), ("url", ["url"]), ("other", [])]
-        ]
-    },
-    metric_config=has(
-        ["lower_is_better", "min_score", "max_score"],
-        lower_is_better={"type": "boolean"},
-        score_type={"const": "continuous"},
-        min_score={"anyOf": [{"type": "number"}, {"const": "-Infinity"}]},
-        max_score={"anyOf": [{"type": "number"}, {"const": "Infinity"}]},
-    ),
-    score_details=has(
-        ["score"],
-        score={"type": "number"},
-        details=TEXTS,
-        uncertainty=has(
-            ["num_samples"],
-            num_samples={"type": "integer"},
-            confidence_interval=has(["lower", "upper"], lower={"type": "number"}, upper={"type": "number"}),
-        ),
-    ),
-)
-REQUIRED = ["schema_version", "evaluation_id", "retrieved_timestamp", "source_metadata", "model_info", "eval_library"]
-DOCUMENT = {
-    **has(
-        [*REQUIRED, "evaluation_results"],
-        source_metadata=has(
-            ["source_organization_name"],
-            source_type={"enum": ["documentation", "evaluation_run"]},
-            evaluator_relationship={"enum": ["first_party", "third_party", "collaborative", "other"]},
-        ),
-        model_info=has(["name", "id", "additional_details"], additional_details=TEXTS),
-        eval_library=has(["name", "version"]),
-        evaluation_results={"type": "array", "minItems": 1, "items": RESULT},
-        **{key: {"type": "string"} for key in (*REQUIRED[:3], "evaluation_timestamp")},
-    ),
-    "additionalProperties": False,
-}
+DOCUMENT = json.loads((Path(__file__).parents[1] / "golden" / "every_eval_ever.json").read_text())
 """What of Every Eval Ever's schema 0.3.0 bears on these documents; the whole one is at $EVERY_EVAL_EVER_SCHEMA."""
 
 

@@ -7,16 +7,13 @@ import matplotlib.colors
 import numpy as np
 import pytest
 import torch
-from bench.datasets.array_images import ArrayImages
-from bench.methods.distributions.arrays import from_arrays
 from bench.protocols.confidence import risk_coverage
 from bench.registry import Registry
-from bench.report.figures import filter_out, images
+from bench.report.figures import filter_out
 from bench.report.figures.curves import MOST_CURVES, Curve, Panel, curve_figure, seed_points
 from bench.report.figures.filter_out import risk_figure, risk_table
 from bench.report.figures.source import labelled
 from bench.report.figures.style import SLOTS, figure_style, look_at, look_of, looks
-from bench.report.figures.tested import TestedModel
 from matplotlib.collections import LineCollection
 
 from tests.report.shown import results, roles_of, tidy
@@ -154,43 +151,3 @@ def test_risk_is_one_minus_the_recall_of_the_queries_that_are_kept():
     # As the curve itself is defined: the mean risk of the most confident share.
     risk, confidence = torch.tensor([0.0, 1.0, 0.0, 1.0]), torch.tensor([4.0, 3.0, 2.0, 1.0])
     assert risk_coverage(confidence, risk)[1] == pytest.approx(1 - (1 - risk)[:2].mean().item())
-
-
-@pytest.fixture
-def model(monkeypatch):
-    place = {"dataset": "d", "method": "m", "seed": 0, "label": "m", "index": 0}
-    monkeypatch.setattr(TestedModel, "identity", place)
-    generator = torch.Generator().manual_seed(1)
-    labels = torch.arange(12).repeat_interleave(4)
-    centres = torch.randn(12, 5, generator=generator)
-    means = centres[labels] + 0.8 * torch.randn(48, 5, generator=generator)
-    columns = SimpleNamespace(protocol="p", dataset="d", method="m", seed=0)
-    role = SimpleNamespace(default_confidence="method", probabilistic=True, primary_scorer="l2")
-    record = SimpleNamespace(columns=columns, role=role)
-    rows = torch.arange(48)
-    confidence = {"method": torch.rand(48, generator=generator)}
-    distribution = from_arrays("point", {"loc": means})
-    ids = tuple(f"i{row}" for row in range(48))
-    return TestedModel(record, "m", 0, ids, labels, distribution, confidence, rows, rows)
-
-
-def test_the_worst_mistakes_are_the_most_confident_wrong_queries_with_their_neighbours(model):
-    table = images.mistakes(model, [f"c{number}" for number in range(12)])
-    unit = model.unit_vectors.numpy()
-    cosines = unit @ unit.T
-    np.fill_diagonal(cosines, -2)
-    wrong = model.labels.numpy()[cosines.argmax(1)] != model.labels.numpy()
-    values = model.confidence["method"].numpy()
-    order = sorted(np.flatnonzero(wrong), key=lambda row: -values[row])[: images.MISTAKES]
-    assert table[table["place"] == 0]["row"].tolist() == order
-    assert len(order) > 2
-    for number, row in enumerate(order, 1):
-        near = table[(table["query"] == number) & (table["place"] > 0)]
-        assert near["row"].tolist() == np.argsort(-cosines[row], kind="stable")[: images.NEIGHBOURS].tolist()
-        assert near["right"].tolist() == (model.labels[near["row"].tolist()] == model.labels[row]).tolist()
-        assert not near["right"].iloc[0]
-    pixels = torch.zeros(48, 1, 4, 4).byte()
-    shown = ArrayImages(pixels, model.labels, model.ids, [f"c{i}" for i in range(12)], mean=(0.5,), std=(1.0,))
-    with figure_style():
-        figure = images.mistakes_figure(table, shown, "d, m")
-    assert len([axis for axis in figure.axes if axis.get_images()]) == len(table)

@@ -271,6 +271,29 @@ def test_a_sheet_shows_the_pixels_of_its_images(source):
     assert all(np.array_equal(a, b) for a, b in zip(shown, wanted))
 
 
+def test_the_worst_mistakes_are_the_most_confident_wrong_queries_with_their_neighbours(tmp_path):
+    store, arrays = _Store(tmp_path), _arrays(3)
+    arrays["clean.loc"] += 0.01 * torch.rand(COUNT, DIM, generator=torch.Generator().manual_seed(0))  # no image twice
+    (model,) = _source(store, [_test(store, "noisy", 0, True, arrays)]).models("tiny", pytest.fail)
+    table = images.mistakes(model, [f"c{number}" for number in range(CLASSES)])
+    unit = torch.nn.functional.normalize(arrays["clean.loc"].double(), dim=1).numpy()
+    cosines = unit @ unit.T
+    np.fill_diagonal(cosines, -2)
+    labels, values = LABELS.numpy(), arrays["clean.confidence.method"].numpy()
+    wrong = labels[cosines.argmax(1)] != labels
+    order = sorted(np.flatnonzero(wrong), key=lambda query: -values[query])[: images.MISTAKES]
+    assert table[table["place"] == 0]["row"].tolist() == order
+    assert len(order) > 2
+    for number, query in enumerate(order, 1):
+        near = table[(table["query"] == number) & (table["place"] > 0)]
+        assert near["row"].tolist() == np.argsort(-cosines[query], kind="stable")[: images.NEIGHBOURS].tolist()
+        assert near["right"].tolist() == (labels[near["row"]] == labels[query]).tolist()
+        assert not near["right"].iloc[0]
+    with figure_style():
+        figure = images.mistakes_figure(table, _Images().test(), "d, m")
+    assert len([axis for axis in figure.axes if axis.get_images()]) == len(table)
+
+
 # Convergence
 
 
