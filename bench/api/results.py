@@ -74,7 +74,7 @@ class Results:
         """The comparison of methods, a row each and data set: the table ``comparison.csv`` of ``bench report``."""
         from ..report.comparison import comparison_frame
 
-        return comparison_frame(row for rows in self._judged.comparison.values() for row in rows)
+        return comparison_frame(self._judged.comparison)
 
     @cached_property
     def verdicts(self) -> pd.DataFrame:

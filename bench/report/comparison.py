@@ -5,7 +5,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from statistics import fmean
 from typing import NamedTuple
 
@@ -14,7 +13,7 @@ import pandas as pd
 from ..protocols.rows import OWN, kind_of
 from ..protocols.statistics.paired import ROUNDING
 from .compare import OUTCOMES, Comparison, ask, compare
-from .contender import PINNED, TUNING, Budget, Contender, budget_texts, by_budget, method_names, unequal_budgets
+from .contender import PINNED, TUNING, Budget, Contender, budget_texts, method_names, unequal_budgets
 from .questions import HEAD, IMAGES, aurocs
 from .ranks import Rank, ranks, unranked_text
 from .seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics, compared, defined_values
@@ -133,25 +132,24 @@ class Mark:
 class ComparisonRow:
     """A row of the comparison table: one contender with its values and marks by column of ``COMPARED``.
 
-    ``trainings`` are those spent on tuning, of the base included; ``confidence`` is the method's default one. ``rank``
-    is by MAP@R over paired seeds, ``unequal`` how its budget differs from that of most of its rivals. ``budget`` is the
-    text of that at which it is ranked and marked; empty if the data set has one only. ``against`` compares a head on
-    frozen features with the network as it is, by each metric of retrieval. ``remarks`` are what is wrong with it,
-    ``thresholds`` what those give that validation images set.
+    ``rank`` is by MAP@R over paired seeds, ``unequal`` how its budget differs from that of most of its rivals.
+    ``against`` compares a head on frozen features with the network as it is, by each metric of retrieval. ``remarks``
+    are what is wrong with it, ``thresholds`` what those give that validation images set.
     """
 
-    contender: Contender
-    seeds: int
-    trainings: int
-    confidence: str
+    group: SeedGroup
     values: tuple[SeedStatistics, ...]
     marks: tuple[Mark, ...]
     rank: Rank
     unequal: str
-    against: tuple[Comparison, ...] = ()
-    remarks: tuple[Remark, ...] = ()
-    thresholds: str = ""
-    budget: str = ""
+    against: Sequence[Comparison]
+    remarks: Sequence[Remark]
+    thresholds: str
+
+    @property
+    def contender(self) -> Contender:
+        """The contender."""
+        return self.group.contender
 
     @property
     def label(self) -> str:
@@ -164,45 +162,21 @@ class ComparisonRow:
         return f"{self.label} {MARK}" if any(each.outcome != "better" for each in self.against) else self.label
 
 
-Rows = Mapping[str, Sequence[ComparisonRow]]
-"""Rows by data set."""
-
-
-def rows_by_budget(groups: Sequence[SeedGroup]) -> dict[Budget, list[ComparisonRow]]:
-    """Rows of the contenders of a data set by their budgets, the leading one first."""
-    held = {group.contender: group for group in groups}
-    return {budget: compare_within([held[each] for each in own]) for budget, own in by_budget(held).items()}
-
-
-def comparison_rows(
-    groups: Sequence[SeedGroup], budgets: Mapping[Budget, Sequence[ComparisonRow]]
-) -> list[ComparisonRow]:
-    """Rows of the comparison of the contenders of a data set: those of its budgets, or of all of them at once.
-
-    Ranks and marks are among the rows of one budget (:func:`~bench.report.contender.ranked_together`). The rows of the
-    leading budget come first; in each budget, that of the highest mean MAP@R does. The best mean of each metric is
-    marked. The mean of a probabilistic method is also marked if it beats that of every deterministic method; in metrics
-    that judge a confidence, it has to beat every image confidence of every deterministic method.
-    """
-    if len(budgets) == 1:
-        return [row for rows in budgets.values() for row in rows]
-    if len(method_names(group.contender for group in groups)) == 1:
-        return compare_within(groups)
-    texts = budget_texts(list(budgets))
-    return [replace(row, budget=texts[budget]) for budget, rows in budgets.items() for row in rows]
-
-
 def compare_within(groups: Sequence[SeedGroup]) -> list[ComparisonRow]:
-    """Rows of the comparison of the contenders of one budget of a data set."""
+    """Rows of the contenders of one budget of a data set, that of the highest mean MAP@R first.
+
+    Ranks and marks are among them. The best mean of each metric is marked. The mean of a probabilistic method is also
+    marked if it beats that of every deterministic method; in metrics that judge a confidence, it has to beat every
+    image confidence of every deterministic method.
+    """
     values = [tuple(SeedStatistics.of(group.column(column)) for column in compared()) for group in groups]
     marks = zip(*(_marks(column, groups, of_column) for column, of_column in zip(compared(), zip(*values))))
     ranked = ranks(groups, COMPARED[_MAP_AT_R])
     heads = grouped(ask(HEAD, groups), lambda row: row.contender)
     unequal = unequal_budgets([group.contender for group in groups], [group.seeds for group in groups])
-    against = [tuple(heads.get(group.contender, ())) for group in groups]
+    against = [heads.get(group.contender, ()) for group in groups]
     said = [tuple(remarks(group)) for group in groups]
-    judged = zip(values, marks, ranked, unequal, against, said, map(thresholds, groups))
-    rows = [ComparisonRow(g.contender, g.seeds, g.trainings, g.confidence, *each) for g, each in zip(groups, judged)]
+    rows = map(ComparisonRow, groups, values, marks, ranked, unequal, against, said, map(thresholds, groups))
     return sorted(rows, key=_order)
 
 
@@ -252,19 +226,23 @@ class Part(NamedTuple):
         return named_by_reason((row.label, row.unequal) for row in self.rows)
 
 
-def parts(rows: Rows) -> Iterator[Part]:
-    """Divide the rows of each data set into tables: one for each budget of several methods, one for all other rows."""
-    for dataset, every in rows.items():
-        tables: list[Part] = []
-        alone: list[ComparisonRow] = []
-        for budget, found in groupby(every, key=lambda row: row.budget):
-            own = list(found)
-            if len(method_names(row.contender for row in own)) > 1:
-                tables.append(Part(dataset, budget, own))
-            else:
-                alone += own
-        rest = [Part(dataset, ALONE if tables else "", alone)] if alone else []
-        yield from (*tables, *rest)
+def parts(dataset: str, budgets: Mapping[Budget, Sequence[ComparisonRow]]) -> Iterator[Part]:
+    """Tables of a data set: one for each budget of several methods, one for all other rows.
+
+    If there is one budget only, or one method only, as in a sweep over its settings, all rows are compared with each
+    other (:func:`~bench.report.contender.ranked_together`).
+    """
+    every = [row for rows in budgets.values() for row in rows]
+    several = [budget for budget, rows in budgets.items() if len(method_names(row.contender for row in rows)) > 1]
+    if len(budgets) == 1:
+        yield Part(dataset, "", every)
+    elif len(method_names(row.contender for row in every)) == 1:
+        yield Part(dataset, "", compare_within(sorted((row.group for row in every), key=lambda group: group.contender)))
+    else:
+        texts = budget_texts(list(budgets))
+        yield from (Part(dataset, texts[budget], budgets[budget]) for budget in several)
+        if alone := [row for budget, rows in budgets.items() if budget not in several for row in rows]:
+            yield Part(dataset, ALONE if several else "", alone)
 
 
 def _rival_means(group: SeedGroup, column: ComparedColumn) -> list[float]:
@@ -366,12 +344,22 @@ COLUMNS: tuple[Column[ComparisonRow], ...] = (
     replace(PINNED, places=("text", "terminal")),
     Column(
         "trainings",
-        fields=held("trainings"),
+        fields=held("trainings", lambda row: row.group.trainings),
         label=True,
         note="trainings spent on tuning, those of the base included",
     ),
-    Column("seeds", fields=held("seeds"), label=True, note="number of seeds", places=EVERYWHERE),
-    label("confidence", lambda row: row.confidence, fields=held("confidence"), places=("text", "terminal")),
+    Column(
+        "seeds",
+        fields=held("seeds", lambda row: row.group.seeds),
+        label=True,
+        note="number of seeds",
+        places=EVERYWHERE,
+    ),
+    label(
+        "confidence",
+        fields=held("confidence", lambda row: row.group.confidence),
+        places=("text", "terminal"),
+    ),
     *PLACED,
     Column("", fields=lambda row: {"not_ranked": row.rank.reason, "unequal_budget": row.unequal}),
     *(metric_column(place) for place in range(len(COMPARED))),
@@ -412,20 +400,20 @@ TYPES = {"rank_low": "Int64", "rank_high": "Int64"}
 """Columns of the numbers that are whole or empty."""
 
 
-def comparison_frame(rows: Iterable[ComparisonRow]) -> pd.DataFrame:
+def comparison_frame(found: Iterable[Part]) -> pd.DataFrame:
     """Numbers of the comparison, one row per data set and contender."""
-    return frame_of(columns(), rows, **TYPES)
+    return frame_of(columns(), (row for part in found for row in part.rows), **TYPES)
 
 
 def comparison_document(
-    rows: Rows, untested: Mapping[str, Sequence[str]] | None = None, splits: Sequence[Comparison] = ()
+    found: Sequence[Part], untested: Mapping[str, Sequence[str]] | None = None, splits: Sequence[Comparison] = ()
 ) -> Document:
     """Tables of the comparison, one per data set and budget; what is over class splits is counted below them."""
     introduction = NOTE + " **Bold**: best. <u>Underlined</u>: better than every deterministic method."
-    introduction += f" {SEVERAL_BUDGETS}" if any(part.budget for part in parts(rows)) else ""
+    introduction += f" {SEVERAL_BUDGETS}" if any(part.budget for part in found) else ""
     left = dict(untested or {})
     tables = []
-    for part in parts(rows):
+    for part in found:
         lost = ", ".join(left.pop(part.dataset, ()))  # below the first table of the data set
         others = {number for each in splits if each.contender.dataset == part.dataset for number in each.values}
         left_to = f"{len(others)}, in table `splits`" if others else ""
@@ -433,6 +421,5 @@ def comparison_document(
         said["Class splits left out"] = left_to
         notes = (*part.against, *part.remarks, *(f"{name}: {text}." for name, text in said.items() if text))
         tables.append(table_of(columns(), part.rows, part.title, notes=notes, caption=CAPTION))
-    numbers = frame_of(columns(), (row for own in rows.values() for row in own), **TYPES)
     always = ("method", "rank", "ties")
-    return Document("comparison", "Comparison", introduction, tuple(tables), numbers, always)
+    return Document("comparison", "Comparison", introduction, tuple(tables), comparison_frame(found), always)

@@ -68,6 +68,9 @@ DEFAULTS: Mapping[Use, str] = {"before_gallery": FREE_IMAGE_CONFIDENCES[0], "at_
 FEW_ERRORS = 100
 """Wrong validation answers below which no confidence is chosen by them."""
 
+SINGLE = ("", "separated")
+"""Ways to combine models in which each has embeddings of its own: a system has one network."""
+
 MEASURES: Mapping[ComparedColumn, float] = {
     ComparedColumn("augrc", variant="recall_at_1"): 0.5,
     ComparedColumn("risk_at_coverage", variant="recall_at_1,coverage=0.8"): 1.0,
@@ -210,13 +213,25 @@ def same_order_as(group: SeedGroup, split: str) -> str:
     return ""
 
 
-def plain_of(groups: Sequence[SeedGroup]) -> SeedGroup | None:
-    """The plain method: the base of most heads or of the recipe, or else the only deterministic method there is."""
-    bases = Counter(group.contender.base for group in groups if group.contender.base)
-    name = max(bases, key=lambda base: bases[base]) if bases else base_of_recipe(groups[0].contender.dataset)
-    plain = [group for group in groups if not group.probabilistic and OWN not in group.confidences(METRIC)]
+def plain_of(groups: Iterable[SeedGroup]) -> SeedGroup | None:
+    """The plain method of one budget: the base of most heads or of the recipe, or else the only deterministic one."""
+    single = [group for group in groups if group.contender.ensemble in SINGLE]
+    bases = Counter(group.contender.base for group in single if group.contender.base)
+    plain = [group for group in single if not group.probabilistic and OWN not in group.confidences(METRIC)]
+    of_recipe = {base_of_recipe(group.contender.dataset) for group in single}
+    name = max(bases or of_recipe, key=lambda base: bases[base], default="")
     named = [group for group in plain if group.contender.method == name]
     return next(iter(named or (plain if len(plain) == 1 else [])), None)
+
+
+def _plain_methods(groups: Iterable[SeedGroup]) -> dict[Contender, SeedGroup | None]:
+    """The plain method of the budget of each contender."""
+    found: dict[Contender, SeedGroup | None] = {}
+    for own in divided(groups, ["dataset"]).values():
+        held = {group.contender: group for group in own}
+        for contenders in by_budget(held).values():
+            found |= dict.fromkeys(contenders, plain_of(held[each] for each in contenders))
+    return found
 
 
 def base_of_recipe(dataset: str) -> str:
@@ -239,7 +254,6 @@ def _confidences(groups: Sequence[SeedGroup]) -> Iterator[Comparison]:
     Under every ranking for which image confidences were tested; that of a system is marked as chosen. A contender
     without a retrieval confidence on test images, as in old records, is left out.
     """
-    leading = _leading(groups)
     for own in divided(groups, ["dataset"]).values():
         ranked = [
             (group.under(ranking), ranking == ranking_of(group)) for group in own for ranking in rankings_of(group)
@@ -247,9 +261,7 @@ def _confidences(groups: Sequence[SeedGroup]) -> Iterator[Comparison]:
         choices = [{use: choose(group, use) for use in USES} for group, _ in ranked]
         for split in tested_splits(split for group in own for split in group.splits(METRIC)):
             for (group, chosen), choice in zip(ranked, choices):
-                for row in _of_network(group, split, chosen, choice):
-                    row.leads = group.contender in leading
-                    yield row
+                yield from _of_network(group, split, chosen, choice)
 
 
 def _of_network(group: SeedGroup, split: str, chosen: bool, choices: Mapping[Use, Choice]) -> Iterator[Comparison]:
@@ -306,58 +318,43 @@ def _best(free: Mapping[str, Mapping[int, float]]) -> str:
 
 def _systems(groups: Sequence[SeedGroup]) -> Iterator[Comparison]:
     """Every method with its own confidence against the plain method of its budget with a free one, by risk."""
-    for own in divided(groups, ["dataset"]).values():
-        ranked = {group.contender: group.under(ranking_of(group)) for group in own}
-        for place, contenders in enumerate(by_budget(ranked).values()):
-            here = [ranked[contender] for contender in contenders if contender.ensemble in ("", "separated")]
-            judged = [group for group in here if OWN in group.confidences(METRIC)]
-            plain = plain_of(here) if judged else None
-            rivals = {use: choose(plain, use) if plain else Choice() for use in USES}
-            for group in judged:
-                for use, rival in rivals.items():
-                    chosen = choose(group, use, CHALLENGERS[use])
-                    for split in tested_splits(group.splits(METRIC)):
-                        for column in MEASURES:
-                            row = _system(group, plain, split, use, chosen, rival, column)
-                            row.leads = not place
-                            yield row
-
-
-def _system(
-    group: SeedGroup,
-    plain: SeedGroup | None,
-    split: str,
-    use: Use,
-    own: Choice,
-    rival: Choice,
-    column: ComparedColumn,
-) -> Comparison:
-    constant = group.constant(own.name)
-    refused = Reason.CONSTANT if constant else None if plain else Reason.NO_PLAIN
-    free = (*free_confidences(plain, use), CONSTANT) if plain else ()
-    detected = aurocs(group, split, own.name)
-    return Comparison(
-        question="system",
-        contender=group.contender,
-        against=plain.contender if plain else None,
-        column=ComparedColumn(column.metric, split=split, variant=column.variant),
-        values=_risks(group, column, split, own.name),
-        others=_risks(plain, column, split, rival.name),
-        use=use,
-        ranking=group.scorer,
-        confidence=own.name,
-        rival=rival.name,
-        aurocs=detected,
-        free={name: _risks(plain, column, split, name) for name in free},
-        same_order_as=same_order_as(group, split),
-        reason=refused or own.reason or rival.reason or _no_ranking(group) or (None if detected else Reason.NO_VALUE),
-        detail=constant,
-        about={
-            "confidence_remark": own.remark,
-            "rival_remark": rival.remark,
-            "with_agreement": f"{OWN}{FITTED}" in group.confidences(METRIC),
-        },
-    )
+    ranked = {group.contender: group.under(ranking_of(group)) for group in groups}
+    chosen: dict[tuple[Contender, Use], Choice] = {}
+    for contender, plain in _plain_methods(ranked.values()).items():
+        group = ranked[contender]
+        for use in USES if contender.ensemble in SINGLE and OWN in group.confidences(METRIC) else ():
+            if plain and (plain.contender, use) not in chosen:
+                chosen[plain.contender, use] = choose(plain, use)
+            own = choose(group, use, CHALLENGERS[use])
+            rival = chosen[plain.contender, use] if plain else Choice()
+            constant = group.constant(own.name)
+            reason = (own.reason or rival.reason or _no_ranking(group)) if plain else Reason.NO_PLAIN
+            free = (*free_confidences(plain, use), CONSTANT) if plain else ()
+            for split in tested_splits(group.splits(METRIC)):
+                detected = aurocs(group, split, own.name)
+                for column in MEASURES:
+                    yield Comparison(
+                        question="system",
+                        contender=contender,
+                        against=plain.contender if plain else None,
+                        column=replace(column, split=split),
+                        values=_risks(group, column, split, own.name),
+                        others=_risks(plain, column, split, rival.name),
+                        use=use,
+                        ranking=group.scorer,
+                        confidence=own.name,
+                        rival=rival.name,
+                        aurocs=detected,
+                        free={name: _risks(plain, column, split, name) for name in free},
+                        same_order_as=same_order_as(group, split),
+                        reason=Reason.CONSTANT if constant else reason or (None if detected else Reason.NO_VALUE),
+                        detail=constant,
+                        about={
+                            "confidence_remark": own.remark,
+                            "rival_remark": rival.remark,
+                            "with_agreement": f"{OWN}{FITTED}" in group.confidences(METRIC),
+                        },
+                    )
 
 
 def rivals(systems: Iterable[Comparison]) -> Iterator[Comparison]:
@@ -478,8 +475,7 @@ def _heads(groups: Sequence[SeedGroup]) -> Iterator[Comparison]:
 
 def _against_plain(groups: Sequence[SeedGroup]) -> Iterator[Comparison]:
     """Each contender of one budget against the plain method, by retrieval."""
-    single = [group for group in groups if not group.contender.ensemble]
-    plain = plain_of(single) if single else None
+    plain = plain_of(groups)
     for group in groups:
         if plain and group.contender != plain.contender and group.contender.common == plain.contender.common:
             yield from paired("plain", [(group, plain)], RETRIEVAL)
@@ -499,35 +495,21 @@ def _of_units(
     rows = {number: pairs([group.only(number) for group in tuned if number in group.tested]) for number in numbers}
     found = list(over_units(rows, "replicate"))
     if pairs is _systems:  # where the plain method lacks a replicate, another one must not take its place
-        found = against_plain(found, _plain_methods(tuned).get)
+        plain = _plain_methods(tuned)
+        found = against_plain(found, {each: of.contender if of else None for each, of in plain.items()})
     for row in (*pairs(of_setting), *found):
         row.leads = row.contender in leading
-        if row.unit != "replicate":
-            yield row
-            continue
-        if "best_on_test" in row.about:
+        if row.unit == "replicate" and "best_on_test" in row.about:
             best = _best(row.free)
             means = {"own_mean": _mean(row.aurocs or {}), "best_on_test_mean": _mean(row.free.get(best, {}))}
             row.about = {**row.about, **means, "best_on_test": best}
         yield row
 
 
-def _plain_methods(groups: Sequence[SeedGroup]) -> dict[Contender, Contender | None]:
-    """The plain method of the budget of each contender."""
-    found: dict[Contender, Contender | None] = {}
-    for own in divided(groups, ["dataset"]).values():
-        held = {group.contender: group for group in own}
-        for contenders in by_budget(held).values():
-            single = [held[each] for each in contenders if each.ensemble in ("", "separated")]
-            plain = plain_of(single) if single else None
-            found |= {each: plain.contender if plain else None for each in contenders}
-    return found
-
-
-def against_plain(rows: Sequence[Comparison], plain: Callable[[Contender], Contender | None]) -> list[Comparison]:
+def against_plain(rows: Sequence[Comparison], plain: Mapping[Contender, Contender | None]) -> list[Comparison]:
     """Comparisons with the plain method of a contender; those with another count only where there is none."""
     found = grouped(rows, lambda row: (row.contender, row.column, row.use)).values()
-    return [next((row for row in own if row.against == plain(row.contender)), own[0]) for own in found]
+    return [next((row for row in own if row.against == plain[row.contender]), own[0]) for own in found]
 
 
 def _family(row: Comparison) -> tuple[object, ...]:

@@ -12,7 +12,7 @@ from rich.console import Console
 from ..errors import printable
 from ..protocols.rows import RERANKED
 from .compare import OUTCOMES, Comparison
-from .comparison import ALONE, COLUMNS, ComparisonRow, Part, Rows, metric_column, parts
+from .comparison import ALONE, COLUMNS, ComparisonRow, Part, metric_column
 from .contender import COMMON, ONE_SETTING, PINNED, TUNING, distinct_labels
 from .questions import IMAGES, SYSTEM, USES
 from .render import fits, print_table
@@ -47,9 +47,9 @@ def print_tables(judged: Judged, console: Console) -> None:
         console.print(printable(line), markup=False, highlight=False)
 
 
-def print_comparison(rows: Rows, console: Console) -> None:
+def print_comparison(parts: Iterable[Part], console: Console) -> None:
     """Print the main columns of the comparison of methods, a table per data set and budget."""
-    for part in parts(rows):
+    for part in parts:
         table = _comparison_table(part, console)
         fit = fits(table, console)
         shown = table if fit else table.only(lambda column: column.title != "rank")

@@ -14,8 +14,8 @@ from ..store.folder import Damage, Store
 from ..store.specs import Cell
 from . import views
 from .compare import Comparison, Question, comparisons_frame, decided
-from .comparison import ComparisonRow, comparison_document, comparison_rows, rows_by_budget
-from .contender import Budget
+from .comparison import ComparisonRow, Part, compare_within, comparison_document, parts
+from .contender import Budget, by_budget
 from .cost import CostRow, cost_document, costs
 from .figures.registry import write_automatic
 from .figures.source import Note, Source
@@ -50,12 +50,16 @@ class Judged:
     @cached_property
     def budgets(self) -> dict[str, dict[Budget, list[ComparisonRow]]]:
         """Rows of the comparison by data set and budget, the leading budget first."""
-        return {name: rows_by_budget(groups) for name, groups in self.by_dataset.items()}
+        held = {group.contender: group for group in self.groups}
+        return {
+            name: {budget: compare_within([held[each] for each in own]) for budget, own in by_budget(every).items()}
+            for name, every in grouped(held, lambda contender: contender.dataset).items()
+        }
 
     @cached_property
-    def comparison(self) -> dict[str, list[ComparisonRow]]:
-        """Rows of the comparison by data set."""
-        return {name: comparison_rows(groups, self.budgets[name]) for name, groups in self.by_dataset.items()}
+    def comparison(self) -> list[Part]:
+        """Tables of the comparison."""
+        return [part for name, budgets in self.budgets.items() for part in parts(name, budgets)]
 
     def ask(self, question: Question) -> list[Comparison]:
         """Comparisons of a question over seeds or replicates."""

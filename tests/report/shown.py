@@ -78,9 +78,13 @@ verdicts_of = _of_groups(lambda own: [row for row in ask(questions.CONFIDENCE, o
 
 
 def comparison(frame, roles):
-    """Rows of the comparison by data set."""
-    every = by_dataset(frame, roles).items()
-    return {name: compared.comparison_rows(own, compared.rows_by_budget(own)) for name, own in every}
+    """Tables of the comparison."""
+    return Judged(Store("."), results(frame.merge(roles, on="unit"))).comparison
+
+
+def rows(frame, roles):
+    """Rows of the comparison of the only data set."""
+    return [row for part in comparison(frame, roles) for row in part.rows]
 
 
 def markdown(document):
@@ -93,19 +97,19 @@ def latex(document):
     return files_of(document)[f"{document.name}.tex"]
 
 
-def to_markdown(rows, untested=None):
+def to_markdown(parts, untested=None):
     """The comparison of methods in Markdown."""
-    return markdown(compared.comparison_document(rows, untested))
+    return markdown(compared.comparison_document(parts, untested))
 
 
-def to_latex(rows, untested=None):
+def to_latex(parts, untested=None):
     """The comparison of methods in LaTeX."""
-    return latex(compared.comparison_document(rows, untested))
+    return latex(compared.comparison_document(parts, untested))
 
 
-def comparison_frame(rows):
+def comparison_frame(parts):
     """Numbers of the comparison of methods."""
-    return compared.comparison_document(rows).numbers
+    return compared.comparison_frame(parts)
 
 
 def judged(root, *made):

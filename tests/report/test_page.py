@@ -190,7 +190,7 @@ def test_the_table_of_confidences_names_each_and_has_the_values_of_the_compariso
 def test_the_table_of_results_is_of_the_leading_budget_and_names_the_others(tmp_path, judged):
     (part,) = parts_of(judged)
     table = results_table(part, [], [])
-    rows = judged.comparison["d"]
+    ((*_, rows),) = judged.comparison
     assert [line.cells[0].text for line in table.rows] == [each.label for each in rows]
     place = [column.title for column in table.columns].index("MAP@R")
     assert [line.cells[place].text for line in table.rows] == [each.values[1].text(2, 100.0) for each in rows]

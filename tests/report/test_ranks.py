@@ -38,7 +38,7 @@ A, B, C = (_seeds(values) for values in ([0.81, 0.83, 0.82, 0.84], [0.80, 0.83, 
 
 def _ranks(values, **change):
     frame, roles = _results(values)
-    rows = shown.comparison(frame.assign(**change), roles)["d"]
+    rows = shown.rows(frame.assign(**change), roles)
     return {row.label: (row.rank.text, row.rank.ties, row.rank.reason) for row in rows}
 
 
@@ -80,7 +80,7 @@ def test_a_method_without_the_seeds_of_the_others_has_no_rank_and_a_reason(value
 
 def test_replicates_are_not_called_seeds():
     frame, roles = _results({"a": A, "b": B, "c": {0: 0.5, 1: 0.6}})
-    lines = shown.comparison(frame.assign(replicate="study"), roles)["d"]
+    lines = shown.rows(frame.assign(replicate="study"), roles)
     (short,) = (line for line in lines if line.label == "c")
     assert (short.rank.reason, short.unequal) == ("no replicates 2, 3", "2 replicates, not 4 replicates")
     assert {line.rank.seeds for line in lines if line is not short} == {"replicates 0-3"}
@@ -116,25 +116,25 @@ def _at_two_budgets():
 
 def test_rows_are_ranked_and_marked_among_those_of_their_budget():
     frame, roles = _at_two_budgets()
-    (rows,) = shown.comparison(frame, roles).values()
-    tuned, default = rows[:2], rows[2:]
-    assert [row.budget for row in rows] == 2 * ["tuned once, 50 trials"] + 3 * ["default settings"]
+    (_, *first, tuned), (_, *second, default) = shown.comparison(frame, roles)
+    assert (first, second) == (["tuned once, 50 trials"], ["default settings"])
+    assert (len(tuned), len(default)) == (2, 3)
     assert {row.rank.text for row in tuned} == {"1-2"}
     assert [row.rank.text for row in default] == ["1-2", "1-2", "3"]
     for budget in (tuned, default):
         assert sum(mark.best for row in budget for mark in row.marks) == 1
-    assert all(row.unequal == "" for row in rows)
-    alone = shown.comparison(frame[frame["hparams"] == "default"], roles)["d"]
+    assert all(row.unequal == "" for row in (*tuned, *default))
+    alone = shown.rows(frame[frame["hparams"] == "default"], roles)
     assert [(row.rank, row.marks) for row in default] == [(row.rank, row.marks) for row in alone]
 
 
 def test_settings_of_one_method_are_ranked_together():
     frame, roles = _results({"a": A, "b": B, "c": C})
     sweep = frame.assign(method="a", pinned=[Pinned(settings={"method.x": name}) for name in frame["method"]])
-    (rows,) = shown.comparison(sweep, roles).values()
-    (alone,) = shown.comparison(frame, roles).values()
+    ((_, budget, rows),) = shown.comparison(sweep, roles)
+    alone = shown.rows(frame, roles)
     assert [row.rank.text for row in rows] == [row.rank.text for row in alone] == ["1-2", "1-2", "3"]
-    assert {row.budget for row in rows} == {""}
+    assert budget == ""
     assert [row.marks for row in rows] == [row.marks for row in alone]
 
 
@@ -157,7 +157,7 @@ def test_each_budget_has_a_table_and_rows_without_rivals_have_one_together():
 
 def test_methods_are_ranked_among_those_of_their_protocol():
     frame, roles = _results({"a": A, "b": B, "c": C})
-    rows = shown.comparison(frame.assign(protocol=frame["method"].map({"a": "p", "b": "p", "c": "q"})), roles)["d"]
+    rows = shown.rows(frame.assign(protocol=frame["method"].map({"a": "p", "b": "p", "c": "q"})), roles)
     assert {row.label: row.rank.reason for row in rows} == {"a": "", "b": "", "c": "nothing to compare with"}
     assert {row.rank.text for row in rows if not row.rank.reason} == {"1-2"}
 

@@ -94,8 +94,8 @@ def _warnings(parts: Sequence[Part]) -> Iterator[str]:
         yield from (f"{part.name}: part of the data only, {text}." for text in partial)
         if any(AGREEMENT in row.rival and not row.about["with_agreement"] for row in part.systems):
             yield f"{part.name}: old records; the plain method may use the neighbours' agreement, own confidences not."
-        for found in comparison.parts({part.name: list(part.rows.values())}):
-            yield from (f"{part.name}: {text}" for text in (*found.against, *found.thresholds))
+        table = comparison.Part(part.name, "", [*part.rows.values()])
+        yield from (f"{part.name}: {text}" for text in (*table.against, *table.thresholds))
 
 
 def _curves(part: Part, split: str, brief: bool) -> Markup | str:

@@ -28,7 +28,7 @@ def results_table(part: Part, spent: Iterable[CostRow], studies: Iterable[StudyR
     if part.rows:
         every = [column for column in comparison.columns() if column.title and "page" in column.places]
         columns = [label("method", lambda each: rows[each].marked), *columns, *(_of(column, rows) for column in every)]
-        columns += [label("default confidence, of Crop rho", lambda each: plainly(rows[each].confidence))]
+        columns += [label("default confidence, of Crop rho", lambda each: plainly(rows[each].group.confidence))]
         columns += [Column("ms per image", lambda each: speed.get(each, Cell(GAP, note="not recorded")))]
     else:
         means = [Column(f"{of.title}, %", partial(_mean, part, of)) for of in RETRIEVAL]
@@ -37,7 +37,7 @@ def results_table(part: Part, spent: Iterable[CostRow], studies: Iterable[StudyR
     table = table_of(
         columns, list(part.labels), name, place="page", anchors=part.ids.values(), anchor=f"results-{part.slug}"
     )
-    said = [text for found in comparison.parts({"": list(rows.values())}) for text in found.remarks]
+    said = comparison.Part("", "", [*rows.values()]).remarks
     others = sorted({each.label for each in part.groups} - {each.label for each in part.labels})
     texts = {"Unequal budget": named_by_reason((row.label, row.unequal) for row in rows.values())}
     texts["Only at other settings, in comparison.md"] = ", ".join(others)
