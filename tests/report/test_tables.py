@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 from bench.protocols.metrics import Metric, find_metric, known_metrics
 from bench.protocols.statistics.paired import holm, p_different, summarise
-from bench.report import comparison as compared
 from bench.report.comparison import NOTE, Mark
 from bench.report.figures.filter_out import CURVES
 from bench.report.seeds import COMPARED
