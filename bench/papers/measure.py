@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from ..engine.estimate import estimate
 from ..engine.networks import load_model
+from ..engine.rescoring import find_arrays, read_model
 from ..methods.norm_concentration import DistributionProxies
 from ..report.frame import Results
 from ..site import Site
@@ -21,12 +21,9 @@ def image_norms(record: TestRecord, site: Site) -> Tensor:
 
     In the method EL-nivMF (Kirchhof et al. 2022) they are the norms of the raw embeddings.
     """
-    path = site.store.unit_dir(record.cell, "test", record.unit) / min(record.files)
-    with safe_open(path, "pt") as file:
-        if "clean.concentration" not in set(file.keys()):
-            return torch.empty(0)
-        kept: Tensor = file.get_tensor("clean.concentration")
-    return kept
+    (path, _), *_ = find_arrays(record, site.store).embeddings.values()
+    embeddings = read_model(path, record.role.primary_scorer).embeddings["test"]
+    return getattr(embeddings, "concentration", torch.empty(0))
 
 
 def proxy_norms(record: TestRecord, site: Site) -> Tensor:

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from ..protocols.rows import FREE_IMAGE_CONFIDENCES, OWN, cost_of
-from .compare import Comparison, common, decided
+from .compare import Comparison, common
 from .contender import COMMON, LABELS, Contender, distinct_labels, ranked_together
-from .questions import CONFIDENCE, IMAGES, MEASURES, PAIR, PLAIN, SYSTEM, USES, pairs_of
+from .questions import CONFIDENCE, IMAGES, MEASURES, PAIR, PLAIN, SYSTEM, USES
 from .ranks import competition
 from .seeds import SeedGroup, SeedStatistics, compared, divided
 from .splits import MEAN
@@ -168,14 +168,6 @@ def _frame(lines: Iterable[Mapping[str, object]], **types: str) -> pd.DataFrame:
 def paired_frame(rows: Iterable[Comparison]) -> pd.DataFrame:
     """Table of every two contenders, other minus first, as metrics are measured; the verdict is on the other."""
     return _frame(({**_sides(row), **_tested(row)} for row in rows), seeds_needed="Int64")
-
-
-def paired_methods(groups: Sequence[SeedGroup], names: Sequence[str] = ()) -> pd.DataFrame:
-    """Table of every two contenders; with names, ``names[0]`` is the first of every pair, any later one the other.
-
-    P-values are adjusted over the pairs of the table with the same data set, metric and split.
-    """
-    return paired_frame(decided(pairs_of(groups, names), PAIR))
 
 
 def base_frame(rows: Iterable[Comparison]) -> pd.DataFrame:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from bench.report import comparison as compared
 from bench.report import questions, ranks, seeds, views
-from bench.report.compare import ask
+from bench.report.compare import ask, decided
 from bench.report.contender import CONTENDER_KEYS
 from bench.report.frame import Measured, Results
 from bench.report.render import files_of
@@ -71,10 +71,15 @@ def _of_groups(function):
 decisions_of = _of_groups(lambda own: views.decisions(own, ask(questions.PAIR, own)))
 forms_of = _of_groups(lambda own: ask(questions.FORM, own))
 over_datasets_of = _of_groups(ranks.over_datasets)
-paired_methods = _of_groups(views.paired_methods)
+pairs_of = _of_groups(lambda own, names=(): decided(questions.pairs_of(own, names), questions.PAIR))
 paired_with_base = _of_groups(lambda own: views.base_frame(ask(questions.BASE, own)))
 corruptions = _of_groups(seeds.corruptions)
 verdicts_of = _of_groups(lambda own: [row for row in ask(questions.CONFIDENCE, own) if row.about["chosen"]])
+
+
+def paired_methods(*data, **named):
+    """Every two contenders, as their file has them."""
+    return views.paired_frame(pairs_of(*data, **named))
 
 
 def comparison(frame, roles):

@@ -158,7 +158,7 @@ def test_risk_is_one_minus_the_recall_of_the_queries_that_are_kept():
 
 @pytest.fixture
 def model(monkeypatch):
-    place = {"dataset": "d", "method": "m", "seed": 0, "label": "m", "index": 0}
+    place = {"dataset": "d", "method": "m", "seed": 0, "label": "m"}
     monkeypatch.setattr(TestedModel, "identity", place)
     generator = torch.Generator().manual_seed(1)
     labels = torch.arange(12).repeat_interleave(4)
@@ -171,7 +171,7 @@ def model(monkeypatch):
     confidence = {"method": torch.rand(48, generator=generator)}
     distribution = from_arrays("point", {"loc": means})
     ids = tuple(f"i{row}" for row in range(48))
-    return TestedModel(record, "m", 0, ids, labels, distribution, confidence, rows, rows)
+    return TestedModel(record, "m", ids, labels, distribution, confidence, rows, rows)
 
 
 def test_the_worst_mistakes_are_the_most_confident_wrong_queries_with_their_neighbours(model):

@@ -18,6 +18,7 @@ from bench.report.figures.registry import FIGURES, draw_kind, kinds_of, write_au
 from bench.report.figures.source import Source
 from bench.report.figures.style import PALETTE, figure_style
 from bench.report.frame import Results
+from bench.store.files import file_sha256
 from bench.store.records import Curve, Epoch, TestRecord
 from bench.store.specs import Cell
 from safetensors.torch import save_file
@@ -101,7 +102,7 @@ class _Store:
     def __init__(self, root):
         self.root = root
 
-    def archive_of(self, cell, kind, unit):
+    def copy_of_queries(self, record):
         return None
 
     def unit_dir(self, cell, kind, unit):
@@ -143,8 +144,10 @@ def _test(store, method, seed, probabilistic, arrays, unit=None, train="train"):
     unit = unit or f"{method}{seed}"
     folder = store.unit_dir(cell, "test", unit)
     folder.mkdir(parents=True)
+    path = folder / "embeddings.safetensors"
     if arrays is not None:
-        save_file(arrays, folder / "embeddings.safetensors", {"distribution": "point", "ids": "\n".join(IDS)})
+        save_file(arrays, path, {"distribution": "point", "ids": "\n".join(IDS)})
+    files = {path.name: file_sha256(path) if path.exists() else "lost"}
     columns = records.columns(protocol="p", preset="", dataset="tiny", method=method, dim=DIM, seed=seed, backbone="")
     own = "method" if probabilistic else "norm"
     role = records.role(default_confidence=own, probabilistic=probabilistic, train=unit)
@@ -161,7 +164,7 @@ def _test(store, method, seed, probabilistic, arrays, unit=None, train="train"):
         unit=unit,
         cell=cell,
         spec=SimpleNamespace(train=(f"{train}{seed}",)),
-        files={} if unit.startswith("concatenated") else {"embeddings.safetensors": ""},
+        files={} if unit.startswith("concatenated") else files,
         columns=columns,
         role=role,
         rows=tuple(rows),
@@ -370,6 +373,9 @@ def test_what_is_missing_is_said_in_one_line(tmp_path):
         _test(store, "both", 0, False, None, unit="concatenated0"),
         _test(store, "lost", 0, False, _arrays(1), train="lost"),
     ]
+    tests.append(
+        _test(store, "torn", 0, False, _arrays(1)).model_copy(update={"files": {"embeddings.safetensors": ""}})
+    )
     source = _source(store, tests, absent)
     notes = []
     drawn = write_kinds(kinds_of(["spectra", "images", "convergence"]), source, tmp_path / "out", notes.append)
@@ -377,8 +383,9 @@ def test_what_is_missing_is_said_in_one_line(tmp_path):
     assert not [note for note in notes if "\n" in note]
     text = "\n".join(notes)
     for line in (
-        "spectra: tiny, gone, seed 0: .*embeddings.safetensors is missing or damaged",
-        "spectra: tiny, both, seed 0: no embeddings are kept of models side by side",
+        "spectra: tiny, gone, seed 0: .*embeddings.safetensors of test gone0 is missing; ",
+        "spectra: tiny, torn, seed 0: .*embeddings.safetensors is damaged: its SHA-256 is not that of its record; ",
+        "spectra: tiny, both, seed 0: no embeddings are kept, as of models side by side",
         "images: tiny, whole: no images to show: tiny is not in data/",
         "images: tiny, lost: its training has no record",
         "convergence: tiny, lost, seed 0: its training has no record",

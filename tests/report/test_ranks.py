@@ -15,7 +15,7 @@ from bench.report.ranks import rank_document
 from bench.report.render import to_csv
 from bench.report.table import Cell, Document, cells_table, headings
 from bench.report.terminal import print_comparison, print_paired
-from bench.report.views import decision_document, verdict_document
+from bench.report.views import decision_document, paired_frame, verdict_document
 from bench.store.specs import Pinned
 from scipy import stats
 
@@ -195,7 +195,7 @@ def test_verdicts_are_those_of_holm_over_the_pairs_of_the_table():
     row = table.set_index(["first", "other"]).loc[("a", "c")]
     assert (row["superiority"], row["superiority_ci95_low"]) == (0.0, 0.0)
     assert row["superiority_ci95_high"] == pytest.approx(1 - 0.025**0.25)
-    printed = "\n".join(_printed(print_paired, table))
+    printed = "\n".join(_printed(print_paired, shown.pairs_of(*_results(values))))
     assert "equivalent" in printed
     assert "worse <.001" in printed
     assert "p adjusted by Holm's method" in printed
@@ -224,7 +224,8 @@ def test_lower_is_better_if_the_metric_says_so():
 
 def test_seeds_that_one_method_lacks_are_named_and_one_seed_is_no_comparison():
     values = {"a": A, "gap": {0: 0.8, 1: float("nan"), 3: 0.7}, "one": {0: 0.7}, "other": {8: 0.7, 9: 0.6}}
-    table = shown.paired_methods(*_results(values), names=("a", "gap", "one", "other")).set_index("other")
+    pairs = shown.pairs_of(*_results(values), names=("a", "gap", "one", "other"))
+    table = paired_frame(pairs).set_index("other")
     assert table["left_out"].to_dict() == {
         "gap": "gap: no seed 2, no value at seed 1",
         "one": "one: no seeds 1-3",
@@ -236,7 +237,7 @@ def test_seeds_that_one_method_lacks_are_named_and_one_seed_is_no_comparison():
     assert table.loc["one", ["ci95_low", "p_holm", "seeds_needed"]].isna().all()
     # A pair that could not be tested is no test: the other's p-value is not adjusted for it.
     assert table.loc["gap", "p_holm"] == table.loc["gap", "p"]
-    printed = _printed(print_paired, table.reset_index())
+    printed = _printed(print_paired, pairs)
     assert "gap: no seed 2, no value at seed 1" in " ".join(printed)
 
 

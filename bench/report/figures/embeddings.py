@@ -8,7 +8,7 @@ import pandas as pd
 
 from ...protocols.structure import singular_spectrum, spectral_decay
 from .curves import Panel, curve_figure, seed_curve, seed_points
-from .source import Drawing, Note, Source, each_contender
+from .source import Drawing, Note, Source, labelled
 
 
 def spectra_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
@@ -29,11 +29,12 @@ def draw_spectra(source: Source, dataset: str, note: Note) -> Iterator[Drawing]:
     table = spectra_table(source, dataset, note)
     if table.empty:
         return
-    decay = table.groupby(["index", "seed"])["spectral_decay"].first().groupby("index").mean()
-    contenders = list(each_contender(table))
+    contenders = list(labelled(table))
     points = seed_points(contenders, [], "number", "singular_value")
+    decay = [each.rows.groupby("seed")["spectral_decay"].first().mean() for each in contenders]
     curves = [
-        seed_curve(f"{label} (decay {decay[index]:.2f})", look, points[index,]) for index, label, look, _ in contenders
+        seed_curve(f"{label} (decay {own:.2f})", look, points[number,])
+        for (number, label, look, _), own in zip(contenders, decay)
     ]
     title, x = f"{dataset}, test embeddings (band: SD over seeds)", "number of the singular value"
     figure = curve_figure([Panel("", curves, "share of their sum")], x=x, title=title, yscale="log")

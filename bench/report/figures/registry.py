@@ -62,7 +62,7 @@ def write_kinds(kinds: Iterable[str], source: Source, out: Path, note: Note) -> 
     with figure_style():
         for drawing in (drawing for kind in kinds for drawing in draw_kind(kind, source, note)):
             table = out / f"{drawing.stem}.csv"
-            write_file(table, to_csv(drawing.frame.drop(columns="index", errors="ignore")).encode())
+            write_file(table, to_csv(drawing.frame).encode())
             written += [*save_figure(drawing.figure, out / drawing.stem), table]
     return written
 

@@ -49,12 +49,12 @@ class Source:
         """Names of the data sets with finished tests, sorted."""
         return tuple(sorted({record.columns.dataset for record in self.results.tests}))
 
-    def contenders(self, dataset: str) -> Iterator[tuple[int, str, list[TestRecord]]]:
-        """Yield number from 0, label and test records, sorted by seed, of each contender on a data set."""
+    def contenders(self, dataset: str) -> Iterator[tuple[str, list[TestRecord]]]:
+        """Yield label and test records, sorted by seed, of each contender on a data set."""
         tests = {record.unit: record for record in self.results.tests if record.columns.dataset == dataset}
         frame = pd.DataFrame([{**dict(r.columns), "unit": unit} for unit, r in tests.items()])
-        for index, label, _, rows in labelled(frame):
-            yield index, label, sorted((tests[unit] for unit in rows["unit"]), key=lambda r: r.columns.seed)
+        for _, label, _, rows in labelled(frame):
+            yield label, sorted((tests[unit] for unit in rows["unit"]), key=lambda r: r.columns.seed)
 
     def trained(self, record: TestRecord) -> TrainRecord | None:
         """Training record of the model of a test, of the first model if there are several; None if it has no record."""
@@ -68,10 +68,10 @@ class Source:
         """
         from .tested import read_model  # late: it needs torch, which most figures do not
 
-        for index, label, tests in self.contenders(dataset):
+        for label, tests in self.contenders(dataset):
             for record in tests[:1] if first else tests:
                 try:
-                    yield read_model(self.site.store, record, label, index)
+                    yield read_model(self.site.store, record, label)
                 except Missing as error:
                     note(f"{dataset}, {label}, seed {record.columns.seed}: {error}")
 
@@ -91,11 +91,3 @@ def labelled(frame: pd.DataFrame) -> Iterator[Shown]:
     found = {Contender._make(key): rows for key, rows in groups}
     names = [textwrap.fill(name, 40) for name in distinct_labels(list(found)).values()]
     yield from map(Shown, range(len(found)), names, looks([each.method for each in found]), found.values())
-
-
-def each_contender(table: pd.DataFrame) -> Iterator[Shown]:
-    """Yield each contender of a table with ``index``, ``label`` and ``method``, sorted by index."""
-    groups = [rows for _, rows in table.groupby("index", sort=True)]
-    firsts = [rows.iloc[0] for rows in groups]
-    for first, look, rows in zip(firsts, looks([str(first["method"]) for first in firsts]), groups):
-        yield Shown(int(first["index"]), str(first["label"]), look, rows)
