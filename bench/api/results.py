@@ -88,9 +88,9 @@ class Results:
     def systems(self) -> pd.DataFrame:
         """Methods with a confidence of their own against the plain method with a free one, as in ``systems.csv``."""
         from ..report.questions import SYSTEM
-        from ..report.views import system_document, systems_of
+        from ..report.views import system_document
 
-        return system_document(systems_of(self._judged.ask(SYSTEM))).numbers
+        return system_document(self._judged.ask(SYSTEM)).numbers
 
     @cached_property
     def comparisons(self) -> pd.DataFrame:

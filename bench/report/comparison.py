@@ -16,7 +16,7 @@ from .compare import OUTCOMES, Comparison, ask, compare
 from .contender import PINNED, TUNING, Budget, Contender, budget_texts, method_names, unequal_budgets
 from .questions import HEAD, IMAGES, aurocs
 from .ranks import Rank, ranks, unranked_text
-from .seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics, compared, defined_values
+from .seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics, compared, defined_values, mean_of
 from .table import (
     EVERYWHERE,
     Cell,
@@ -107,7 +107,7 @@ def about_heads(named: Iterable[tuple[str, Sequence[Comparison]]]) -> list[str]:
     for column, own in grouped(every, lambda each: each[1].column).items():
         outcomes = grouped(own, lambda each: each[1].outcome)
         if set(outcomes) != {"better"} and own[0][1].against:
-            level = column.text(SeedStatistics.of(own[0][1].others).mean)
+            level = column.text(mean_of(own[0][1].others))
             said = [f"{each}: {', '.join(name for name, _ in outcomes[each])}" for each in OUTCOMES if each in outcomes]
             network = f"{own[0][1].against.label}, the network as it is ({level})"
             found.append(f"{column.title} of heads against {network}: {'; '.join(said)}.")
@@ -250,7 +250,7 @@ def _rival_means(group: SeedGroup, column: ComparedColumn) -> list[float]:
     names = {group.confidence}
     if column.of_confidence:
         names |= {name for name in {key[2] for key in group.keys} - {""} if kind_of(name) == "image"}
-    means = [SeedStatistics.of(group.column(column, name)).mean for name in sorted(names)]
+    means = [mean_of(group.column(column, name)) for name in sorted(names)]
     return [mean for mean in means if mean == mean]
 
 
@@ -260,13 +260,13 @@ def _marks(column: ComparedColumn, groups: Sequence[SeedGroup], values: Sequence
     means = [column.sign * value.mean for value in values if value.complete]
     # A single row is not the best of anything.
     top = max(means) if means and len(values) > 1 else None
-    rivals = [mean for group in groups if not group.probabilistic for mean in _rival_means(group, column)]
+    rivals = [mean for group in groups if not group.role.probabilistic for mean in _rival_means(group, column)]
     bar = max((column.sign * rival for rival in rivals), default=None)
     return [
         Mark(
             best=value.complete and column.sign * value.mean == top,
             beats_deterministic=value.complete
-            and group.probabilistic
+            and group.role.probabilistic
             and bar is not None
             and column.sign * value.mean > bar,
         )
@@ -344,7 +344,7 @@ COLUMNS: tuple[Column[ComparisonRow], ...] = (
     replace(PINNED, places=("text", "terminal")),
     Column(
         "trainings",
-        fields=held("trainings", lambda row: row.group.trainings),
+        fields=held("trainings", lambda row: row.group.role.trainings),
         label=True,
         note="trainings spent on tuning, those of the base included",
     ),

@@ -32,10 +32,10 @@ from ..protocols.rows import (
     kind_of,
 )
 from ..registry import Registry
-from .compare import NAN, Comparison, Question, Reason, Use, over_units
+from .compare import Comparison, Question, Reason, Use, over_units
 from .contender import COMMON, Contender, by_budget
 from .frame import tested_splits
-from .seeds import ComparedColumn, SeedGroup, SeedStatistics, compared, defined_values, divided
+from .seeds import ComparedColumn, SeedGroup, compared, defined_values, divided, mean_of
 from .table import grouped
 
 METRIC = "confidence_auroc"
@@ -76,7 +76,10 @@ MEASURES: Mapping[ComparedColumn, float] = {
     ComparedColumn("risk_at_coverage", variant="recall_at_1,coverage=0.8"): 1.0,
     ComparedColumn("aurc", variant="recall_at_1"): 1.0,
 }
-"""What systems are compared by, the first decides; and the risk of a constant confidence per share of wrong answers."""
+"""What systems are compared by, and the risk of a constant confidence per share of wrong answers."""
+
+DECIDES = next(iter(MEASURES)).metric
+"""The measure by which a system is better or worse."""
 
 FORM_METRICS = (
     ComparedColumn("map_at_r"),
@@ -217,7 +220,7 @@ def plain_of(groups: Iterable[SeedGroup]) -> SeedGroup | None:
     """The plain method of one budget: the base of most heads or of the recipe, or else the only deterministic one."""
     single = [group for group in groups if group.contender.ensemble in SINGLE]
     bases = Counter(group.contender.base for group in single if group.contender.base)
-    plain = [group for group in single if not group.probabilistic and OWN not in group.confidences(METRIC)]
+    plain = [group for group in single if not group.role.probabilistic and OWN not in group.confidences(METRIC)]
     of_recipe = {base_of_recipe(group.contender.dataset) for group in single}
     name = max(bases or of_recipe, key=lambda base: bases[base], default="")
     named = [group for group in plain if group.contender.method == name]
@@ -278,7 +281,7 @@ def _of_network(group: SeedGroup, split: str, chosen: bool, choices: Mapping[Use
             "chosen": chosen,
             "rival_remark": choice.remark,
             "best_on_test": best,
-            "best_on_test_mean": _mean(free.get(best, {})),
+            "best_on_test_mean": mean_of(free.get(best, {})),
         }
         for name in [each for each in challengers if each in names] if OWN in names else [""]:
             own, other = aurocs(group, split, name), aurocs(group, split, choice.name)
@@ -300,19 +303,15 @@ def _of_network(group: SeedGroup, split: str, chosen: bool, choices: Mapping[Use
                 same_order_as=same,
                 reason=reason or _no_ranking(group),
                 detail=constant,
-                about=about | {"own_mean": _mean(own)},
+                about=about | {"own_mean": mean_of(own)},
             )
-
-
-def _mean(values: Mapping[int, float]) -> float:
-    return float(np.mean([*values.values()])) if values else NAN
 
 
 def _best(free: Mapping[str, Mapping[int, float]]) -> str:
     """The free confidence with the highest mean, of those that have a value at every seed; empty without any."""
     known = {name: values for name, values in free.items() if name != CONSTANT}
     seeds = {seed for values in known.values() for seed in values}
-    means = {name: _mean(values) for name, values in known.items() if seeds and set(values) == seeds}
+    means = {name: mean_of(values) for name, values in known.items() if seeds and set(values) == seeds}
     return max(means, key=lambda name: means[name], default="")
 
 
@@ -362,10 +361,9 @@ def rivals(systems: Iterable[Comparison]) -> Iterator[Comparison]:
 
     They follow from comparisons of systems, each of which is against the free confidence that validation chose.
     """
-    decides = next(iter(MEASURES)).metric
     lasting = (Reason.CONSTANT, Reason.NO_PLAIN, Reason.NO_VALUE, Reason.NO_RANKING)  # the others are of the choice
     for row in systems:
-        if row.use == "before_gallery" and row.column.metric == decides:
+        if row.use == "before_gallery" and row.column.metric == DECIDES:
             reason = row.reason if row.reason in lasting else None
             for name in FREE_IMAGE_CONFIDENCES:
                 if row.free.get(name):
@@ -466,11 +464,11 @@ def _heads(groups: Sequence[SeedGroup]) -> Iterator[Comparison]:
     The reference is a method that trains nothing (:attr:`bench.methods.Method.reference_for_frozen`).
     """
     for own in divided(groups, COMMON).values():
-        references = [group for group in own if group.reference]
+        references = [group for group in own if group.role.reference]
         for column in RETRIEVAL if references else ():
-            means = [SeedStatistics.of(group.column(column)).mean for group in references]
+            means = [mean_of(group.column(column)) for group in references]
             best = references[means.index(max(means))]
-            yield from paired("head", [(group, best) for group in own if not group.reference], [column])
+            yield from paired("head", [(group, best) for group in own if not group.role.reference], [column])
 
 
 def _against_plain(groups: Sequence[SeedGroup]) -> Iterator[Comparison]:
@@ -501,7 +499,7 @@ def _of_units(
         row.leads = row.contender in leading
         if row.unit == "replicate" and "best_on_test" in row.about:
             best = _best(row.free)
-            means = {"own_mean": _mean(row.aurocs or {}), "best_on_test_mean": _mean(row.free.get(best, {}))}
+            means = {"own_mean": mean_of(row.aurocs or {}), "best_on_test_mean": mean_of(row.free.get(best, {}))}
             row.about = {**row.about, **means, "best_on_test": best}
         yield row
 

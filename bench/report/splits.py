@@ -10,7 +10,7 @@ from .compare import NAN, Comparison, decided, on_own_split, over_units
 from .contender import Contender, by_budget
 from .frame import Results
 from .questions import CONFIDENCE, OVER_SPLITS, PLAIN, RETRIEVAL, RIVAL, SYSTEM, against_plain, plain_of, rivals
-from .seeds import SeedGroup, SeedStatistics, defined_values, seed_groups
+from .seeds import SeedGroup, defined_values, mean_of, seed_groups
 from .table import grouped
 
 MEAN = "mean"
@@ -86,7 +86,7 @@ def _without_plain(
 
 def _means(contender: Contender, splits: BySplit, ratio: float) -> Iterator[Comparison]:
     for column in RETRIEVAL:
-        means = {number: SeedStatistics.of(group.column(column)).mean for number, group in splits.items()}
+        means = {number: mean_of(group.column(column)) for number, group in splits.items()}
         if values := defined_values(means):
             found = summarise_splits([*values.values()], ratio)
             yield Comparison(

@@ -12,13 +12,13 @@ from ..errors import printable
 from .compare import OUTCOMES, Comparison
 from .comparison import ALONE, COLUMNS, ComparisonRow, Part, metric_column
 from .contender import ONE_SETTING, PINNED, TUNING, distinct_labels
-from .questions import IMAGES, SYSTEM, USES
+from .questions import DECIDES, IMAGES, SYSTEM, USES
 from .render import fits, print_table
 from .seeds import compared
 from .splits import MEAN
 from .studies import study_lines
 from .table import GAP, Column, Table, cells_table, grouped, headings, interval, label, table_of
-from .views import split_document, systems_of
+from .views import split_document
 
 if TYPE_CHECKING:
     from .write import Judged
@@ -94,7 +94,7 @@ def print_answers(found: Iterable[Comparison], console: Console) -> None:
     A line for each data set, use and kind of images, at the leading budget: AUGRC of the plain method with the free
     confidence that validation chose minus that of the method [95 % interval], so above 0 if the method is better.
     """
-    shown = [row for row in systems_of(found) if row.leads and row.column.split in IMAGES]
+    shown = [row for row in found if row.leads and row.column.split in IMAGES and row.column.metric == DECIDES]
     for dataset, of_dataset in grouped(shown, lambda row: row.contender.dataset).items():
         names = distinct_labels(list(dict.fromkeys(row.contender for row in of_dataset)))
         plain = next((row.against.label for row in of_dataset if row.against), "the plain method")

@@ -17,8 +17,7 @@ from .compare import Comparison, Question, comparisons_frame, decided
 from .comparison import ComparisonRow, Part, compare_within, comparison_document, parts
 from .contender import Budget, by_budget
 from .cost import CostRow, cost_document, costs
-from .figures.registry import write_automatic
-from .figures.source import Note, Source
+from .figures.registry import Note, Source, write_automatic
 from .frame import Results, confidences, provenance, scorers
 from .questions import BASE, CONFIDENCE, FORM, PAIR, QUESTIONS, RIVAL, SYSTEM
 from .ranks import OverDatasets, over_datasets, rank_document
@@ -137,7 +136,7 @@ def write_report(
         comparison_document(judged.comparison, judged.untested, judged.splits),
         views.split_document(judged.splits),
         views.verdict_document(judged.ask(CONFIDENCE)),
-        views.system_document(views.systems_of(judged.ask(SYSTEM))),
+        views.system_document(judged.ask(SYSTEM)),
         views.rival_document(row for row in judged.comparisons if row.question == RIVAL.name),
         views.decision_document(views.decisions(judged.groups, judged.ask(PAIR))),
         cost_document(judged.costs),

@@ -13,9 +13,8 @@ from bench.datasets.array_images import ArrayImages
 from bench.errors import UnknownName, UserError
 from bench.protocols.embeddings import row
 from bench.protocols.structure import spectral_decay
-from bench.report.figures import embeddings, images, theory, training
-from bench.report.figures.registry import FIGURES, draw_kind, kinds_of, write_automatic, write_kinds
-from bench.report.figures.source import Source
+from bench.report.figures import images, tested, theory, training
+from bench.report.figures.registry import FIGURES, Source, draw_kind, kinds_of, write_automatic, write_kinds
 from bench.report.figures.style import PALETTE, figure_style
 from bench.report.frame import Results
 from bench.store.files import file_sha256
@@ -197,7 +196,7 @@ def source(tmp_path):
 
 
 def test_spectra_are_those_of_numpy_and_give_the_spectral_decay(source):
-    table = embeddings.spectra_table(source, "tiny", pytest.fail)
+    table = tested.spectra_table(source, "tiny", pytest.fail)
     assert set(zip(table["method"], table["seed"])) == {("plain", 0), ("plain", 1), ("noisy", 0), ("noisy", 1)}
     for place, method in enumerate(("plain", "noisy")):
         for seed in (0, 1):

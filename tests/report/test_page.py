@@ -18,7 +18,7 @@ from bench.cli import main
 from bench.commands.results import status_rows
 from bench.protocols.embeddings import row
 from bench.report.frame import Results, collect
-from bench.report.page import answers, sources
+from bench.report.page import answers, tables
 from bench.report.page.answers import PLACES, parts_of
 from bench.report.page.page import PAGE, page_html
 from bench.report.page.tables import confidence_table, results_table
@@ -288,8 +288,8 @@ def test_a_training_whose_loss_never_fell_is_named():
     assert {each.loss_note for each in falls} == {""}
     assert training(None, 2.0, 2.0 - 1e-9).loss_note.startswith("the loss never fell: 2 in")  # rounding alone
     (test,) = POINT.records()[:1]
-    assert list(sources.losses([(test, falls)])) == []
-    assert list(sources.losses([(test, (training(None, 2.0, 2.5, 2.25),))])) == [
+    assert list(tables.losses([(test, falls)])) == []
+    assert list(tables.losses([(test, (training(None, 2.0, 2.5, 2.25),))])) == [
         "point on d, seed 0: the loss never fell: 2 in the first epoch, 2.25 at best later."
     ]
 

@@ -6,10 +6,10 @@ import pytest
 from bench.protocols.rows import OWN
 from bench.protocols.statistics import paired
 from bench.report.compare import ask, decided, over_units
-from bench.report.questions import CONSTANT, RIVAL, SYSTEM, choose
+from bench.report.questions import CONSTANT, DECIDES, RIVAL, SYSTEM, choose
 from bench.report.render import files_of
 from bench.report.terminal import print_answers
-from bench.report.views import rival_document, split_document, systems_of
+from bench.report.views import rival_document, split_document
 from bench.store.specs import Pinned
 from scipy import stats
 
@@ -59,8 +59,12 @@ PLAIN = _method("cosface", {"norm": 0.5, "max_cosine": 0.2, "margin": 1.5, "agre
 SPREAD = _method("spread", {OWN: 1.2, "norm": 0.1, "margin": 1.5}, risk=0.2)
 
 
+def _by_every_measure(*methods):
+    return ask(SYSTEM, groups(*joined(methods)))
+
+
 def _found(*methods):
-    return systems_of(ask(SYSTEM, groups(*joined(methods))))
+    return [row for row in _by_every_measure(*methods) if row.column.metric == DECIDES]
 
 
 def _by_seed(frame, metric, confidence, split="test"):
@@ -71,9 +75,11 @@ def _by_seed(frame, metric, confidence, split="test"):
 def test_a_system_is_compared_by_paired_risks():
     found = {(each.use, each.column.split): each for each in _found(PLAIN, SPREAD)}
     assert len(found) == 4
-    for metric in ("augrc", "aurc", "risk_at_coverage"):
+    every = _by_every_measure(PLAIN, SPREAD)
+    first = [row for row in every if (row.use, row.column.split) == ("before_gallery", "test")]
+    for each, metric in zip(first, ("augrc", "risk_at_coverage", "aurc"), strict=True):
+        assert each.column.metric == metric
         ours, theirs = _by_seed(SPREAD[0], metric, OWN), _by_seed(PLAIN[0], metric, "norm")
-        each = found["before_gallery", "test"].about["measures"][metric]
         assert each.mean == pytest.approx((theirs - ours).mean())
         ends = stats.ttest_rel(theirs, ours).confidence_interval()
         assert (each.low, each.high) == pytest.approx(tuple(ends))
@@ -147,9 +153,9 @@ def test_few_wrong_validation_answers_choose_nothing(queries, risk, chosen):
 def test_a_constant_accepts_errors_at_random():
     own = _method("spread", {OWN: 1.0, "norm": 0.1}, risk=0.3)
     base = _method("cosface", {"norm": -1.0}, risk=0.3)
-    each = next(each for each in _found(base, own) if (each.use, each.column.split) == ("before_gallery", "test"))
-    assert each.rival == CONSTANT
-    means = {name: np.mean([*row.others.values()]) for name, row in each.about["measures"].items()}
+    rows = [row for row in _by_every_measure(base, own) if (row.use, row.column.split) == ("before_gallery", "test")]
+    assert {row.rival for row in rows} == {CONSTANT}
+    means = {row.column.metric: np.mean([*row.others.values()]) for row in rows}
     assert means == pytest.approx({"augrc": 0.15, "aurc": 0.3, "risk_at_coverage": 0.3})
 
 

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from ...datasets.dataset import ImageSet
 from ...datasets.feature_images import FeatureImages
 from ...errors import UserError
-from .source import Drawing, Missing, Note, Source
+from .registry import Drawing, Missing, Note, Source
 from .style import FULL_PAGE, RIGHT, WRONG
 from .tested import TestedModel
 

@@ -1,11 +1,12 @@
-"""Test images as tested models embed them, read from the results folder."""
+"""Test images as tested models embed them, read from the results folder, and the figure of their singular values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+import pandas as pd
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
@@ -15,9 +16,11 @@ from ...errors import UnitFailed
 from ...methods.scorers.spec import DistributionScorer
 from ...protocols.query_metrics import per_query
 from ...protocols.ranking import Ranking, answer_depth, full_depth, rank
+from ...protocols.structure import singular_spectrum, spectral_decay
 from ...store.folder import Store
 from ...store.records import KEYS, TestRecord
-from .source import Missing
+from .curves import Panel, curve_figure, seed_curve, seed_points
+from .registry import Drawing, Missing, Note, Source, labelled
 
 
 @dataclass(frozen=True)
@@ -77,3 +80,36 @@ def read_model(store: Store, record: TestRecord, label: str) -> TestedModel:
     queries, gallery = (model.roles.get(name, everything) for name in ("queries", "gallery"))
     distribution, confidence = model.embeddings["test"], model.confidence["test"]
     return TestedModel(record, label, model.ids, model.labels, distribution, confidence, queries, gallery)
+
+
+def spectra_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
+    """Table of the singular values of the L2-normalised test embeddings of every tested model, divided by their sum.
+
+    The largest, number 1, is left out. ``spectral_decay`` is that of the model, in nats, lower = flatter.
+    """
+    tables = [pd.DataFrame()]
+    for model in source.models(dataset, note):
+        values = singular_spectrum(model.unit_vectors)
+        columns = {"number": range(2, len(values) + 2), "singular_value": values, **model.identity}
+        tables.append(pd.DataFrame(columns | {"spectral_decay": spectral_decay(model.unit_vectors)}))
+    return pd.concat(tables, ignore_index=True)
+
+
+def draw_spectra(source: Source, dataset: str, note: Note) -> Iterator[Drawing]:
+    """Yield one figure of the sorted singular values of test embeddings, mean and SD over seeds.
+
+    After Milbich et al. 2022 (NIR, Fig. 4) and Roth et al. 2020.
+    """
+    table = spectra_table(source, dataset, note)
+    if table.empty:
+        return
+    contenders = list(labelled(table))
+    points = seed_points(contenders, [], "number", "singular_value")
+    decay = [each.rows.groupby("seed")["spectral_decay"].first().mean() for each in contenders]
+    curves = [
+        seed_curve(f"{label} (decay {own:.2f})", look, points[number,])
+        for (number, label, look, _), own in zip(contenders, decay)
+    ]
+    title, x = f"{dataset}, test embeddings (band: SD over seeds)", "number of the singular value"
+    figure = curve_figure([Panel("", curves, "share of their sum")], x=x, title=title, yscale="log")
+    yield Drawing(f"spectra_{dataset}", figure, table)

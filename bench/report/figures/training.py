@@ -12,7 +12,7 @@ from ...protocols.metrics import title_of
 from ...protocols.statistics.paired import summarise
 from ...store.records import KEYS
 from .curves import Curve, Panel, curve_figure
-from .source import Drawing, Note, Shown, Source, labelled
+from .registry import Drawing, Note, Shown, Source, labelled
 
 
 def convergence_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:

@@ -16,8 +16,8 @@ from ...registry import Registry
 from ..compare import OUTCOMES, Comparison, Use, ask
 from ..comparison import ComparisonRow
 from ..contender import Contender, budget_texts, by_budget, distinct_labels
-from ..questions import CONFIDENCE, CONSTANT, IMAGES, MEASURES, PLAIN, RETRIEVAL, SYSTEM, USES
-from ..seeds import ComparedColumn, SeedGroup, SeedStatistics, defined_values
+from ..questions import CONFIDENCE, CONSTANT, DECIDES, IMAGES, PLAIN, RETRIEVAL, SYSTEM, USES
+from ..seeds import ComparedColumn, SeedGroup, defined_values, mean_of
 from ..splits import MEAN
 from ..table import GAP, Cell, Table, cells_table, grouped, headings, named_by_reason, percent
 from ..write import Judged
@@ -132,7 +132,7 @@ class Part:
             return "", GAP
         name, values = (row.confidence, row.values) if wins or won(row) else (row.rival, row.others)
         text = f"{plainly(name)} of {self.names[row.contender]}" if name == row.confidence else mostly(name)
-        return text if name else "", percent(SeedStatistics.of(values).mean, 0)
+        return text if name else "", percent(mean_of(values), 0)
 
     def anchor(self, row: Comparison) -> str:
         """Id of the row of the table of confidences that has a comparison."""
@@ -209,7 +209,7 @@ def parts_of(judged: Judged) -> list[Part]:
                 {} if of_splits else rows,
                 {each: means.get(each, []) for each in contenders},
                 [row for row in asked.get(PLAIN.name, ()) if row.column == RETRIEVAL[0]],
-                [row for row in asked.get(SYSTEM.name, ()) if row.column.metric == next(iter(MEASURES)).metric],
+                [row for row in asked.get(SYSTEM.name, ()) if row.column.metric == DECIDES],
                 [row for row in asked.get(CONFIDENCE.name, ()) if row.about["chosen"]],
             )
         )
@@ -228,7 +228,7 @@ def _declared(name: str) -> tuple[str, str]:
 def _over_seeds(group: SeedGroup, column: ComparedColumn) -> Comparison:
     values = defined_values(group.column(column))
     about = {"question": MEAN, "contender": group.contender, "column": column, "values": values, "others": {}}
-    return Comparison(**about, mean=SeedStatistics.of(values).mean, n=len(values))  # type: ignore[arg-type]
+    return Comparison(**about, mean=mean_of(values), n=len(values))  # type: ignore[arg-type]
 
 
 def headline(parts: Sequence[Part]) -> str:
