@@ -22,7 +22,7 @@ from .frame import Results, confidences, provenance, scorers
 from .questions import BASE, CONFIDENCE, FORM, PAIR, QUESTIONS, RIVAL, SYSTEM
 from .ranks import OverDatasets, over_datasets, rank_document
 from .render import write_documents
-from .seeds import SeedGroup, corruptions, divided, seed_groups
+from .seeds import SeedGroup, corruptions, seed_groups
 from .splits import MEAN, split_comparisons
 from .studies import StudyRow, study_document, study_rows
 from .table import Document, grouped
@@ -40,11 +40,6 @@ class Judged:
     def groups(self) -> list[SeedGroup]:
         """Values over seeds of every contender."""
         return seed_groups(self.results.measured)
-
-    @cached_property
-    def by_dataset(self) -> dict[str, list[SeedGroup]]:
-        """The same, by data set."""
-        return {name: groups for (name,), groups in divided(self.groups, ["dataset"]).items()}
 
     @cached_property
     def budgets(self) -> dict[str, dict[Budget, list[ComparisonRow]]]:

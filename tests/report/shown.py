@@ -59,11 +59,6 @@ def measured(rows):
         yield Measured(columns, role, Rows.of(lines), (first["unit"],))
 
 
-def by_dataset(frame, roles):
-    """Values over seeds of every contender, by data set."""
-    return {name: own for (name,), own in divided(groups(frame, roles), ["dataset"]).items()}
-
-
 def _of_groups(function):
     return lambda frame, roles, *others, **named: function(groups(frame, roles), *others, **named)
 

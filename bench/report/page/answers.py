@@ -184,14 +184,14 @@ def parts_of(judged: Judged) -> list[Part]:
     """Divide the comparisons of a report by data set, those that weigh most first."""
     over_splits = [row for row in judged.splits if row.question == MEAN]
     every = grouped((*judged.comparisons, *over_splits), lambda row: row.contender.dataset)
-    declared = {name: _declared(name) for name in sorted(every.keys() | judged.by_dataset.keys())}
+    declared = {name: _declared(name) for name in sorted(every.keys() | judged.budgets.keys())}
     names = sorted(declared, key=lambda name: list(FAMILIES).index(declared[name][0]))
     found: list[Part] = []
     for name, slug in zip(names, slugs(names)):
-        of_splits = name in judged.over_splits or name not in judged.by_dataset
+        of_splits = name in judged.over_splits or name not in judged.budgets
         own = [row for row in every.get(name, ()) if (row.unit == "split") == of_splits and row.leads]
         asked = grouped(own, lambda row: row.question)
-        groups = {group.contender: group for group in judged.by_dataset.get(name, ())}
+        groups = {group.contender: group for group in judged.groups if group.contender.dataset == name}
         rows = {row.contender: row for row in next(iter(judged.budgets.get(name, {}).values()), ())}
         if not of_splits:
             asked[PLAIN.name] = ask(PLAIN, [groups[each] for each in rows])

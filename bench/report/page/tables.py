@@ -21,6 +21,7 @@ from ..questions import RETRIEVAL
 from ..seeds import ComparedColumn, mean_of
 from ..studies import StudyRow, study_lines
 from ..table import GAP, Cell, Column, Table, cells_table, grouped, headings, interval, label, named_by_reason, table_of
+from ..views import outcome_text
 from .answers import HOLDS, PLACES, Part, mostly, place_of, plainly, title, won
 
 
@@ -131,8 +132,8 @@ def _level(row: Comparison, values: Mapping[int, float], name: str = "") -> Cell
 
 def _outcome(row: Comparison) -> Cell:
     """Outcome in words, with the reason for having another one than the interval says, or none."""
-    outcome = f"{row.outcome}{', adjusted' * (row.holds and row.outcome in HOLDS)}" * (row.outcome != "no verdict")
-    return Cell(": ".join(filter(None, (outcome, row.why))), mark=row.outcome if row.counts else "")
+    words = {outcome: f"{outcome}, adjusted" for outcome in HOLDS} if row.holds else {}
+    return Cell(outcome_text(row, words), mark=row.outcome if row.counts else "")
 
 
 Tested = tuple[TestRecord, tuple[TrainRecord, ...]]
