@@ -12,7 +12,7 @@ import pandas as pd
 
 from ..protocols.rows import OWN, kind_of
 from ..protocols.statistics.paired import ROUNDING
-from .compare import OUTCOMES, Comparison, ask, compare
+from .compare import NAN, OUTCOMES, Comparison, ask, compare
 from .contender import PINNED, TUNING, Budget, Contender, budget_texts, method_names, unequal_budgets
 from .questions import HEAD, IMAGES, aurocs
 from .ranks import Rank, ranks, unranked_text
@@ -36,8 +36,6 @@ CHANCE = 0.6
 """Verification AUC below which a network is said to be near chance, which is 0.5: a mark for readers, no test.
 
 Networks at random weights reach more: 0.67 at least on the digits of ``ndigit``."""
-
-GONE = float("nan")
 
 Remark = tuple[str, str]
 """What is wrong with a contender, in words that others may share, and a detail of its own, which may be empty."""
@@ -76,13 +74,13 @@ def thresholds(group: SeedGroup) -> str:
     def mean(metric: str, split: str, variant: str) -> float:
         names = sorted(group.confidences(metric, split))
         found = [value for name in names for *_, value in group.values(metric, split, variant, name) if value == value]
-        return fmean(found) if found else GONE
+        return fmean(found) if found else NAN
 
     said = []
     for split, end, where in _GIVEN if wish else ():
         answered, wrong = (mean(metric, split, wish + end) for metric in metrics)
         said += [f"{percent(wrong, 1)} % wrong, {percent(answered, 0)} % answered {where}"] if wrong == wrong else []
-    asked = percent(float(wish.removeprefix("risk=") or GONE), 0)
+    asked = percent(float(wish.removeprefix("risk=") or NAN), 0)
     return f"a threshold set on validation images for {asked} % wrong answers gives {'; '.join(said)}" if said else ""
 
 
@@ -316,25 +314,6 @@ def metric_column(place: int, brief: bool = False) -> Column[ComparisonRow]:
 ON_PAGE = ("recall_at_1", "map_at_r", "spearman_crop")
 """Metrics of every report that a page shows; its CSV has all."""
 
-PLACED: tuple[Column[ComparisonRow], ...] = (
-    Column(
-        "rank",
-        _rank,
-        _ranked,
-        label=True,
-        note="ranks by MAP@R that the paired seeds leave possible, all methods of a budget at once",
-        places=EVERYWHERE,
-    ),
-    label(
-        "ties",
-        lambda row: Cell(row.rank.ties, note=row.rank.reason),
-        fields=lambda row: {"ties": row.rank.ties},
-        note="methods that share a letter are not told apart",
-        places=("text",),
-    ),
-)
-"""Columns of the ranks."""
-
 COLUMNS: tuple[Column[ComparisonRow], ...] = (
     Column("", fields=lambda row: {"dataset": row.contender.dataset, **row.contender._asdict()}),
     # The name of a row with an unequal budget has a star.
@@ -360,7 +339,21 @@ COLUMNS: tuple[Column[ComparisonRow], ...] = (
         fields=held("confidence", lambda row: row.group.confidence),
         places=("text", "terminal"),
     ),
-    *PLACED,
+    Column(
+        "rank",
+        _rank,
+        _ranked,
+        label=True,
+        note="ranks by MAP@R that the paired seeds leave possible, all methods of a budget at once",
+        places=EVERYWHERE,
+    ),
+    label(
+        "ties",
+        lambda row: Cell(row.rank.ties, note=row.rank.reason),
+        fields=lambda row: {"ties": row.rank.ties},
+        note="methods that share a letter are not told apart",
+        places=("text",),
+    ),
     Column("", fields=lambda row: {"not_ranked": row.rank.reason, "unequal_budget": row.unequal}),
     *(metric_column(place) for place in range(len(COMPARED))),
 )

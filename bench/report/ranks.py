@@ -121,8 +121,8 @@ Method = tuple[str, str]
 class OverDatasets:
     """One metric over all data sets that a group of methods has in common.
 
-    ``shared`` is their protocol, preset and ensemble. ``means`` over seeds are ``[D, K]``, with the sign that makes higher
-    better. ``left_out`` are methods that lack a data set, and the reason.
+    ``shared`` is their protocol, preset and ensemble. ``means`` are over seeds, ``[D, K]``, with the sign that makes
+    higher better. ``left_out`` are methods that lack a data set, and the reason.
     """
 
     shared: tuple[str, ...]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple
+from typing import Any
 
 from ..protocols.statistics.paired import summarise_splits
 from ..store.folder import Store
@@ -10,7 +12,7 @@ from .compare import NAN, Comparison, decided, on_own_split, over_units
 from .contender import Contender, by_budget
 from .frame import Results
 from .questions import CONFIDENCE, OVER_SPLITS, PLAIN, RETRIEVAL, RIVAL, SYSTEM, against_plain, plain_of, rivals
-from .seeds import SeedGroup, defined_values, mean_of, seed_groups
+from .seeds import ComparedColumn, SeedGroup, defined_values, mean_of, seed_groups
 from .table import grouped
 
 MEAN = "mean"
@@ -87,20 +89,16 @@ def _without_plain(
 def _means(contender: Contender, splits: BySplit, ratio: float) -> Iterator[Comparison]:
     for column in RETRIEVAL:
         means = {number: mean_of(group.column(column)) for number, group in splits.items()}
-        if values := defined_values(means):
-            found = summarise_splits([*values.values()], ratio)
-            yield Comparison(
-                question=MEAN,
-                contender=contender,
-                column=column,
-                values=values,
-                others={},
-                unit="split",
-                test_over_train=ratio,
-                about={"seeds": max(group.seeds for group in splits.values())},
-                mean=found.mean,
-                sd=found.sd,
-                low=found.ci_low,
-                high=found.ci_high,
-                n=found.n,
-            )
+        about = {"seeds": max(group.seeds for group in splits.values())}
+        row = mean_row(contender, column, means, unit="split", test_over_train=ratio, about=about)
+        yield from [row] if row.n else []
+
+
+def mean_row(contender: Contender, column: ComparedColumn, values: Mapping[int, float], **more: Any) -> Comparison:
+    """Mean over units, which is compared with nothing."""
+    known = defined_values(values)
+    row = Comparison(question=MEAN, contender=contender, column=column, values=known, others={}, **more)
+    if known:
+        found = summarise_splits([*known.values()], row.test_over_train)
+        row.mean, row.sd, row.low, row.high, row.n = astuple(found)
+    return row

@@ -10,7 +10,7 @@ from bench.report.compare import ask, decided
 from bench.report.contender import CONTENDER_KEYS
 from bench.report.frame import Measured, Results
 from bench.report.render import files_of
-from bench.report.seeds import divided, seed_groups
+from bench.report.seeds import seed_groups
 from bench.report.write import Judged
 from bench.store.folder import Store
 from bench.store.records import COLUMNS, Columns, Role, Rows

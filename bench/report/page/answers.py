@@ -17,8 +17,8 @@ from ..compare import OUTCOMES, Comparison, Use, ask
 from ..comparison import ComparisonRow
 from ..contender import Contender, budget_texts, by_budget, distinct_labels
 from ..questions import CONFIDENCE, CONSTANT, DECIDES, IMAGES, PLAIN, RETRIEVAL, SYSTEM, USES
-from ..seeds import ComparedColumn, SeedGroup, defined_values, mean_of
-from ..splits import MEAN
+from ..seeds import SeedGroup, mean_of
+from ..splits import MEAN, mean_row
 from ..table import GAP, Cell, Table, cells_table, grouped, headings, named_by_reason, percent
 from ..write import Judged
 from .svg import ADJUSTED, Row, forest, range_of
@@ -195,7 +195,7 @@ def parts_of(judged: Judged) -> list[Part]:
         rows = {row.contender: row for row in next(iter(judged.budgets.get(name, {}).values()), ())}
         if not of_splits:
             asked[PLAIN.name] = ask(PLAIN, [groups[each] for each in rows])
-            asked[MEAN] = [_over_seeds(groups[each], column) for each in rows for column in RETRIEVAL]
+            asked[MEAN] = [mean_row(each, column, groups[each].column(column)) for each in rows for column in RETRIEVAL]
         means = grouped(asked.get(MEAN, ()), lambda row: row.contender)
         contenders = dict.fromkeys(row.contender for row in own) if of_splits else rows
         units = {contender.unit for contender in contenders}
@@ -223,12 +223,6 @@ def _declared(name: str) -> tuple[str, str]:
     except UserError:
         return "", "a data set of a plug-in"
     return known.kind if known.kind in FAMILIES else "", f"{known.summary}. {known.licence}. {known.citation}"
-
-
-def _over_seeds(group: SeedGroup, column: ComparedColumn) -> Comparison:
-    values = defined_values(group.column(column))
-    about = {"question": MEAN, "contender": group.contender, "column": column, "values": values, "others": {}}
-    return Comparison(**about, mean=mean_of(values), n=len(values))  # type: ignore[arg-type]
 
 
 def headline(parts: Sequence[Part]) -> str:
