@@ -343,16 +343,13 @@ def corruptions(groups: Sequence[SeedGroup]) -> pd.DataFrame:
     ``spearman`` (rank correlation with 1 - severity) and ``paired`` (share of images that are less confident once
     corrupted) are nan for clean images. The table is empty if the centre crop is the only corruption.
     """
-    tested = tested_splits(split for group in groups for split in {split for split, *_ in group.keys})
-    names = {"test": "clean", **{split: split.removeprefix("test_") for split in tested if split != "test"}}
-    if not set(names) - {"test", "test_crop"}:
+    every = {group.contender: tested_splits(split for split, *_ in group.keys) for group in groups}
+    if not {split for splits in every.values() for split in splits} - {"test", "test_crop"}:
         return pd.DataFrame()
     lines = []
     for group in groups:
-        own, splits = group.confidence, {split for split, *_ in group.keys}
-        for split, name in names.items():
-            if split not in splits:
-                continue
+        for split in every[group.contender]:
+            own, name = group.confidence, "clean" if split == "test" else split.removeprefix("test_")
             measured = {
                 "spearman": group.per_seed(f"spearman_{name}", split, confidence=own),
                 "paired": group.per_seed(f"paired_{name}", split, confidence=own),

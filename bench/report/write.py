@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-import pandas as pd
-
 from ..site import Site
 from ..store.folder import Damage, Store
 from ..store.specs import Cell
@@ -20,7 +18,7 @@ from .cost import CostRow, cost_document, costs
 from .figures.registry import Note, Source, write_automatic
 from .frame import Results, confidences, provenance, scorers
 from .questions import BASE, CONFIDENCE, FORM, PAIR, QUESTIONS, RIVAL, SYSTEM
-from .ranks import OverDatasets, over_datasets, rank_document
+from .ranks import over_datasets, rank_document
 from .render import write_documents
 from .seeds import SeedGroup, corruptions, seed_groups
 from .splits import MEAN, split_comparisons
@@ -83,28 +81,9 @@ class Judged:
         return study_rows(self.store, self.results.trained)
 
     @cached_property
-    def over_datasets(self) -> list[OverDatasets]:
-        """Values over all data sets."""
-        return over_datasets(self.groups)
-
-    @cached_property
     def over_splits(self) -> set[str]:
         """Data sets whose systems were compared over class splits: those answer, not the seeds on their own split."""
         return {row.contender.dataset for row in self.splits if row.question == SYSTEM.name and row.n > 1}
-
-    @cached_property
-    def numbers(self) -> dict[str, pd.DataFrame]:
-        """Tables that are CSV files alone, by name."""
-        by_question = grouped(self.comparisons, lambda row: row.question)
-        return {
-            "comparisons": comparisons_frame(self.comparisons),
-            "confidences": confidences(self.results),
-            "corruptions": corruptions(self.groups),
-            "paired": views.paired_frame(self.ask(PAIR)),
-            "paired_with_base": views.base_frame(by_question.get(BASE.name, ())),
-            "provenance": provenance(self.results),
-            "scorers": scorers(self.results),
-        }
 
     @cached_property
     def untested(self) -> dict[str, list[str]]:
@@ -127,19 +106,29 @@ def write_report(
     """
     from .page.page import write_page  # late: it is made of what this module computes
 
+    asked = grouped(judged.comparisons, lambda row: row.question)
     documents = [
         comparison_document(judged.comparison, judged.untested, judged.splits),
         views.split_document(judged.splits),
         views.verdict_document(judged.ask(CONFIDENCE)),
         views.system_document(judged.ask(SYSTEM)),
-        views.rival_document(row for row in judged.comparisons if row.question == RIVAL.name),
+        views.rival_document(asked.get(RIVAL.name, ())),
         views.decision_document(views.decisions(judged.groups, judged.ask(PAIR))),
         cost_document(judged.costs),
-        views.form_document([row for row in judged.comparisons if row.question == FORM.name]),
-        rank_document(judged.over_datasets),
+        views.form_document(asked.get(FORM.name, ())),
+        rank_document(over_datasets(judged.groups)),
         study_document(judged.studies),
     ]
-    documents += [Document(name, numbers=numbers) for name, numbers in judged.numbers.items()]
+    numbers = {
+        "comparisons": comparisons_frame(judged.comparisons),
+        "confidences": confidences(judged.results),
+        "corruptions": corruptions(judged.groups),
+        "paired": views.paired_frame(judged.ask(PAIR)),
+        "paired_with_base": views.base_frame(asked.get(BASE.name, ())),
+        "provenance": provenance(judged.results),
+        "scorers": scorers(judged.results),
+    }
+    documents += [Document(name, numbers=each) for name, each in numbers.items()]
     source = Source(site or Site(results=str(judged.store.root)), judged.results)
     tables = write_documents(documents, out)
     figures = write_automatic(source, out, note)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import pandas as pd
 import torch
@@ -43,7 +44,7 @@ class TestedModel:
     gallery: Tensor
 
     @property
-    def identity(self) -> dict[str, object]:
+    def identity(self) -> dict[str, Any]:
         """Columns that identify it in a table: those of the results table, and the label of the contender."""
         return {**{key: getattr(self.record.columns, key) for key in KEYS}, "label": self.label}
 
