@@ -334,11 +334,7 @@ COLUMNS: tuple[Column[ComparisonRow], ...] = (
         note="number of seeds",
         places=EVERYWHERE,
     ),
-    label(
-        "confidence",
-        fields=held("confidence", lambda row: row.group.confidence),
-        places=("text", "terminal"),
-    ),
+    label("confidence", fields=held("confidence", lambda row: row.group.confidence), places=("text", "terminal")),
     Column(
         "rank",
         _rank,
