@@ -386,16 +386,11 @@ def pairs_of(groups: Iterable[SeedGroup], names: Sequence[str] = ()) -> Iterator
     The one that comes later is compared with the first. With names, ``names[0]`` is the first of every pair.
     """
     for own in divided(groups, COMMON).values():
-        yield from paired("pair", _couples(own, names), compared())
-
-
-def _couples(groups: list[SeedGroup], names: Sequence[str]) -> Iterator[tuple[SeedGroup, SeedGroup]]:
-    if not names:
-        yield from ((other, first) for first, other in combinations(groups, 2))
-        return
-    # A name that is given twice must not enlarge the family that p-values are adjusted over.
-    chosen = [group for name in dict.fromkeys(names) for group in groups if group.contender.method == name]
-    yield from ((other, first) for first, other in combinations(chosen, 2) if first.contender.method == names[0])
+        # A name that is given twice must not enlarge the family that p-values are adjusted over.
+        named = [group for name in dict.fromkeys(names) for group in own if group.contender.method == name]
+        couples = ((other, first) for first, other in combinations(named if names else own, 2))
+        wanted = (each for each in couples if not names or each[1].contender.method == names[0])
+        yield from paired("pair", wanted, compared())
 
 
 def paired(

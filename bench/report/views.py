@@ -12,7 +12,7 @@ import pandas as pd
 from ..protocols.rows import FREE_IMAGE_CONFIDENCES, OWN, cost_of
 from .compare import Comparison, common
 from .contender import COMMON, LABELS, Contender, distinct_labels, ranked_together
-from .questions import CONFIDENCE, DECIDES, IMAGES, PAIR, PLAIN, SYSTEM, USES
+from .questions import CONFIDENCE, DECIDES, IMAGES, PLAIN, SYSTEM, USES
 from .ranks import competition
 from .seeds import SeedGroup, compared, divided, mean_of
 from .splits import MEAN
@@ -194,9 +194,9 @@ def decisions(groups: Iterable[SeedGroup], pairs: Iterable[Comparison]) -> list[
     The best is that of the highest mean of those that have a value at the seeds that most have. P-values are those of
     all pairs.
     """
-    made = {(row.contender, row.against, row.column): row for row in pairs if row.question == PAIR.name}
+    made = {(row.contender, row.against, row.column): row for row in pairs}
     found: list[Comparison] = []
-    for own in divided(groups, COMMON).values() if made else ():
+    for own in divided(groups, COMMON).values():
         held = {group.contender: group for group in own}
         budgets = ranked_together(held)
         for column in compared():
@@ -341,14 +341,14 @@ def of_splits(rows: Iterable[Comparison]) -> list[Comparison]:
     Of confidences, those of the own one before the gallery on clean images.
     """
     every, first = list(rows), ("before_gallery", "test", OWN)
-    systems = [row for row in every if row.question == SYSTEM.name and row.column.metric == DECIDES]
-    learned = {row.contender for row in systems if row.n and not row.same_order_as}
-    kept = {id(row) for row in systems if row.n and row.contender in learned}
+    systems = [row for row in every if row.question == SYSTEM.name and row.column.metric == DECIDES and row.n]
+    learned = {row.contender for row in systems if not row.same_order_as}
 
     def shown(row: Comparison) -> bool:
         if row.question == CONFIDENCE.name:
             return (row.use, row.column.split, row.confidence) == first and (row.counts or row.n == 1)
-        return row.question in (MEAN, PLAIN.name) or id(row) in kept
+        of_system = row.column.metric == DECIDES and row.n > 0 and row.contender in learned
+        return row.question in (MEAN, PLAIN.name) or (row.question == SYSTEM.name and of_system)
 
     return list(filter(shown, every))
 

@@ -260,13 +260,13 @@ def answers(parts: Sequence[Part]) -> Iterator[tuple[str, Markup]]:
     levels = [(part, part.retrieves, part.level(part.retrieves)) for part in parts if part.retrieves]
     name = "{} {}" if len(parts) > 1 else "{1}"
     chosen = [(part.labels[each], name.format(part.name, percent(level, 1))) for part, each, level in levels]
-    yield "To retrieve (MAP@R in %)", _listed(chosen, always=True)
+    yield "To retrieve (MAP@R in %)", _listed(chosen)
     for use in USES:
-        found = _listed(_spread(parts, use, lambda part, place: [part.advised(place)]), always=True)
+        found = _listed(_spread(parts, use, lambda part, place: [part.advised(place)]))
         yield f"Confidence {USES[use]} (AUROC in %, clean / crops)", found
     for use in USES:
         wins = _spread(parts, use, lambda part, place: [(part.names[row.contender], "") for row in part.wins(place)])
-        if found := _listed(wins, always=True):
+        if found := _listed(wins):
             yield f"Learned confidence shown to be better {USES[use]}", found
     rows = [(part, row) for place in PLACES for part in parts for row in part.at(place)]
     said = []
@@ -283,7 +283,7 @@ def answers(parts: Sequence[Part]) -> Iterator[tuple[str, Markup]]:
         if row.outcome == "depends on tuning"
     ]
     if turned:
-        yield "Depends on tuning", _listed(turned, always=True)
+        yield "Depends on tuning", _listed(turned)
     lost = ((part, row) for part, row in rows if row.outcome == "no verdict")
     reasons = named_by_reason(sorted({(f"{part.names[row.contender]} on {part.name}", row.why) for part, row in lost}))
     if reasons:
@@ -302,12 +302,11 @@ def _spread(parts: Sequence[Part], use: Use, found: Callable[..., list[tuple[str
             yield name, " ".join(where).strip()
 
 
-def _listed(pairs: Iterable[tuple[str, str]], always: bool = False) -> Markup:
-    """Names in bold, each with its places; without them if there is one name only."""
-    by_name = grouped(pairs, lambda pair: pair[0])
+def _listed(pairs: Iterable[tuple[str, str]]) -> Markup:
+    """Names in bold, each with its places."""
     texts = []
-    for name, own in by_name.items():
-        places = ", ".join(place for _, place in own if always or len(by_name) > 1)
+    for name, own in grouped(pairs, lambda pair: pair[0]).items():
+        places = ", ".join(place for _, place in own)
         texts.append(Markup("<b>{}</b>{}").format(printable(name), printable(f" ({places})" if places else "")))
     return Markup("; ").join(texts)
 
