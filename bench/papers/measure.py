@@ -23,7 +23,8 @@ def image_norms(record: TestRecord, site: Site) -> Tensor:
     """
     (path, _), *_ = find_arrays(record, site.store).embeddings.values()
     embeddings = read_model(path, record.role.primary_scorer).embeddings["test"]
-    return getattr(embeddings, "concentration", torch.empty(0))
+    found: Tensor = getattr(embeddings, "concentration", torch.empty(0))
+    return found
 
 
 def proxy_norms(record: TestRecord, site: Site) -> Tensor:

@@ -321,7 +321,7 @@ def _systems(groups: Sequence[SeedGroup]) -> Iterator[Comparison]:
     chosen: dict[tuple[Contender, Use], Choice] = {}
     for contender, plain in _plain_methods(ranked.values()).items():
         group = ranked[contender]
-        for use in USES if contender.ensemble in SINGLE and OWN in group.confidences(METRIC) else ():
+        for use in tuple(USES) if contender.ensemble in SINGLE and OWN in group.confidences(METRIC) else ():
             if plain and (plain.contender, use) not in chosen:
                 chosen[plain.contender, use] = choose(plain, use)
             own = choose(group, use, CHALLENGERS[use])
