@@ -21,9 +21,10 @@ def image_norms(record: TestRecord, site: Site) -> Tensor:
 
     In the method EL-nivMF (Kirchhof et al. 2022) they are the norms of the raw embeddings.
     """
-    (path, _), *_ = find_arrays(record, site.store).embeddings.values()
-    embeddings = read_model(path, record.role.primary_scorer).embeddings["test"]
-    found: Tensor = getattr(embeddings, "concentration", torch.empty(0))
+    found = torch.empty(0)
+    for path, _ in [*find_arrays(record, site.store).embeddings.values()][:1]:
+        embeddings = read_model(path, record.role.primary_scorer).embeddings["test"]
+        found = getattr(embeddings, "concentration", found)
     return found
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ...errors import require_known
+from ...errors import UnitFailed, require_known
 from ...site import Site
 from ...store.records import TestRecord, TrainRecord
 from ..contender import CONTENDER_KEYS, Contender, distinct_labels
@@ -78,7 +78,7 @@ class Source:
             for record in tests[:1] if first else tests:
                 try:
                     yield read_model(self.site.store, record, label)
-                except Missing as error:
+                except (Missing, UnitFailed) as error:
                     note(f"{dataset}, {label}, seed {record.columns.seed}: {error}")
 
 

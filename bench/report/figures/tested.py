@@ -71,12 +71,11 @@ def read_model(store: Store, record: TestRecord, label: str) -> TestedModel:
     """Read the embeddings and confidences of the clean test images that a test kept, whole."""
     try:
         kept = rescoring.find_arrays(record, store).embeddings if record.files else {}
-        if not kept:
-            raise Missing("no embeddings are kept, as of models side by side")
-        model = rescoring.read_model(next(iter(kept.values()))[0], record.role.primary_scorer)
-    except UnitFailed as error:
-        what = str(error).partition(";")[0]
-        raise Missing(f"{what}; archives have no embeddings, and the command that made them makes them again") from None
+    except UnitFailed:
+        raise Missing("its embeddings are damaged, or gone as in an archive; their command makes them again") from None
+    if not kept:
+        raise Missing("no embeddings are kept, as of models side by side")
+    model = rescoring.read_model(next(iter(kept.values()))[0], record.role.primary_scorer)
     everything = torch.arange(len(model.labels))
     queries, gallery = (model.roles.get(name, everything) for name in ("queries", "gallery"))
     distribution, confidence = model.embeddings["test"], model.confidence["test"]
