@@ -7,8 +7,9 @@ from torch import Tensor
 
 from ..engine.estimate import estimate
 from ..engine.networks import load_model
-from ..engine.rescoring import find_arrays, read_model
 from ..methods.norm_concentration import DistributionProxies
+from ..report.figures.registry import Missing
+from ..report.figures.tested import read_model
 from ..report.frame import Results
 from ..site import Site
 from ..store.records import TestRecord
@@ -17,15 +18,15 @@ from .tables import Cells
 
 
 def image_norms(record: TestRecord, site: Site) -> Tensor:
-    """Concentrations of the vMF embeddings of the clean test images, ``[N]``; empty if they have none.
+    """Concentrations of the vMF embeddings of the clean test images, ``[N]``; empty if they have none, or are not kept.
 
     In the method EL-nivMF (Kirchhof et al. 2022) they are the norms of the raw embeddings.
     """
-    found = torch.empty(0)
-    for path, _ in [*find_arrays(record, site.store).embeddings.values()][:1]:
-        embeddings = read_model(path, record.role.primary_scorer).embeddings["test"]
-        found = getattr(embeddings, "concentration", found)
-    return found
+    try:
+        kept: Tensor = getattr(read_model(site.store, record, "").distribution, "concentration", torch.empty(0))
+    except Missing:
+        return torch.empty(0)
+    return kept
 
 
 def proxy_norms(record: TestRecord, site: Site) -> Tensor:

@@ -101,9 +101,6 @@ class _Store:
     def __init__(self, root):
         self.root = root
 
-    def copy_of_queries(self, record):
-        return None
-
     def unit_dir(self, cell, kind, unit):
         return self.root / f"{cell.method}-{kind}-{unit}"
 
@@ -384,7 +381,7 @@ def test_what_is_missing_is_said_in_one_line(tmp_path):
     for line in (
         "spectra: tiny, gone, seed 0: its embeddings are damaged, or gone as in an archive; ",
         "spectra: tiny, torn, seed 0: its embeddings are damaged, ",
-        "spectra: tiny, both, seed 0: no embeddings are kept, as of models side by side",
+        "spectra: tiny, both, seed 0: no embeddings are kept of models side by side",
         "images: tiny, whole: no images to show: tiny is not in data/",
         "images: tiny, lost: its training has no record",
         "convergence: tiny, lost, seed 0: its training has no record",

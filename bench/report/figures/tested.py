@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ...engine import rescoring
-from ...errors import UnitFailed
 from ...methods.scorers.spec import DistributionScorer
 from ...protocols.query_metrics import per_query
 from ...protocols.ranking import Ranking, answer_depth, full_depth, rank
 from ...protocols.structure import singular_spectrum, spectral_decay
+from ...store.files import file_sha256
 from ...store.folder import Store
 from ...store.records import KEYS, TestRecord
 from .curves import Panel, curve_figure, seed_curve, seed_points
@@ -69,13 +69,12 @@ class TestedModel:
 
 def read_model(store: Store, record: TestRecord, label: str) -> TestedModel:
     """Read the embeddings and confidences of the clean test images that a test kept, whole."""
-    try:
-        kept = rescoring.find_arrays(record, store).embeddings if record.files else {}
-    except UnitFailed:
-        raise Missing("its embeddings are damaged, or gone as in an archive; their command makes them again") from None
-    if not kept:
-        raise Missing("no embeddings are kept, as of models side by side")
-    model = rescoring.read_model(next(iter(kept.values()))[0], record.role.primary_scorer)
+    if not record.files:
+        raise Missing("no embeddings are kept of models side by side")
+    path = store.unit_dir(record.cell, "test", record.unit) / min(record.files)
+    if not path.exists() or file_sha256(path) != record.files[path.name]:
+        raise Missing("its embeddings are damaged, or gone as in an archive; their command makes them again")
+    model = rescoring.read_model(path, record.role.primary_scorer)
     everything = torch.arange(len(model.labels))
     queries, gallery = (model.roles.get(name, everything) for name in ("queries", "gallery"))
     distribution, confidence = model.embeddings["test"], model.confidence["test"]
