@@ -20,7 +20,7 @@ from .frame import Results, confidences, provenance, scorers
 from .questions import BASE, CONFIDENCE, FORM, PAIR, QUESTIONS, RIVAL, SYSTEM
 from .ranks import over_datasets, rank_document
 from .render import write_documents
-from .seeds import SeedGroup, corruptions, seed_groups
+from .seeds import SeedGroup, corruptions, divided, seed_groups
 from .splits import MEAN, split_comparisons
 from .studies import StudyRow, study_document, study_rows
 from .table import Document, grouped
@@ -44,8 +44,11 @@ class Judged:
         """Rows of the comparison by data set and budget, the leading budget first."""
         held = {group.contender: group for group in self.groups}
         return {
-            name: {budget: compare_within([held[each] for each in own]) for budget, own in by_budget(every).items()}
-            for name, every in grouped(held, lambda contender: contender.dataset).items()
+            name: {
+                budget: compare_within([held[each] for each in own])
+                for budget, own in by_budget(group.contender for group in groups).items()
+            }
+            for (name,), groups in divided(self.groups, ["dataset"]).items()
         }
 
     @cached_property
