@@ -226,7 +226,8 @@ def _right(raw, queries, gallery):
 @pytest.mark.parametrize("roles", [False, True])
 def test_a_tested_model_answers_by_the_nearest_neighbours_of_the_gallery(tmp_path, roles):
     store = _Store(tmp_path)
-    (model,) = _source(store, [_test(store, "plain", 0, False, _arrays(3, roles))]).models("tiny", pytest.fail)
+    source = _source(store, [_test(store, "plain", 0, False, _arrays(3, roles))])
+    (model,) = tested.models_of(source, "tiny", pytest.fail)
     raw = _arrays(3)["clean.loc"].double().numpy()
     queries, gallery = (range(0, COUNT, 2), range(1, COUNT, 2)) if roles else (range(COUNT), range(COUNT))
     np.testing.assert_allclose(model.right, _right(raw, queries, gallery))

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ...errors import UnitFailed, require_known
+from ...errors import require_known
 from ...site import Site
 from ...store.records import TestRecord, TrainRecord
 from ..contender import CONTENDER_KEYS, Contender, distinct_labels
@@ -22,9 +22,6 @@ from ..frame import Results
 from ..render import to_csv, write_file
 from ..table import grouped
 from .style import Look, figure_style, looks, save_figure
-
-if TYPE_CHECKING:
-    from .tested import TestedModel
 
 
 class Drawing(NamedTuple):
@@ -65,21 +62,6 @@ class Source:
     def trained(self, record: TestRecord) -> TrainRecord | None:
         """Training record of the model of a test, of the first model if there are several; None if it has no record."""
         return self.site.store.trained(record.trained_cell, record.spec.train[0])
-
-    def models(self, dataset: str, note: Note, *, first: bool = False) -> Iterator[TestedModel]:
-        """Yield the tested models of a data set, or those of the first seed, grouped by contender.
-
-        Tests of a cross-validation's concatenated models are left out, because their embeddings are not kept. For a
-        test that is the mean over several models, the embeddings are those of the first.
-        """
-        from .tested import read_model  # late: it needs torch, which most figures do not
-
-        for label, tests in self.contenders(dataset):
-            for record in tests[:1] if first else tests:
-                try:
-                    yield read_model(self.site.store, record, label)
-                except (Missing, UnitFailed) as error:
-                    note(f"{dataset}, {label}, seed {record.columns.seed}: {error}")
 
 
 class Shown(NamedTuple):

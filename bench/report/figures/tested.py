@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ...engine import rescoring
+from ...errors import UnitFailed
 from ...methods.scorers.spec import DistributionScorer
 from ...protocols.query_metrics import per_query
 from ...protocols.ranking import Ranking, answer_depth, full_depth, rank
@@ -81,13 +82,27 @@ def read_model(store: Store, record: TestRecord, label: str) -> TestedModel:
     return TestedModel(record, label, model.ids, model.labels, distribution, confidence, queries, gallery)
 
 
+def models_of(source: Source, dataset: str, note: Note, *, first: bool = False) -> Iterator[TestedModel]:
+    """Yield the tested models of a data set, or those of the first seed, grouped by contender.
+
+    Tests of a cross-validation's concatenated models are left out, because their embeddings are not kept. For a test
+    that is the mean over several models, the embeddings are those of the first.
+    """
+    for label, tests in source.contenders(dataset):
+        for record in tests[:1] if first else tests:
+            try:
+                yield read_model(source.site.store, record, label)
+            except (Missing, UnitFailed) as error:
+                note(f"{dataset}, {label}, seed {record.columns.seed}: {error}")
+
+
 def spectra_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
     """Table of the singular values of the L2-normalised test embeddings of every tested model, divided by their sum.
 
     The largest, number 1, is left out. ``spectral_decay`` is that of the model, in nats, lower = flatter.
     """
     tables = [pd.DataFrame()]
-    for model in source.models(dataset, note):
+    for model in models_of(source, dataset, note):
         values = singular_spectrum(model.unit_vectors)
         columns = {"number": range(2, len(values) + 2), "singular_value": values, **model.identity}
         tables.append(pd.DataFrame(columns | {"spectral_decay": spectral_decay(model.unit_vectors)}))
