@@ -72,6 +72,9 @@ corruptions = _of_groups(seeds.corruptions)
 verdicts_of = _of_groups(lambda own: [row for row in ask(questions.CONFIDENCE, own) if row.about["chosen"]])
 
 
+comparison_frame = compared.comparison_frame
+
+
 def paired_methods(*data, **named):
     """Every two contenders, as their file has them."""
     return views.paired_frame(pairs_of(*data, **named))
@@ -105,11 +108,6 @@ def to_markdown(parts, untested=None):
 def to_latex(parts, untested=None):
     """The comparison of methods in LaTeX."""
     return latex(compared.comparison_document(parts, untested))
-
-
-def comparison_frame(parts):
-    """Numbers of the comparison of methods."""
-    return compared.comparison_frame(parts)
 
 
 def judged(root, *made):

@@ -369,10 +369,8 @@ def test_what_is_missing_is_said_in_one_line(tmp_path):
         _test(store, "gone", 0, False, None),
         _test(store, "both", 0, False, None, unit="concatenated0"),
         _test(store, "lost", 0, False, _arrays(1), train="lost"),
+        _test(store, "torn", 0, False, _arrays(1)).model_copy(update={"files": {"embeddings.safetensors": ""}}),
     ]
-    tests.append(
-        _test(store, "torn", 0, False, _arrays(1)).model_copy(update={"files": {"embeddings.safetensors": ""}})
-    )
     source = _source(store, tests, absent)
     notes = []
     drawn = write_kinds(kinds_of(["spectra", "images", "convergence"]), source, tmp_path / "out", notes.append)

@@ -117,8 +117,7 @@ def _at_two_budgets():
 def test_rows_are_ranked_and_marked_among_those_of_their_budget():
     frame, roles = _at_two_budgets()
     (_, *first, tuned), (_, *second, default) = shown.comparison(frame, roles)
-    assert (first, second) == (["tuned once, 50 trials"], ["default settings"])
-    assert (len(tuned), len(default)) == (2, 3)
+    assert (*first, len(tuned), *second, len(default)) == ("tuned once, 50 trials", 2, "default settings", 3)
     assert {row.rank.text for row in tuned} == {"1-2"}
     assert [row.rank.text for row in default] == ["1-2", "1-2", "3"]
     for budget in (tuned, default):

@@ -201,8 +201,7 @@ def _wrong(**aurocs):
 
 def test_what_went_wrong_is_said_below_the_comparison_in_a_line_for_each_kind():
     data = _wrong(dead=[0.5] * 3, flat=[0.5] * 3, turned=[0.30, 0.31, 0.32], fine=[0.7, 0.8, 0.9], some=[0.4, 0.5, 0.6])
-    rows = shown.comparison(*data)
-    (part,) = rows
+    (part,) = rows = shown.comparison(*data)
     assert sorted(part.remarks) == [
         "Near chance, pairs are hardly told apart (verification AUC below 60): point (50.0).",
         "Own confidence constant for all 1,200 images, so there is no verdict on it: dead, flat.",
