@@ -342,10 +342,9 @@ def compare(
             raise UnknownName("method of these results", name, tested)
     rows = decided(pairs_of(seed_groups(collected.measured), methods), PAIR)
     if not any(row.n for row in rows):
-        have = ", ".join(sorted(tested))
         raise UserError(
-            f"{store.root} has no two methods with a common seed on one data set (of {have}); `bench status` counts"
-            " what each has, and `bench run` with the options of their run adds another"
+            f"{store.root} has no two methods with a common seed on one data set (of {', '.join(sorted(tested))});"
+            " `bench status` counts what each has, and `bench run` with the options of their run adds another"
         )
     if as_json:
         print_json(plain_rows(paired_frame(rows)))
