@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import pandas as pd
 import torch
@@ -45,7 +44,7 @@ class TestedModel:
     gallery: Tensor
 
     @property
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, str | int]:
         """Columns that identify it in a table: those of the results table, and the label of the contender."""
         return {**{key: getattr(self.record.columns, key) for key in KEYS}, "label": self.label}
 
