@@ -36,7 +36,7 @@ def convergence_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
     table = pd.DataFrame(lines)
     if table.empty:
         return table
-    every = table.groupby("label")["seed"].nunique()
+    every = table.groupby("label")["seed"].nunique().to_dict()
     found = [
         (label, epoch, s.mean, s.ci_low, s.ci_high, s.n, every[label])
         for (label, epoch), values in table.groupby(["label", "epoch"])["val_map_at_r"]
