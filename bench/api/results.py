@@ -74,7 +74,7 @@ class Results:
         """The comparison of methods, a row each and data set: the table ``comparison.csv`` of ``bench report``."""
         from ..report.comparison import comparison_frame
 
-        return comparison_frame(row for rows in self._judged.comparison.values() for row in rows)
+        return comparison_frame(self._judged.comparison)
 
     @cached_property
     def verdicts(self) -> pd.DataFrame:
@@ -88,9 +88,9 @@ class Results:
     def systems(self) -> pd.DataFrame:
         """Methods with a confidence of their own against the plain method with a free one, as in ``systems.csv``."""
         from ..report.questions import SYSTEM
-        from ..report.views import system_document, systems_of
+        from ..report.views import system_document
 
-        return system_document(systems_of(self._judged.ask(SYSTEM))).numbers
+        return system_document(self._judged.ask(SYSTEM)).numbers
 
     @cached_property
     def comparisons(self) -> pd.DataFrame:

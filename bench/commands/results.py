@@ -251,8 +251,7 @@ def print_paths(written: Iterable[Path], as_json: bool) -> None:
 
 def _draw(chosen: tuple[str, ...], site: Site, results: Path, out: Path | None) -> list[Path]:
     """Draw figures by name, or ``all``, with a line for each that cannot be drawn; returns them, the page first."""
-    from ..report.figures.registry import THEORY, kinds_of, write_kinds
-    from ..report.figures.source import Source
+    from ..report.figures.registry import THEORY, Source, kinds_of, write_kinds
     from ..report.frame import Results
     from ..report.page.page import write_page
     from ..report.write import Judged

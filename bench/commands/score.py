@@ -318,10 +318,12 @@ def compare(
         return
     from rich.console import Console
 
+    from ..report.compare import decided
     from ..report.frame import plain_rows
+    from ..report.questions import PAIR, pairs_of
     from ..report.seeds import seed_groups
     from ..report.terminal import print_paired
-    from ..report.views import paired_methods
+    from ..report.views import paired_frame
     from ..store.check import failures
     from .results import collect_from, open_results, say_what_was_left_out
 
@@ -338,15 +340,14 @@ def compare(
                 said = f"{failed.what}: {failed.reason}; `bench status` lists all"
                 raise UserError(f"{name} has no finished test here: {said}")
             raise UnknownName("method of these results", name, tested)
-    lines = paired_methods(seed_groups(collected.measured), methods)
-    if lines.empty or not lines["seeds"].any():
-        have = ", ".join(sorted(tested))
+    rows = decided(pairs_of(seed_groups(collected.measured), methods), PAIR)
+    if not any(row.n for row in rows):
         raise UserError(
-            f"{store.root} has no two methods with a common seed on one data set (of {have}); `bench status` counts"
-            " what each has, and `bench run` with the options of their run adds another"
+            f"{store.root} has no two methods with a common seed on one data set (of {', '.join(sorted(tested))});"
+            " `bench status` counts what each has, and `bench run` with the options of their run adds another"
         )
     if as_json:
-        print_json(plain_rows(lines))
+        print_json(plain_rows(paired_frame(rows)))
         return
     say_what_was_left_out(damaged, collected.superseded, Console(stderr=True))
-    print_paired(lines, Console())
+    print_paired(rows, Console())

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from ..report.figures.registry import FIGURES, write_kinds
-from ..report.figures.source import Note, Source
+from ..report.figures.registry import FIGURES, Note, Source, write_kinds
 from ..report.figures.style import figure_style, save_figure
 from ..report.frame import Results, collect
 from ..report.table import Document

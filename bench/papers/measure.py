@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from ..engine.estimate import estimate
 from ..engine.networks import load_model
 from ..methods.norm_concentration import DistributionProxies
+from ..report.figures.registry import Missing
+from ..report.figures.tested import read_model
 from ..report.frame import Results
 from ..site import Site
 from ..store.records import TestRecord
@@ -17,15 +18,14 @@ from .tables import Cells
 
 
 def image_norms(record: TestRecord, site: Site) -> Tensor:
-    """Concentrations of the vMF embeddings of the clean test images, ``[N]``; empty if they have none.
+    """Concentrations of the vMF embeddings of the clean test images, ``[N]``; empty if they have none, or are not kept.
 
     In the method EL-nivMF (Kirchhof et al. 2022) they are the norms of the raw embeddings.
     """
-    path = site.store.unit_dir(record.cell, "test", record.unit) / min(record.files)
-    with safe_open(path, "pt") as file:
-        if "clean.concentration" not in set(file.keys()):
-            return torch.empty(0)
-        kept: Tensor = file.get_tensor("clean.concentration")
+    try:
+        kept: Tensor = getattr(read_model(site.store, record, "").distribution, "concentration", torch.empty(0))
+    except Missing:
+        return torch.empty(0)
     return kept
 
 

@@ -19,7 +19,7 @@ from scipy import special
 
 from ..protocols.statistics import paired
 from .contender import Contender
-from .seeds import ComparedColumn, SeedGroup
+from .seeds import ComparedColumn, SeedGroup, mean_of
 from .table import grouped, interval, percent
 
 NAN = float("nan")
@@ -420,14 +420,14 @@ def over_units(
             test_over_train=ratio(contender),
             contender=contender,
             against=first.against and named(first.against),
-            values={number: _mean(row.values, common(row)) for number, row in held.items()},
-            others={n: _mean(row.others, common(row)) for n, row in held.items()}
-            or {n: _mean(row.others, row.others) for n, row in by_split.items()},
+            values={number: mean_of(row.values, common(row)) for number, row in held.items()},
+            others={n: mean_of(row.others, common(row)) for n, row in held.items()}
+            or {n: mean_of(row.others) for n, row in by_split.items()},
             aurocs=None
             if first.aurocs is None
-            else {number: _mean(row.aurocs or {}, row.aurocs or ()) for number, row in held.items()},
+            else {number: mean_of(row.aurocs or {}) for number, row in held.items()},
             free={
-                name: {n: _mean(row.free[name], common(row)) for n, row in held.items() if name in row.free}
+                name: {n: mean_of(row.free[name], common(row)) for n, row in held.items() if name in row.free}
                 for name in dict.fromkeys(name for row in held.values() for name in row.free)
             },
             same_order_as=first.same_order_as if len(same) == 1 else "",
@@ -448,11 +448,6 @@ def _every(names: Iterable[str]) -> str:
 def on_own_split(contender: Contender) -> Contender:
     """The contender of which this one is on some class split."""
     return contender._replace(pinned=contender.pinned.on_split(0))
-
-
-def _mean(values: Mapping[int, float], at: Iterable[int]) -> float:
-    own = [values[each] for each in at if values.get(each, NAN) == values.get(each, NAN)]
-    return sum(own) / len(own) if own else NAN
 
 
 _FIELDS = ("low", "high", "n", "unit", "outcome", "p", "p_holm", "p_bh", "p_equivalence", "p_equivalence_holm", "leads")

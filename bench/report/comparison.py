@@ -5,7 +5,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from statistics import fmean
 from typing import NamedTuple
 
@@ -13,11 +12,11 @@ import pandas as pd
 
 from ..protocols.rows import OWN, kind_of
 from ..protocols.statistics.paired import ROUNDING
-from .compare import OUTCOMES, Comparison, ask, compare
-from .contender import PINNED, TUNING, Budget, Contender, budget_texts, by_budget, method_names, unequal_budgets
+from .compare import NAN, OUTCOMES, Comparison, ask, compare
+from .contender import PINNED, TUNING, Budget, Contender, budget_texts, method_names, unequal_budgets
 from .questions import HEAD, IMAGES, aurocs
 from .ranks import Rank, ranks, unranked_text
-from .seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics, compared, defined_values
+from .seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics, compared, defined_values, mean_of
 from .table import (
     EVERYWHERE,
     Cell,
@@ -37,8 +36,6 @@ CHANCE = 0.6
 """Verification AUC below which a network is said to be near chance, which is 0.5: a mark for readers, no test.
 
 Networks at random weights reach more: 0.67 at least on the digits of ``ndigit``."""
-
-GONE = float("nan")
 
 Remark = tuple[str, str]
 """What is wrong with a contender, in words that others may share, and a detail of its own, which may be empty."""
@@ -77,13 +74,13 @@ def thresholds(group: SeedGroup) -> str:
     def mean(metric: str, split: str, variant: str) -> float:
         names = sorted(group.confidences(metric, split))
         found = [value for name in names for *_, value in group.values(metric, split, variant, name) if value == value]
-        return fmean(found) if found else GONE
+        return fmean(found) if found else NAN
 
     said = []
     for split, end, where in _GIVEN if wish else ():
         answered, wrong = (mean(metric, split, wish + end) for metric in metrics)
         said += [f"{percent(wrong, 1)} % wrong, {percent(answered, 0)} % answered {where}"] if wrong == wrong else []
-    asked = percent(float(wish.removeprefix("risk=") or GONE), 0)
+    asked = percent(float(wish.removeprefix("risk=") or NAN), 0)
     return f"a threshold set on validation images for {asked} % wrong answers gives {'; '.join(said)}" if said else ""
 
 
@@ -108,7 +105,7 @@ def about_heads(named: Iterable[tuple[str, Sequence[Comparison]]]) -> list[str]:
     for column, own in grouped(every, lambda each: each[1].column).items():
         outcomes = grouped(own, lambda each: each[1].outcome)
         if set(outcomes) != {"better"} and own[0][1].against:
-            level = column.text(SeedStatistics.of(own[0][1].others).mean)
+            level = column.text(mean_of(own[0][1].others))
             said = [f"{each}: {', '.join(name for name, _ in outcomes[each])}" for each in OUTCOMES if each in outcomes]
             network = f"{own[0][1].against.label}, the network as it is ({level})"
             found.append(f"{column.title} of heads against {network}: {'; '.join(said)}.")
@@ -133,25 +130,24 @@ class Mark:
 class ComparisonRow:
     """A row of the comparison table: one contender with its values and marks by column of ``COMPARED``.
 
-    ``trainings`` are those spent on tuning, of the base included; ``confidence`` is the method's default one. ``rank``
-    is by MAP@R over paired seeds, ``unequal`` how its budget differs from that of most of its rivals. ``budget`` is the
-    text of that at which it is ranked and marked; empty if the data set has one only. ``against`` compares a head on
-    frozen features with the network as it is, by each metric of retrieval. ``remarks`` are what is wrong with it,
-    ``thresholds`` what those give that validation images set.
+    ``rank`` is by MAP@R over paired seeds, ``unequal`` how its budget differs from that of most of its rivals.
+    ``against`` compares a head on frozen features with the network as it is, by each metric of retrieval. ``remarks``
+    are what is wrong with it, ``thresholds`` what those give that validation images set.
     """
 
-    contender: Contender
-    seeds: int
-    trainings: int
-    confidence: str
+    group: SeedGroup
     values: tuple[SeedStatistics, ...]
     marks: tuple[Mark, ...]
     rank: Rank
     unequal: str
-    against: tuple[Comparison, ...] = ()
-    remarks: tuple[Remark, ...] = ()
-    thresholds: str = ""
-    budget: str = ""
+    against: Sequence[Comparison]
+    remarks: Sequence[Remark]
+    thresholds: str
+
+    @property
+    def contender(self) -> Contender:
+        """The contender."""
+        return self.group.contender
 
     @property
     def label(self) -> str:
@@ -164,45 +160,21 @@ class ComparisonRow:
         return f"{self.label} {MARK}" if any(each.outcome != "better" for each in self.against) else self.label
 
 
-Rows = Mapping[str, Sequence[ComparisonRow]]
-"""Rows by data set."""
-
-
-def rows_by_budget(groups: Sequence[SeedGroup]) -> dict[Budget, list[ComparisonRow]]:
-    """Rows of the contenders of a data set by their budgets, the leading one first."""
-    held = {group.contender: group for group in groups}
-    return {budget: compare_within([held[each] for each in own]) for budget, own in by_budget(held).items()}
-
-
-def comparison_rows(
-    groups: Sequence[SeedGroup], budgets: Mapping[Budget, Sequence[ComparisonRow]]
-) -> list[ComparisonRow]:
-    """Rows of the comparison of the contenders of a data set: those of its budgets, or of all of them at once.
-
-    Ranks and marks are among the rows of one budget (:func:`~bench.report.contender.ranked_together`). The rows of the
-    leading budget come first; in each budget, that of the highest mean MAP@R does. The best mean of each metric is
-    marked. The mean of a probabilistic method is also marked if it beats that of every deterministic method; in metrics
-    that judge a confidence, it has to beat every image confidence of every deterministic method.
-    """
-    if len(budgets) == 1:
-        return [row for rows in budgets.values() for row in rows]
-    if len(method_names(group.contender for group in groups)) == 1:
-        return compare_within(groups)
-    texts = budget_texts(list(budgets))
-    return [replace(row, budget=texts[budget]) for budget, rows in budgets.items() for row in rows]
-
-
 def compare_within(groups: Sequence[SeedGroup]) -> list[ComparisonRow]:
-    """Rows of the comparison of the contenders of one budget of a data set."""
+    """Rows of the contenders of one budget of a data set, that of the highest mean MAP@R first.
+
+    Ranks and marks are among them. The best mean of each metric is marked. The mean of a probabilistic method is also
+    marked if it beats that of every deterministic method; in metrics that judge a confidence, it has to beat every
+    image confidence of every deterministic method.
+    """
     values = [tuple(SeedStatistics.of(group.column(column)) for column in compared()) for group in groups]
     marks = zip(*(_marks(column, groups, of_column) for column, of_column in zip(compared(), zip(*values))))
     ranked = ranks(groups, COMPARED[_MAP_AT_R])
     heads = grouped(ask(HEAD, groups), lambda row: row.contender)
     unequal = unequal_budgets([group.contender for group in groups], [group.seeds for group in groups])
-    against = [tuple(heads.get(group.contender, ())) for group in groups]
+    against = [heads.get(group.contender, ()) for group in groups]
     said = [tuple(remarks(group)) for group in groups]
-    judged = zip(values, marks, ranked, unequal, against, said, map(thresholds, groups))
-    rows = [ComparisonRow(g.contender, g.seeds, g.trainings, g.confidence, *each) for g, each in zip(groups, judged)]
+    rows = map(ComparisonRow, groups, values, marks, ranked, unequal, against, said, map(thresholds, groups))
     return sorted(rows, key=_order)
 
 
@@ -252,19 +224,23 @@ class Part(NamedTuple):
         return named_by_reason((row.label, row.unequal) for row in self.rows)
 
 
-def parts(rows: Rows) -> Iterator[Part]:
-    """Divide the rows of each data set into tables: one for each budget of several methods, one for all other rows."""
-    for dataset, every in rows.items():
-        tables: list[Part] = []
-        alone: list[ComparisonRow] = []
-        for budget, found in groupby(every, key=lambda row: row.budget):
-            own = list(found)
-            if len(method_names(row.contender for row in own)) > 1:
-                tables.append(Part(dataset, budget, own))
-            else:
-                alone += own
-        rest = [Part(dataset, ALONE if tables else "", alone)] if alone else []
-        yield from (*tables, *rest)
+def parts(dataset: str, budgets: Mapping[Budget, Sequence[ComparisonRow]]) -> Iterator[Part]:
+    """Tables of a data set: one for each budget of several methods, one for all other rows.
+
+    If there is one budget only, or one method only, as in a sweep over its settings, all rows are compared with each
+    other (:func:`~bench.report.contender.ranked_together`).
+    """
+    every = [row for rows in budgets.values() for row in rows]
+    several = [budget for budget, rows in budgets.items() if len(method_names(row.contender for row in rows)) > 1]
+    if len(budgets) == 1:
+        yield Part(dataset, "", every)
+    elif len(method_names(row.contender for row in every)) == 1:
+        yield Part(dataset, "", compare_within(sorted((row.group for row in every), key=lambda group: group.contender)))
+    else:
+        texts = budget_texts(list(budgets))
+        yield from (Part(dataset, texts[budget], budgets[budget]) for budget in several)
+        if alone := [row for budget, rows in budgets.items() if budget not in several for row in rows]:
+            yield Part(dataset, ALONE if several else "", alone)
 
 
 def _rival_means(group: SeedGroup, column: ComparedColumn) -> list[float]:
@@ -272,7 +248,7 @@ def _rival_means(group: SeedGroup, column: ComparedColumn) -> list[float]:
     names = {group.confidence}
     if column.of_confidence:
         names |= {name for name in {key[2] for key in group.keys} - {""} if kind_of(name) == "image"}
-    means = [SeedStatistics.of(group.column(column, name)).mean for name in sorted(names)]
+    means = [mean_of(group.column(column, name)) for name in sorted(names)]
     return [mean for mean in means if mean == mean]
 
 
@@ -282,13 +258,13 @@ def _marks(column: ComparedColumn, groups: Sequence[SeedGroup], values: Sequence
     means = [column.sign * value.mean for value in values if value.complete]
     # A single row is not the best of anything.
     top = max(means) if means and len(values) > 1 else None
-    rivals = [mean for group in groups if not group.probabilistic for mean in _rival_means(group, column)]
+    rivals = [mean for group in groups if not group.role.probabilistic for mean in _rival_means(group, column)]
     bar = max((column.sign * rival for rival in rivals), default=None)
     return [
         Mark(
             best=value.complete and column.sign * value.mean == top,
             beats_deterministic=value.complete
-            and group.probabilistic
+            and group.role.probabilistic
             and bar is not None
             and column.sign * value.mean > bar,
         )
@@ -338,7 +314,27 @@ def metric_column(place: int, brief: bool = False) -> Column[ComparisonRow]:
 ON_PAGE = ("recall_at_1", "map_at_r", "spearman_crop")
 """Metrics of every report that a page shows; its CSV has all."""
 
-PLACED: tuple[Column[ComparisonRow], ...] = (
+COLUMNS: tuple[Column[ComparisonRow], ...] = (
+    Column("", fields=lambda row: {"dataset": row.contender.dataset, **row.contender._asdict()}),
+    # The name of a row with an unequal budget has a star.
+    label("method", lambda row: f"{row.marked} *" if row.unequal else row.marked, places=("text",)),
+    label("network", lambda row: row.contender.network, places=("text", "terminal")),
+    replace(TUNING, places=("text", "terminal")),
+    replace(PINNED, places=("text", "terminal")),
+    Column(
+        "trainings",
+        fields=held("trainings", lambda row: row.group.role.trainings),
+        label=True,
+        note="trainings spent on tuning, those of the base included",
+    ),
+    Column(
+        "seeds",
+        fields=held("seeds", lambda row: row.group.seeds),
+        label=True,
+        note="number of seeds",
+        places=EVERYWHERE,
+    ),
+    label("confidence", fields=held("confidence", lambda row: row.group.confidence), places=("text", "terminal")),
     Column(
         "rank",
         _rank,
@@ -354,25 +350,6 @@ PLACED: tuple[Column[ComparisonRow], ...] = (
         note="methods that share a letter are not told apart",
         places=("text",),
     ),
-)
-"""Columns of the ranks."""
-
-COLUMNS: tuple[Column[ComparisonRow], ...] = (
-    Column("", fields=lambda row: {"dataset": row.contender.dataset, **row.contender._asdict()}),
-    # The name of a row with an unequal budget has a star.
-    label("method", lambda row: f"{row.marked} *" if row.unequal else row.marked, places=("text",)),
-    label("network", lambda row: row.contender.network, places=("text", "terminal")),
-    replace(TUNING, places=("text", "terminal")),
-    replace(PINNED, places=("text", "terminal")),
-    Column(
-        "trainings",
-        fields=held("trainings"),
-        label=True,
-        note="trainings spent on tuning, those of the base included",
-    ),
-    Column("seeds", fields=held("seeds"), label=True, note="number of seeds", places=EVERYWHERE),
-    label("confidence", lambda row: row.confidence, fields=held("confidence"), places=("text", "terminal")),
-    *PLACED,
     Column("", fields=lambda row: {"not_ranked": row.rank.reason, "unequal_budget": row.unequal}),
     *(metric_column(place) for place in range(len(COMPARED))),
 )
@@ -412,20 +389,20 @@ TYPES = {"rank_low": "Int64", "rank_high": "Int64"}
 """Columns of the numbers that are whole or empty."""
 
 
-def comparison_frame(rows: Iterable[ComparisonRow]) -> pd.DataFrame:
+def comparison_frame(found: Iterable[Part]) -> pd.DataFrame:
     """Numbers of the comparison, one row per data set and contender."""
-    return frame_of(columns(), rows, **TYPES)
+    return frame_of(columns(), (row for part in found for row in part.rows), **TYPES)
 
 
 def comparison_document(
-    rows: Rows, untested: Mapping[str, Sequence[str]] | None = None, splits: Sequence[Comparison] = ()
+    found: Sequence[Part], untested: Mapping[str, Sequence[str]] | None = None, splits: Sequence[Comparison] = ()
 ) -> Document:
     """Tables of the comparison, one per data set and budget; what is over class splits is counted below them."""
     introduction = NOTE + " **Bold**: best. <u>Underlined</u>: better than every deterministic method."
-    introduction += f" {SEVERAL_BUDGETS}" if any(part.budget for part in parts(rows)) else ""
+    introduction += f" {SEVERAL_BUDGETS}" if any(part.budget for part in found) else ""
     left = dict(untested or {})
     tables = []
-    for part in parts(rows):
+    for part in found:
         lost = ", ".join(left.pop(part.dataset, ()))  # below the first table of the data set
         others = {number for each in splits if each.contender.dataset == part.dataset for number in each.values}
         left_to = f"{len(others)}, in table `splits`" if others else ""
@@ -433,6 +410,5 @@ def comparison_document(
         said["Class splits left out"] = left_to
         notes = (*part.against, *part.remarks, *(f"{name}: {text}." for name, text in said.items() if text))
         tables.append(table_of(columns(), part.rows, part.title, notes=notes, caption=CAPTION))
-    numbers = frame_of(columns(), (row for own in rows.values() for row in own), **TYPES)
     always = ("method", "rank", "ties")
-    return Document("comparison", "Comparison", introduction, tuple(tables), numbers, always)
+    return Document("comparison", "Comparison", introduction, tuple(tables), comparison_frame(found), always)

@@ -51,15 +51,6 @@ def _key(row: SplitRow) -> tuple[object, ...]:
     return tuple(row.get(name) for name in ROW_KEYS)
 
 
-class Chosen(NamedTuple):
-    """Some values, by number of the test, line in the table of what is measured, and place in the rows of the test."""
-
-    tests: np.ndarray
-    lines: np.ndarray
-    places: np.ndarray
-    values: np.ndarray
-
-
 @dataclass(frozen=True)
 class Results:
     """The finished tests of a results folder; of several tests of a method, setting and seed, only the latest counts.
@@ -105,8 +96,11 @@ class Results:
         layouts = list(dict.fromkeys(each.rows.layout for each in self.measured))
         return dict(zip(layouts, accumulate((len(layout.keys) for layout in layouts), initial=0)))
 
-    def choose(self, wanted: str = "metric == metric", dataset: str = "") -> Chosen:
-        """Values of a data set or of all for which an expression in columns of ``heads`` holds, by test and line."""
+    def choose(self, wanted: str, dataset: str = "") -> tuple[np.ndarray, ...]:
+        """Values of a data set or of all for which an expression in columns of ``heads`` holds.
+
+        Four arrays: numbers of their tests, their lines in ``heads``, their places in the rows of their tests, values.
+        """
         kept = np.array(self.heads.eval(wanted, engine="python"), dtype=bool)
         of_layout = {}
         for layout, start in self._starts.items():
@@ -117,22 +111,22 @@ class Results:
             if dataset in ("", each.columns.dataset):
                 lines, places = of_layout[each.rows.layout]
                 found.append((np.full(len(lines), at), lines, places, np.asarray(each.rows.values)[places]))
-        return Chosen(*map(np.concatenate, zip(*found)))
+        return tuple(map(np.concatenate, zip(*found)))
 
     def rows(self, wanted: str = "metric == metric", dataset: str = "") -> pd.DataFrame:
         """Rows of the tidy table with the columns of the roles of their tests; most uses want a small part of it."""
-        chosen = self.choose(wanted, dataset)
+        of, lines, at, values = self.choose(wanted, dataset)
         names = {unit: at for at, unit in enumerate(sorted({unit for each in self.measured for unit in each.units}))}
         places = np.cumsum([0, *(len(each.units) for each in self.measured)])
         single = np.array([len(each.units) == 1 for each in self.measured], dtype=bool)
         codes = np.array([names[unit] for each in self.measured for unit in each.units], dtype=int)
-        made = codes[places[chosen.tests] + np.where(single[chosen.tests], 0, chosen.places)]
+        made = codes[places[of] + np.where(single[of], 0, at)]
         tests = {name: _column(getattr(each.columns, name) for each in self.measured) for name in KEYS}
         roles = {name: _column(getattr(each.role, name) for each in self.measured) for name in Role.model_fields}
-        table = {name: column.iloc[chosen.tests].array for name, column in tests.items()}
-        table |= {name: self.heads[name].iloc[chosen.lines].array for name in LAYOUT}
-        table |= {"value": chosen.values, "unit": pd.Categorical.from_codes(made, pd.Index(list(names), dtype="str"))}
-        table |= {name: column.iloc[chosen.tests].array for name, column in roles.items()}
+        table = {name: column.iloc[of].array for name, column in tests.items()}
+        table |= {name: self.heads[name].iloc[lines].array for name in LAYOUT}
+        table |= {"value": values, "unit": pd.Categorical.from_codes(made, pd.Index(list(names), dtype="str"))}
+        table |= {name: column.iloc[of].array for name, column in roles.items()}
         return pd.DataFrame(table)[[*COLUMNS, *Role.model_fields]]
 
 
@@ -213,13 +207,13 @@ def tested_splits(splits: Iterable[str]) -> list[str]:
 
 def _over_seeds(results: Results, wanted: str, *columns: str) -> pd.DataFrame:
     """Mean, SD and number of seeds of every contender by these columns."""
-    chosen, heads = results.choose(wanted), results.heads
+    (of, at, _, values), heads = results.choose(wanted), results.heads
     every = [Contender.of_columns(each.columns) for each in results.measured]
     contenders = {contender: at for at, contender in enumerate(sorted(set(every)))}
     kinds = heads.groupby(list(columns), observed=True, dropna=False).ngroup()
     owner = np.array([contenders[each] for each in every], dtype=int)
-    cells = owner[chosen.tests] * len(heads) + kinds.to_numpy()[chosen.lines]
-    found = pd.Series(chosen.values).groupby(cells).agg(mean="mean", sd="std", seeds="count")
+    cells = owner[of] * len(heads) + kinds.to_numpy()[at]
+    found = pd.Series(values).groupby(cells).agg(mean="mean", sd="std", seeds="count")
     owners, kind = np.divmod(found.index.to_numpy(dtype=int), max(len(heads), 1))
     table = {name: _column(getattr(each, name) for each in contenders) for name in CONTENDER_KEYS}
     table = {name: column.iloc[owners].array for name, column in table.items()}

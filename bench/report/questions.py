@@ -32,10 +32,10 @@ from ..protocols.rows import (
     kind_of,
 )
 from ..registry import Registry
-from .compare import NAN, Comparison, Question, Reason, Use, over_units
+from .compare import Comparison, Question, Reason, Use, over_units
 from .contender import COMMON, Contender, by_budget
 from .frame import tested_splits
-from .seeds import ComparedColumn, SeedGroup, SeedStatistics, compared, defined_values, divided
+from .seeds import ComparedColumn, SeedGroup, compared, defined_values, divided, mean_of
 from .table import grouped
 
 METRIC = "confidence_auroc"
@@ -68,12 +68,18 @@ DEFAULTS: Mapping[Use, str] = {"before_gallery": FREE_IMAGE_CONFIDENCES[0], "at_
 FEW_ERRORS = 100
 """Wrong validation answers below which no confidence is chosen by them."""
 
+SINGLE = ("", "separated")
+"""Ways to combine models in which each has embeddings of its own: a system has one network."""
+
 MEASURES: Mapping[ComparedColumn, float] = {
     ComparedColumn("augrc", variant="recall_at_1"): 0.5,
     ComparedColumn("risk_at_coverage", variant="recall_at_1,coverage=0.8"): 1.0,
     ComparedColumn("aurc", variant="recall_at_1"): 1.0,
 }
-"""What systems are compared by, the first decides; and the risk of a constant confidence per share of wrong answers."""
+"""What systems are compared by, and the risk of a constant confidence per share of wrong answers."""
+
+DECIDES = next(iter(MEASURES)).metric
+"""The measure by which a system is better or worse."""
 
 FORM_METRICS = (
     ComparedColumn("map_at_r"),
@@ -210,13 +216,25 @@ def same_order_as(group: SeedGroup, split: str) -> str:
     return ""
 
 
-def plain_of(groups: Sequence[SeedGroup]) -> SeedGroup | None:
-    """The plain method: the base of most heads or of the recipe, or else the only deterministic method there is."""
-    bases = Counter(group.contender.base for group in groups if group.contender.base)
-    name = max(bases, key=lambda base: bases[base]) if bases else base_of_recipe(groups[0].contender.dataset)
-    plain = [group for group in groups if not group.probabilistic and OWN not in group.confidences(METRIC)]
+def plain_of(groups: Iterable[SeedGroup]) -> SeedGroup | None:
+    """The plain method of one budget: the base of most heads or of the recipe, or else the only deterministic one."""
+    single = [group for group in groups if group.contender.ensemble in SINGLE]
+    bases = Counter(group.contender.base for group in single if group.contender.base)
+    plain = [group for group in single if not group.role.probabilistic and OWN not in group.confidences(METRIC)]
+    of_recipe = {base_of_recipe(group.contender.dataset) for group in single}
+    name = max(bases or of_recipe, key=lambda base: bases[base], default="")
     named = [group for group in plain if group.contender.method == name]
     return next(iter(named or (plain if len(plain) == 1 else [])), None)
+
+
+def _plain_methods(groups: Iterable[SeedGroup]) -> dict[Contender, SeedGroup | None]:
+    """The plain method of the budget of each contender."""
+    found: dict[Contender, SeedGroup | None] = {}
+    for own in divided(groups, ["dataset"]).values():
+        held = {group.contender: group for group in own}
+        for contenders in by_budget(held).values():
+            found |= dict.fromkeys(contenders, plain_of(held[each] for each in contenders))
+    return found
 
 
 def base_of_recipe(dataset: str) -> str:
@@ -239,7 +257,6 @@ def _confidences(groups: Sequence[SeedGroup]) -> Iterator[Comparison]:
     Under every ranking for which image confidences were tested; that of a system is marked as chosen. A contender
     without a retrieval confidence on test images, as in old records, is left out.
     """
-    leading = _leading(groups)
     for own in divided(groups, ["dataset"]).values():
         ranked = [
             (group.under(ranking), ranking == ranking_of(group)) for group in own for ranking in rankings_of(group)
@@ -247,9 +264,7 @@ def _confidences(groups: Sequence[SeedGroup]) -> Iterator[Comparison]:
         choices = [{use: choose(group, use) for use in USES} for group, _ in ranked]
         for split in tested_splits(split for group in own for split in group.splits(METRIC)):
             for (group, chosen), choice in zip(ranked, choices):
-                for row in _of_network(group, split, chosen, choice):
-                    row.leads = group.contender in leading
-                    yield row
+                yield from _of_network(group, split, chosen, choice)
 
 
 def _of_network(group: SeedGroup, split: str, chosen: bool, choices: Mapping[Use, Choice]) -> Iterator[Comparison]:
@@ -266,7 +281,7 @@ def _of_network(group: SeedGroup, split: str, chosen: bool, choices: Mapping[Use
             "chosen": chosen,
             "rival_remark": choice.remark,
             "best_on_test": best,
-            "best_on_test_mean": _mean(free.get(best, {})),
+            "best_on_test_mean": mean_of(free.get(best, {})),
         }
         for name in [each for each in challengers if each in names] if OWN in names else [""]:
             own, other = aurocs(group, split, name), aurocs(group, split, choice.name)
@@ -288,76 +303,57 @@ def _of_network(group: SeedGroup, split: str, chosen: bool, choices: Mapping[Use
                 same_order_as=same,
                 reason=reason or _no_ranking(group),
                 detail=constant,
-                about=about | {"own_mean": _mean(own)},
+                about=about | {"own_mean": mean_of(own)},
             )
-
-
-def _mean(values: Mapping[int, float]) -> float:
-    return float(np.mean([*values.values()])) if values else NAN
 
 
 def _best(free: Mapping[str, Mapping[int, float]]) -> str:
     """The free confidence with the highest mean, of those that have a value at every seed; empty without any."""
     known = {name: values for name, values in free.items() if name != CONSTANT}
     seeds = {seed for values in known.values() for seed in values}
-    means = {name: _mean(values) for name, values in known.items() if seeds and set(values) == seeds}
+    means = {name: mean_of(values) for name, values in known.items() if seeds and set(values) == seeds}
     return max(means, key=lambda name: means[name], default="")
 
 
 def _systems(groups: Sequence[SeedGroup]) -> Iterator[Comparison]:
     """Every method with its own confidence against the plain method of its budget with a free one, by risk."""
-    for own in divided(groups, ["dataset"]).values():
-        ranked = {group.contender: group.under(ranking_of(group)) for group in own}
-        for place, contenders in enumerate(by_budget(ranked).values()):
-            here = [ranked[contender] for contender in contenders if contender.ensemble in ("", "separated")]
-            judged = [group for group in here if OWN in group.confidences(METRIC)]
-            plain = plain_of(here) if judged else None
-            rivals = {use: choose(plain, use) if plain else Choice() for use in USES}
-            for group in judged:
-                for use, rival in rivals.items():
-                    chosen = choose(group, use, CHALLENGERS[use])
-                    for split in tested_splits(group.splits(METRIC)):
-                        for column in MEASURES:
-                            row = _system(group, plain, split, use, chosen, rival, column)
-                            row.leads = not place
-                            yield row
-
-
-def _system(
-    group: SeedGroup,
-    plain: SeedGroup | None,
-    split: str,
-    use: Use,
-    own: Choice,
-    rival: Choice,
-    column: ComparedColumn,
-) -> Comparison:
-    constant = group.constant(own.name)
-    refused = Reason.CONSTANT if constant else None if plain else Reason.NO_PLAIN
-    free = (*free_confidences(plain, use), CONSTANT) if plain else ()
-    detected = aurocs(group, split, own.name)
-    return Comparison(
-        question="system",
-        contender=group.contender,
-        against=plain.contender if plain else None,
-        column=ComparedColumn(column.metric, split=split, variant=column.variant),
-        values=_risks(group, column, split, own.name),
-        others=_risks(plain, column, split, rival.name),
-        use=use,
-        ranking=group.scorer,
-        confidence=own.name,
-        rival=rival.name,
-        aurocs=detected,
-        free={name: _risks(plain, column, split, name) for name in free},
-        same_order_as=same_order_as(group, split),
-        reason=refused or own.reason or rival.reason or _no_ranking(group) or (None if detected else Reason.NO_VALUE),
-        detail=constant,
-        about={
-            "confidence_remark": own.remark,
-            "rival_remark": rival.remark,
-            "with_agreement": f"{OWN}{FITTED}" in group.confidences(METRIC),
-        },
-    )
+    ranked = {group.contender: group.under(ranking_of(group)) for group in groups}
+    chosen: dict[tuple[Contender, Use], Choice] = {}
+    for contender, plain in _plain_methods(ranked.values()).items():
+        group = ranked[contender]
+        for use in tuple(USES) if contender.ensemble in SINGLE and OWN in group.confidences(METRIC) else ():
+            if plain and (plain.contender, use) not in chosen:
+                chosen[plain.contender, use] = choose(plain, use)
+            own = choose(group, use, CHALLENGERS[use])
+            rival = chosen[plain.contender, use] if plain else Choice()
+            constant = group.constant(own.name)
+            reason = (own.reason or rival.reason or _no_ranking(group)) if plain else Reason.NO_PLAIN
+            free = (*free_confidences(plain, use), CONSTANT) if plain else ()
+            for split in tested_splits(group.splits(METRIC)):
+                detected = aurocs(group, split, own.name)
+                for column in MEASURES:
+                    yield Comparison(
+                        question="system",
+                        contender=contender,
+                        against=plain.contender if plain else None,
+                        column=replace(column, split=split),
+                        values=_risks(group, column, split, own.name),
+                        others=_risks(plain, column, split, rival.name),
+                        use=use,
+                        ranking=group.scorer,
+                        confidence=own.name,
+                        rival=rival.name,
+                        aurocs=detected,
+                        free={name: _risks(plain, column, split, name) for name in free},
+                        same_order_as=same_order_as(group, split),
+                        reason=Reason.CONSTANT if constant else reason or (None if detected else Reason.NO_VALUE),
+                        detail=constant,
+                        about={
+                            "confidence_remark": own.remark,
+                            "rival_remark": rival.remark,
+                            "with_agreement": f"{OWN}{FITTED}" in group.confidences(METRIC),
+                        },
+                    )
 
 
 def rivals(systems: Iterable[Comparison]) -> Iterator[Comparison]:
@@ -365,10 +361,9 @@ def rivals(systems: Iterable[Comparison]) -> Iterator[Comparison]:
 
     They follow from comparisons of systems, each of which is against the free confidence that validation chose.
     """
-    decides = next(iter(MEASURES)).metric
     lasting = (Reason.CONSTANT, Reason.NO_PLAIN, Reason.NO_VALUE, Reason.NO_RANKING)  # the others are of the choice
     for row in systems:
-        if row.use == "before_gallery" and row.column.metric == decides:
+        if row.use == "before_gallery" and row.column.metric == DECIDES:
             reason = row.reason if row.reason in lasting else None
             for name in FREE_IMAGE_CONFIDENCES:
                 if row.free.get(name):
@@ -391,16 +386,11 @@ def pairs_of(groups: Iterable[SeedGroup], names: Sequence[str] = ()) -> Iterator
     The one that comes later is compared with the first. With names, ``names[0]`` is the first of every pair.
     """
     for own in divided(groups, COMMON).values():
-        yield from paired("pair", _couples(own, names), compared())
-
-
-def _couples(groups: list[SeedGroup], names: Sequence[str]) -> Iterator[tuple[SeedGroup, SeedGroup]]:
-    if not names:
-        yield from ((other, first) for first, other in combinations(groups, 2))
-        return
-    # A name that is given twice must not enlarge the family that p-values are adjusted over.
-    chosen = [group for name in dict.fromkeys(names) for group in groups if group.contender.method == name]
-    yield from ((other, first) for first, other in combinations(chosen, 2) if first.contender.method == names[0])
+        # A name that is given twice must not enlarge the family that p-values are adjusted over.
+        named = [group for name in dict.fromkeys(names) for group in own if group.contender.method == name]
+        couples = ((other, first) for first, other in combinations(named if names else own, 2))
+        wanted = (each for each in couples if not names or each[1].contender.method == names[0])
+        yield from paired("pair", wanted, compared())
 
 
 def paired(
@@ -469,17 +459,16 @@ def _heads(groups: Sequence[SeedGroup]) -> Iterator[Comparison]:
     The reference is a method that trains nothing (:attr:`bench.methods.Method.reference_for_frozen`).
     """
     for own in divided(groups, COMMON).values():
-        references = [group for group in own if group.reference]
+        references = [group for group in own if group.role.reference]
         for column in RETRIEVAL if references else ():
-            means = [SeedStatistics.of(group.column(column)).mean for group in references]
+            means = [mean_of(group.column(column)) for group in references]
             best = references[means.index(max(means))]
-            yield from paired("head", [(group, best) for group in own if not group.reference], [column])
+            yield from paired("head", [(group, best) for group in own if not group.role.reference], [column])
 
 
 def _against_plain(groups: Sequence[SeedGroup]) -> Iterator[Comparison]:
     """Each contender of one budget against the plain method, by retrieval."""
-    single = [group for group in groups if not group.contender.ensemble]
-    plain = plain_of(single) if single else None
+    plain = plain_of(groups)
     for group in groups:
         if plain and group.contender != plain.contender and group.contender.common == plain.contender.common:
             yield from paired("plain", [(group, plain)], RETRIEVAL)
@@ -499,35 +488,21 @@ def _of_units(
     rows = {number: pairs([group.only(number) for group in tuned if number in group.tested]) for number in numbers}
     found = list(over_units(rows, "replicate"))
     if pairs is _systems:  # where the plain method lacks a replicate, another one must not take its place
-        found = against_plain(found, _plain_methods(tuned).get)
+        plain = _plain_methods(tuned)
+        found = against_plain(found, {each: of.contender if of else None for each, of in plain.items()})
     for row in (*pairs(of_setting), *found):
         row.leads = row.contender in leading
-        if row.unit != "replicate":
-            yield row
-            continue
-        if "best_on_test" in row.about:
+        if row.unit == "replicate" and "best_on_test" in row.about:
             best = _best(row.free)
-            means = {"own_mean": _mean(row.aurocs or {}), "best_on_test_mean": _mean(row.free.get(best, {}))}
+            means = {"own_mean": mean_of(row.aurocs or {}), "best_on_test_mean": mean_of(row.free.get(best, {}))}
             row.about = {**row.about, **means, "best_on_test": best}
         yield row
 
 
-def _plain_methods(groups: Sequence[SeedGroup]) -> dict[Contender, Contender | None]:
-    """The plain method of the budget of each contender."""
-    found: dict[Contender, Contender | None] = {}
-    for own in divided(groups, ["dataset"]).values():
-        held = {group.contender: group for group in own}
-        for contenders in by_budget(held).values():
-            single = [held[each] for each in contenders if each.ensemble in ("", "separated")]
-            plain = plain_of(single) if single else None
-            found |= {each: plain.contender if plain else None for each in contenders}
-    return found
-
-
-def against_plain(rows: Sequence[Comparison], plain: Callable[[Contender], Contender | None]) -> list[Comparison]:
+def against_plain(rows: Sequence[Comparison], plain: Mapping[Contender, Contender | None]) -> list[Comparison]:
     """Comparisons with the plain method of a contender; those with another count only where there is none."""
     found = grouped(rows, lambda row: (row.contender, row.column, row.use)).values()
-    return [next((row for row in own if row.against == plain(row.contender)), own[0]) for own in found]
+    return [next((row for row in own if row.against == plain[row.contender]), own[0]) for own in found]
 
 
 def _family(row: Comparison) -> tuple[object, ...]:

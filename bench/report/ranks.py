@@ -121,21 +121,16 @@ Method = tuple[str, str]
 class OverDatasets:
     """One metric over all data sets that a group of methods has in common.
 
-    ``shared`` is their protocol, preset and ensemble. ``scores`` has, for each data set, the values at the seeds
-    ``[S_d, K]``, with the sign that makes higher better. ``left_out`` are methods that lack a data set, and the reason.
+    ``shared`` is their protocol, preset and ensemble. ``means`` are over seeds, ``[D, K]``, with the sign that makes
+    higher better. ``left_out`` are methods that lack a data set, and the reason.
     """
 
     shared: tuple[str, ...]
     column: ComparedColumn
     datasets: tuple[str, ...]
     methods: tuple[Method, ...]
-    scores: tuple[np.ndarray, ...]
+    means: np.ndarray
     left_out: Mapping[Method, str]
-
-    @property
-    def means(self) -> np.ndarray:
-        """Mean over seeds, ``[D, K]``."""
-        return np.array([values.mean(0) for values in self.scores])
 
     @property
     def ranks(self) -> np.ndarray:
@@ -206,12 +201,12 @@ def _over(
     methods = tuple(name for name, own in reasons.items() if not own)
     if len(fields) < 2 or len(methods) < 2:
         return None
-    scores = []
+    means = []
     for dataset, field in fields.items():
-        able = [names[dataset][place] for place in field.able]
-        scores.append(np.stack([field.values[:, able.index(name)] for name in methods], 1))
+        of = dict(zip((names[dataset][place] for place in field.able), field.values.mean(0)))
+        means.append([of[name] for name in methods])
     left_out = {name: "; ".join(dict.fromkeys(own)) for name, own in reasons.items() if own}
-    return OverDatasets(shared, column, tuple(fields), methods, tuple(scores), left_out)
+    return OverDatasets(shared, column, tuple(fields), methods, np.array(means), left_out)
 
 
 def mean_rank_frame(found: Sequence[OverDatasets]) -> pd.DataFrame:

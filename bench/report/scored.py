@@ -24,7 +24,7 @@ from ..scoring.bursts import MANY
 from ..store.files import write_atomic
 from .operating import OperatingPoints
 from .page import svg
-from .render import data_uri, print_table, to_csv
+from .render import data_uri, environment, print_table, to_csv
 from .table import Column, cells_table, grouped, label, number, percent, table_of
 
 if TYPE_CHECKING:
@@ -382,6 +382,7 @@ def write_scored(
         Tables and figures, and the page.
     """
     import pandas as pd
+    from markupsafe import Markup
 
     from ..scoring.score import tidy
 
@@ -399,12 +400,9 @@ def write_scored(
     drawn += [operating.write(out / "operate.json")] if operating else []
     images = [data_uri("image/png", path.read_bytes()) for path in drawn if path.suffix == ".png"]
     text = scored_text(scored, comparison) + (f"\n\n{operating}" if operating else "")
-    body = [
-        f"<pre>{html.escape(text)}</pre>",
-        *pictures.values(),
-        *(f'<img alt="mistakes" src="{uri}">' for uri in images),
-    ]
-    page = PAGE.format(title=html.escape(text.partition(":")[0]), style=style, body="\n".join(body))
+    escaped = [Markup(html.escape(each)) for each in (text.partition(":")[0], text)]  # lines of a text stay lines
+    shown = {"style": style, "pictures": pictures.values(), "images": images}
+    page = environment().get_template("scores.tmpl").render(title=escaped[0], text=escaped[1], **shown)
     write_atomic(out / "scores.html", page.encode())
     return [*(out / name for name in files), *drawn], out / "scores.html"
 
@@ -414,18 +412,6 @@ def scored_text(scored: Mapping[str, Scored], comparison: Sequence[Line], width:
     text = io.StringIO()
     print_scored(scored, comparison, Console(file=text, width=width))
     return text.getvalue().rstrip()
-
-
-PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>{title}: scores</title>
-<style>:root {{ color-scheme: light dark }}
-body {{ font: 16px sans-serif; margin: 1em auto; max-width: 70em; padding: 0 1em }}
-pre {{ overflow-x: auto }} img {{ max-width: 100%; height: auto }} {style}</style></head>
-<body>
-{body}
-</body></html>
-"""
 
 
 def write_mistakes(scored: Scored, folder: Path, out: Path) -> list[Path]:

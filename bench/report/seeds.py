@@ -14,6 +14,7 @@ import pandas as pd
 from ..protocols.metrics import METRICS, Metric, declared_metric, known_metrics, title_of
 from ..protocols.rows import RERANKED
 from ..protocols.statistics.paired import summarise
+from ..store.records import Role
 from .contender import Contender
 from .frame import Measured, tested_splits
 from .table import GAP, Cell, grouped, number, percent
@@ -136,6 +137,12 @@ def defined_values(values: Mapping[int, float]) -> dict[int, float]:
     return {seed: value for seed, value in values.items() if value == value}
 
 
+def mean_of(values: Mapping[int, float], at: Collection[int] | None = None) -> float:
+    """Mean of the values that are not nan, of all units or of some; nan without any."""
+    known = [value for unit, value in values.items() if value == value and (at is None or unit in at)]
+    return fmean(known) if known else float("nan")
+
+
 def seeds_text(seeds: Collection[int], what: str = "seed") -> str:
     """Seeds, or class splits, as text, runs of neighbours in short.
 
@@ -155,7 +162,7 @@ def seeds_text(seeds: Collection[int], what: str = "seed") -> str:
 
 @dataclass(frozen=True)
 class SeedGroup:
-    """Results of all seeds of a contender, with what tables need to know about the method; sorted by seed."""
+    """Results of all seeds of a contender, sorted by seed."""
 
     contender: Contender
     tests: tuple[Measured, ...]
@@ -168,24 +175,14 @@ class SeedGroup:
         return cls(Contender.of_columns(every[0].columns), every, every[0].role.primary_scorer)
 
     @property
+    def role(self) -> Role:
+        """What tables need to know about its method."""
+        return self.tests[0].role
+
+    @property
     def confidence(self) -> str:
         """Its default confidence."""
-        return self.tests[0].role.default_confidence
-
-    @property
-    def probabilistic(self) -> bool:
-        """Whether its method is probabilistic."""
-        return self.tests[0].role.probabilistic
-
-    @property
-    def trainings(self) -> int:
-        """Number of trainings that were spent on tuning."""
-        return self.tests[0].role.trainings
-
-    @property
-    def reference(self) -> bool:
-        """Whether heads on frozen features are compared with this network."""
-        return self.tests[0].role.reference
+        return self.role.default_confidence
 
     @cached_property
     def tested(self) -> frozenset[int]:
@@ -346,16 +343,13 @@ def corruptions(groups: Sequence[SeedGroup]) -> pd.DataFrame:
     ``spearman`` (rank correlation with 1 - severity) and ``paired`` (share of images that are less confident once
     corrupted) are nan for clean images. The table is empty if the centre crop is the only corruption.
     """
-    tested = tested_splits(split for group in groups for split in {split for split, *_ in group.keys})
-    names = {"test": "clean", **{split: split.removeprefix("test_") for split in tested if split != "test"}}
-    if not set(names) - {"test", "test_crop"}:
+    every = {group.contender: tested_splits(split for split, *_ in group.keys) for group in groups}
+    if not {split for splits in every.values() for split in splits} - {"test", "test_crop"}:
         return pd.DataFrame()
     lines = []
     for group in groups:
-        own, splits = group.confidence, {split for split, *_ in group.keys}
-        for split, name in names.items():
-            if split not in splits:
-                continue
+        for split in every[group.contender]:
+            own, name = group.confidence, "clean" if split == "test" else split.removeprefix("test_")
             measured = {
                 "spearman": group.per_seed(f"spearman_{name}", split, confidence=own),
                 "paired": group.per_seed(f"paired_{name}", split, confidence=own),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple
+from typing import Any
 
 from ..protocols.statistics.paired import summarise_splits
 from ..store.folder import Store
-from .compare import NAN, Comparison, decided, over_units
+from .compare import NAN, Comparison, decided, on_own_split, over_units
 from .contender import Contender, by_budget
 from .frame import Results
 from .questions import CONFIDENCE, OVER_SPLITS, PLAIN, RETRIEVAL, RIVAL, SYSTEM, against_plain, plain_of, rivals
-from .seeds import SeedGroup, SeedStatistics, defined_values, seed_groups
+from .seeds import ComparedColumn, SeedGroup, defined_values, mean_of, seed_groups
 from .table import grouped
 
 MEAN = "mean"
@@ -24,8 +26,7 @@ def groups_by_split(results: Results) -> dict[Contender, dict[int, SeedGroup]]:
     """Values over seeds of every contender on class splits that are not the data set's own."""
     found: dict[Contender, dict[int, SeedGroup]] = {}
     for group in seed_groups(Results(results.splits, rescorings=results.rescorings).measured):
-        pinned = group.contender.pinned
-        found.setdefault(group.contender._replace(pinned=pinned.on_split(0)), {})[pinned.class_seed] = group
+        found.setdefault(on_own_split(group.contender), {})[group.contender.pinned.class_seed] = group
     return found
 
 
@@ -56,9 +57,10 @@ def split_comparisons(store: Store, results: Results) -> list[Comparison]:
                 pairs = {number: question.pairs(groups) for number, groups in by_split.items()}
                 asked[question] = list(over_units(pairs, "split", ratios.__getitem__))
             chosen = (row for row in asked[CONFIDENCE] if row.about["chosen"])
-            plain = _plain(here)
-            every_plain = dict.fromkeys(contenders, plain)
-            asked[SYSTEM], asked[PLAIN] = (against_plain(asked[each], every_plain.get) for each in (SYSTEM, PLAIN))
+            first = plain_of(next(iter(splits.values())) for splits in here.values())  # one for all of its class splits
+            plain = on_own_split(first.contender) if first else None
+            for question in (SYSTEM, PLAIN):
+                asked[question] = against_plain(asked[question], dict.fromkeys(contenders, plain))
             asked[PLAIN] += _without_plain(here, plain, asked[PLAIN])
             own = grouped([*decided(chosen, CONFIDENCE), *decided(asked[PLAIN], PLAIN)], lambda row: row.contender)
             for contender in contenders:
@@ -71,13 +73,6 @@ def split_comparisons(store: Store, results: Results) -> list[Comparison]:
             for row in found[start:]:
                 row.leads = not place
     return found
-
-
-def _plain(every: Mapping[Contender, BySplit]) -> Contender | None:
-    """The plain method of a budget: one for all of its class splits."""
-    single = {each: next(iter(splits.values())) for each, splits in every.items() if not each.ensemble}
-    chosen = plain_of([*single.values()]) if single else None
-    return next((each for each, group in single.items() if group is chosen), None)
 
 
 def _without_plain(
@@ -93,21 +88,17 @@ def _without_plain(
 
 def _means(contender: Contender, splits: BySplit, ratio: float) -> Iterator[Comparison]:
     for column in RETRIEVAL:
-        means = {number: SeedStatistics.of(group.column(column)).mean for number, group in splits.items()}
-        if values := defined_values(means):
-            found = summarise_splits([*values.values()], ratio)
-            yield Comparison(
-                question=MEAN,
-                contender=contender,
-                column=column,
-                values=values,
-                others={},
-                unit="split",
-                test_over_train=ratio,
-                about={"seeds": max(group.seeds for group in splits.values())},
-                mean=found.mean,
-                sd=found.sd,
-                low=found.ci_low,
-                high=found.ci_high,
-                n=found.n,
-            )
+        means = {number: mean_of(group.column(column)) for number, group in splits.items()}
+        about = {"seeds": max(group.seeds for group in splits.values())}
+        row = mean_row(contender, column, means, unit="split", test_over_train=ratio, about=about)
+        yield from [row] if row.n else []
+
+
+def mean_row(contender: Contender, column: ComparedColumn, values: Mapping[int, float], **more: Any) -> Comparison:
+    """Mean over units, which is compared with nothing."""
+    known = defined_values(values)
+    row = Comparison(question=MEAN, contender=contender, column=column, values=known, others={}, **more)
+    if known:
+        found = summarise_splits([*known.values()], row.test_over_train)
+        row.mean, row.sd, row.low, row.high, row.n = astuple(found)
+    return row

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import pandas as pd
 from rich.console import Console
 
 from ..errors import printable
-from ..protocols.rows import RERANKED
 from .compare import OUTCOMES, Comparison
-from .comparison import ALONE, COLUMNS, ComparisonRow, Part, Rows, metric_column, parts
-from .contender import COMMON, ONE_SETTING, PINNED, TUNING, distinct_labels
-from .questions import IMAGES, SYSTEM, USES
+from .comparison import ALONE, COLUMNS, ComparisonRow, Part, metric_column
+from .contender import ONE_SETTING, PINNED, TUNING, distinct_labels
+from .questions import DECIDES, IMAGES, SYSTEM, USES
 from .render import fits, print_table
-from .seeds import ComparedColumn, compared
+from .seeds import compared
 from .splits import MEAN
 from .studies import study_lines
 from .table import GAP, Column, Table, cells_table, grouped, headings, interval, label, table_of
-from .views import split_document, systems_of
+from .views import split_document
 
 if TYPE_CHECKING:
     from .write import Judged
@@ -47,9 +45,9 @@ def print_tables(judged: Judged, console: Console) -> None:
         console.print(printable(line), markup=False, highlight=False)
 
 
-def print_comparison(rows: Rows, console: Console) -> None:
+def print_comparison(parts: Iterable[Part], console: Console) -> None:
     """Print the main columns of the comparison of methods, a table per data set and budget."""
-    for part in parts(rows):
+    for part in parts:
         table = _comparison_table(part, console)
         fit = fits(table, console)
         shown = table if fit else table.only(lambda column: column.title != "rank")
@@ -96,7 +94,7 @@ def print_answers(found: Iterable[Comparison], console: Console) -> None:
     A line for each data set, use and kind of images, at the leading budget: AUGRC of the plain method with the free
     confidence that validation chose minus that of the method [95 % interval], so above 0 if the method is better.
     """
-    shown = [row for row in systems_of(found) if row.leads and row.column.split in IMAGES]
+    shown = [row for row in found if row.leads and row.column.split in IMAGES and row.column.metric == DECIDES]
     for dataset, of_dataset in grouped(shown, lambda row: row.contender.dataset).items():
         names = distinct_labels(list(dict.fromkeys(row.contender for row in of_dataset)))
         plain = next((row.against.label for row in of_dataset if row.against), "the plain method")
@@ -131,34 +129,27 @@ def _gained(name: str, row: Comparison) -> str:
     return f"{name}{'*' * row.holds} {row.text}{each}{reason}"
 
 
-def print_paired(differences: pd.DataFrame, console: Console) -> None:
+def print_paired(found: Sequence[Comparison], console: Console) -> None:
     """Print paired differences between methods, other minus first, with intervals and verdicts, by data set."""
-    columns = [each for each in compared() if each.brief and (console.width >= NARROW or not each.wide)]
-    for (protocol, preset, dataset, ensemble, replicate), rows in differences.groupby(list(COMMON), sort=False):
-        place = ", ".join(str(name) for name in (protocol, preset, ensemble) if name)
-        of = "replicates" if replicate == "study" else "seeds"
-        title = f"{printable(f'{dataset} ({place})')}: other - first, mean over paired {of} [95 % t-interval]"
-        lines = [
-            _difference(line, rows, column)
-            for line in rows.to_dict("records")
-            for column in columns
-            if (line["metric"], line["split"]) == (column.metric, column.split)
-            and line["variant"] in (column.variant, RERANKED * column.reranked)
-        ]
-        left_out = "; ".join(text for text in rows["left_out"].unique() if text)
+    for (protocol, preset, dataset, ensemble, _), rows in grouped(found, lambda row: row.contender.common).items():
+        place = ", ".join(filter(None, (protocol, preset, ensemble)))
+        over = f"paired {rows[0].contender.unit}s [95 % t-interval]"
+        title = f"{printable(f'{dataset} ({place})')}: other - first, mean over {over}"
+        shown = [row for row in rows if row.column.brief and (console.width >= NARROW or not row.column.wide)]
+        of_label = grouped((each for row in rows for each in (row.contender, row.against) if each), lambda e: e.label)
+        several = {name for name, own in of_label.items() if len({each.tuning for each in own}) > 1}
+        left_out = "; ".join(filter(None, dict.fromkeys(str(row.about["left_out"]) for row in rows)))
         notes = ["verdict on the other, p adjusted by Holm's method; equivalent: inside the region"]
         notes += ["intervals are not adjusted", *([f"left out: {left_out}"] if left_out else [])]
         titles = headings("other", "first", "metric", "difference", "verdict", "seeds", labels=2)
-        print_table(cells_table(title, titles, lines, notes=tuple(notes)), console)
+        cells = (_difference(row, several) for row in shown)
+        print_table(cells_table(title, titles, cells, notes=tuple(notes)), console)
 
 
-def _difference(line: Mapping[Hashable, Any], rows: pd.DataFrame, column: ComparedColumn) -> list[str]:
+def _difference(row: Comparison, several: Container[str]) -> list[str]:
     """Cells of a difference; a method has its tuning with its name if the table has it at several."""
-    names = []
-    for side in ("other", "first"):
-        several = rows[rows[side] == line[side]][f"{side}_tuning"].nunique() > 1
-        names.append(f"{line[side]}, {line[f'{side}_tuning']}" if several else line[side])
-    ends = (column.text(line[key], "+", brief=True) for key in ("difference_mean", "ci95_low", "ci95_high"))
-    verdict, p = line["verdict"], line["p_holm"]
-    verdict += f" {'<.001' if p < 0.001 else f'{p:.3f}'[1:]}" if verdict in ("better", "worse") else ""
-    return [*names, column.title, interval(*ends), verdict, str(line["seeds"])]
+    sides = (each for each in (row.contender, row.against) if each)
+    names = (f"{each.label}, {each.tuning}" if each.label in several else each.label for each in sides)
+    mean, _, *ends = (row.column.text(each, "+", brief=True) for each in row.raw.values())
+    p = f" {'<.001' if row.p_holm < 0.001 else f'{row.p_holm:.3f}'[1:]}" * (row.verdict in ("better", "worse"))
+    return [*names, row.column.title, interval(mean, *ends), row.verdict + p, str(row.n)]

@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 
 from ..protocols.rows import FREE_IMAGE_CONFIDENCES, OWN, cost_of
-from .compare import Comparison, common, decided
+from .compare import Comparison, common
 from .contender import COMMON, LABELS, Contender, distinct_labels, ranked_together
-from .questions import CONFIDENCE, IMAGES, MEASURES, PAIR, PLAIN, SYSTEM, USES, pairs_of
+from .questions import CONFIDENCE, DECIDES, IMAGES, PLAIN, SYSTEM, USES
 from .ranks import competition
-from .seeds import SeedGroup, SeedStatistics, compared, divided
+from .seeds import SeedGroup, compared, divided, mean_of
 from .splits import MEAN
 from .table import GAP, Cell, Column, Document, Table, grouped, interval, label, number, table_of
 
@@ -42,10 +42,6 @@ def _word(row: Comparison, words: Mapping[str, str]) -> str:
     return "" if row.outcome == "no verdict" else words.get(row.outcome, row.outcome)
 
 
-def _mean(values: Mapping[int, float]) -> float:
-    return SeedStatistics.of(values).mean
-
-
 def against_of(row: Comparison) -> str:
     """What the contender is compared with: the other method, and the free confidence if there is one."""
     other = (
@@ -62,7 +58,7 @@ def _difference_text(row: Comparison) -> Cell | str:
 
 def _side_text(side: str) -> Callable[[Comparison], Cell]:
     def cell(row: Comparison) -> Cell:
-        mean = _mean(getattr(row, side))
+        mean = mean_of(getattr(row, side))
         ends = (row.low, row.high) if row.question == MEAN and side == "values" else (float("nan"),) * 2
         return Cell(interval(*(row.column.text(end) for end in (mean, *ends))), mean)
 
@@ -170,14 +166,6 @@ def paired_frame(rows: Iterable[Comparison]) -> pd.DataFrame:
     return _frame(({**_sides(row), **_tested(row)} for row in rows), seeds_needed="Int64")
 
 
-def paired_methods(groups: Sequence[SeedGroup], names: Sequence[str] = ()) -> pd.DataFrame:
-    """Table of every two contenders; with names, ``names[0]`` is the first of every pair, any later one the other.
-
-    P-values are adjusted over the pairs of the table with the same data set, metric and split.
-    """
-    return paired_frame(decided(pairs_of(groups, names), PAIR))
-
-
 def base_frame(rows: Iterable[Comparison]) -> pd.DataFrame:
     """Table of two-stage methods minus the base models that their heads were trained on."""
     return _frame(({**row.contender._asdict(), **_tested(row)} for row in rows), seeds_needed="Int64")
@@ -189,7 +177,7 @@ def form_document(rows: Sequence[Comparison]) -> Document:
     def line(row: Comparison) -> dict[str, object]:
         assert row.against is not None
         both = (("corrected_mean", row.values), ("released_mean", row.others))
-        means = {name: _mean({at: values[at] for at in common(row)}) for name, values in both}
+        means = {name: mean_of(values, common(row)) for name, values in both}
         return {**row.against._asdict(), **means, **_tested(row)}
 
     about = (
@@ -206,9 +194,9 @@ def decisions(groups: Iterable[SeedGroup], pairs: Iterable[Comparison]) -> list[
     The best is that of the highest mean of those that have a value at the seeds that most have. P-values are those of
     all pairs.
     """
-    made = {(row.contender, row.against, row.column): row for row in pairs if row.question == PAIR.name}
+    made = {(row.contender, row.against, row.column): row for row in pairs}
     found: list[Comparison] = []
-    for own in divided(groups, COMMON).values() if made else ():
+    for own in divided(groups, COMMON).values():
         held = {group.contender: group for group in own}
         budgets = ranked_together(held)
         for column in compared():
@@ -281,7 +269,7 @@ def verdict_document(rows: Sequence[Comparison]) -> Document:
             "challenger_mean": about["own_mean"],
             "rival": row.rival,
             "rival_remark": about["rival_remark"],
-            "rival_mean": _mean(row.others),
+            "rival_mean": mean_of(row.others),
             "best_on_test": about["best_on_test"],
             "best_on_test_mean": about["best_on_test_mean"],
             **_difference(row),
@@ -291,36 +279,31 @@ def verdict_document(rows: Sequence[Comparison]) -> Document:
     return document("verdicts", "Verdicts", rows, _frame(map(line, rows)), "AUROC of Recall@1 being right.")
 
 
-def systems_of(rows: Iterable[Comparison]) -> list[Comparison]:
-    """Comparisons of systems by the measure that decides, with those by the other measures under their metrics."""
-    systems = (row for row in rows if row.question == SYSTEM.name)
-    places = grouped(systems, lambda row: (row.contender, row.column.split, row.use)).values()
-    return [replace(own[0], about={**own[0].about, "measures": {r.column.metric: r for r in own}}) for own in places]
-
-
-def system_document(rows: Sequence[Comparison]) -> Document:
+def system_document(rows: Iterable[Comparison]) -> Document:
     """Each method with its own confidence against the plain method with a free one, by three measures of risk."""
+    every = list(rows)
+    measures = grouped(every, lambda row: (row.contender, row.column.split, row.use))
 
     def line(row: Comparison) -> dict[str, object]:
-        about = row.about
         found = {
             **row.contender._asdict(),
             "split": row.column.split,
             "question": row.use,
             "ranking": row.ranking,
             "confidence": row.confidence,
-            "confidence_remark": about["confidence_remark"],
+            "confidence_remark": row.about["confidence_remark"],
             "free": row.rival,
-            "free_remark": about["rival_remark"],
+            "free_remark": row.about["rival_remark"],
         }
-        for name, each in about["measures"].items():  # type: ignore[attr-defined]
-            found |= {f"{name}_method": _mean(each.values), f"{name}_plain": _mean(each.others)}
+        for each in measures[row.contender, row.column.split, row.use]:
+            name = each.column.metric
+            found |= {f"{name}_method": mean_of(each.values), f"{name}_plain": mean_of(each.others)}
             found |= _difference(each, f"{name}_")
         return found | _judged(row, {})
 
     risks = "AUGRC: share of queries that are answered wrongly and accepted, mean over coverages."
-    measured = [measure for row in rows for measure in row.about["measures"].values()]  # type: ignore[attr-defined]
-    return document("systems", "Systems", measured, _frame(map(line, rows)), f"{risks} The verdict is that of AUGRC.")
+    numbers = _frame(line(row) for row in every if row.column.metric == DECIDES)
+    return document("systems", "Systems", every, numbers, f"{risks} The verdict is that of AUGRC.")
 
 
 def _against(name: str, line: tuple[str, Sequence[Comparison]]) -> Cell:
@@ -358,14 +341,14 @@ def of_splits(rows: Iterable[Comparison]) -> list[Comparison]:
     Of confidences, those of the own one before the gallery on clean images.
     """
     every, first = list(rows), ("before_gallery", "test", OWN)
-    systems = [row for row in every if row.question == SYSTEM.name and row.column.metric == next(iter(MEASURES)).metric]
-    learned = {row.contender for row in systems if row.n and not row.same_order_as}
-    kept = {id(row) for row in systems if row.n and row.contender in learned}
+    systems = [row for row in every if row.question == SYSTEM.name and row.column.metric == DECIDES and row.n]
+    learned = {row.contender for row in systems if not row.same_order_as}
 
     def shown(row: Comparison) -> bool:
         if row.question == CONFIDENCE.name:
             return (row.use, row.column.split, row.confidence) == first and (row.counts or row.n == 1)
-        return row.question in (MEAN, PLAIN.name) or id(row) in kept
+        of_system = row.column.metric == DECIDES and row.n > 0 and row.contender in learned
+        return row.question in (MEAN, PLAIN.name) or (row.question == SYSTEM.name and of_system)
 
     return list(filter(shown, every))
 

@@ -7,21 +7,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-import pandas as pd
-
 from ..site import Site
 from ..store.folder import Damage, Store
 from ..store.specs import Cell
 from . import views
 from .compare import Comparison, Question, comparisons_frame, decided
-from .comparison import ComparisonRow, comparison_document, comparison_rows, rows_by_budget
-from .contender import Budget
+from .comparison import ComparisonRow, Part, compare_within, comparison_document, parts
+from .contender import Budget, by_budget
 from .cost import CostRow, cost_document, costs
-from .figures.registry import write_automatic
-from .figures.source import Note, Source
+from .figures.registry import Note, Source, write_automatic
 from .frame import Results, confidences, provenance, scorers
 from .questions import BASE, CONFIDENCE, FORM, PAIR, QUESTIONS, RIVAL, SYSTEM
-from .ranks import OverDatasets, over_datasets, rank_document
+from .ranks import over_datasets, rank_document
 from .render import write_documents
 from .seeds import SeedGroup, corruptions, divided, seed_groups
 from .splits import MEAN, split_comparisons
@@ -43,19 +40,21 @@ class Judged:
         return seed_groups(self.results.measured)
 
     @cached_property
-    def by_dataset(self) -> dict[str, list[SeedGroup]]:
-        """The same, by data set."""
-        return {name: groups for (name,), groups in divided(self.groups, ["dataset"]).items()}
-
-    @cached_property
     def budgets(self) -> dict[str, dict[Budget, list[ComparisonRow]]]:
         """Rows of the comparison by data set and budget, the leading budget first."""
-        return {name: rows_by_budget(groups) for name, groups in self.by_dataset.items()}
+        held = {group.contender: group for group in self.groups}
+        return {
+            name: {
+                budget: compare_within([held[each] for each in own])
+                for budget, own in by_budget(group.contender for group in groups).items()
+            }
+            for (name,), groups in divided(self.groups, ["dataset"]).items()
+        }
 
     @cached_property
-    def comparison(self) -> dict[str, list[ComparisonRow]]:
-        """Rows of the comparison by data set."""
-        return {name: comparison_rows(groups, self.budgets[name]) for name, groups in self.by_dataset.items()}
+    def comparison(self) -> list[Part]:
+        """Tables of the comparison."""
+        return [part for name, budgets in self.budgets.items() for part in parts(name, budgets)]
 
     def ask(self, question: Question) -> list[Comparison]:
         """Comparisons of a question over seeds or replicates."""
@@ -85,28 +84,9 @@ class Judged:
         return study_rows(self.store, self.results.trained)
 
     @cached_property
-    def over_datasets(self) -> list[OverDatasets]:
-        """Values over all data sets."""
-        return over_datasets(self.groups)
-
-    @cached_property
     def over_splits(self) -> set[str]:
         """Data sets whose systems were compared over class splits: those answer, not the seeds on their own split."""
         return {row.contender.dataset for row in self.splits if row.question == SYSTEM.name and row.n > 1}
-
-    @cached_property
-    def numbers(self) -> dict[str, pd.DataFrame]:
-        """Tables that are CSV files alone, by name."""
-        by_question = grouped(self.comparisons, lambda row: row.question)
-        return {
-            "comparisons": comparisons_frame(self.comparisons),
-            "confidences": confidences(self.results),
-            "corruptions": corruptions(self.groups),
-            "paired": views.paired_frame(self.ask(PAIR)),
-            "paired_with_base": views.base_frame(by_question.get(BASE.name, ())),
-            "provenance": provenance(self.results),
-            "scorers": scorers(self.results),
-        }
 
     @cached_property
     def untested(self) -> dict[str, list[str]]:
@@ -129,19 +109,29 @@ def write_report(
     """
     from .page.page import write_page  # late: it is made of what this module computes
 
+    asked = grouped(judged.comparisons, lambda row: row.question)
     documents = [
         comparison_document(judged.comparison, judged.untested, judged.splits),
         views.split_document(judged.splits),
         views.verdict_document(judged.ask(CONFIDENCE)),
-        views.system_document(views.systems_of(judged.ask(SYSTEM))),
-        views.rival_document(row for row in judged.comparisons if row.question == RIVAL.name),
+        views.system_document(judged.ask(SYSTEM)),
+        views.rival_document(asked.get(RIVAL.name, ())),
         views.decision_document(views.decisions(judged.groups, judged.ask(PAIR))),
         cost_document(judged.costs),
-        views.form_document([row for row in judged.comparisons if row.question == FORM.name]),
-        rank_document(judged.over_datasets),
+        views.form_document(asked.get(FORM.name, ())),
+        rank_document(over_datasets(judged.groups)),
         study_document(judged.studies),
     ]
-    documents += [Document(name, numbers=numbers) for name, numbers in judged.numbers.items()]
+    numbers = {
+        "comparisons": comparisons_frame(judged.comparisons),
+        "confidences": confidences(judged.results),
+        "corruptions": corruptions(judged.groups),
+        "paired": views.paired_frame(judged.ask(PAIR)),
+        "paired_with_base": views.base_frame(asked.get(BASE.name, ())),
+        "provenance": provenance(judged.results),
+        "scorers": scorers(judged.results),
+    }
+    documents += [Document(name, numbers=each) for name, each in numbers.items()]
     source = Source(site or Site(results=str(judged.store.root)), judged.results)
     tables = write_documents(documents, out)
     figures = write_automatic(source, out, note)

@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 from bench.report import comparison as compared
 from bench.report import questions, ranks, seeds, views
-from bench.report.compare import ask
+from bench.report.compare import ask, decided
 from bench.report.contender import CONTENDER_KEYS
 from bench.report.frame import Measured, Results
 from bench.report.render import files_of
-from bench.report.seeds import divided, seed_groups
+from bench.report.seeds import seed_groups
 from bench.report.write import Judged
 from bench.store.folder import Store
 from bench.store.records import COLUMNS, Columns, Role, Rows
@@ -59,11 +59,6 @@ def measured(rows):
         yield Measured(columns, role, Rows.of(lines), (first["unit"],))
 
 
-def by_dataset(frame, roles):
-    """Values over seeds of every contender, by data set."""
-    return {name: own for (name,), own in divided(groups(frame, roles), ["dataset"]).items()}
-
-
 def _of_groups(function):
     return lambda frame, roles, *others, **named: function(groups(frame, roles), *others, **named)
 
@@ -71,16 +66,28 @@ def _of_groups(function):
 decisions_of = _of_groups(lambda own: views.decisions(own, ask(questions.PAIR, own)))
 forms_of = _of_groups(lambda own: ask(questions.FORM, own))
 over_datasets_of = _of_groups(ranks.over_datasets)
-paired_methods = _of_groups(views.paired_methods)
+pairs_of = _of_groups(lambda own, names=(): decided(questions.pairs_of(own, names), questions.PAIR))
 paired_with_base = _of_groups(lambda own: views.base_frame(ask(questions.BASE, own)))
 corruptions = _of_groups(seeds.corruptions)
 verdicts_of = _of_groups(lambda own: [row for row in ask(questions.CONFIDENCE, own) if row.about["chosen"]])
 
 
+comparison_frame = compared.comparison_frame
+
+
+def paired_methods(*data, **named):
+    """Every two contenders, as their file has them."""
+    return views.paired_frame(pairs_of(*data, **named))
+
+
 def comparison(frame, roles):
-    """Rows of the comparison by data set."""
-    every = by_dataset(frame, roles).items()
-    return {name: compared.comparison_rows(own, compared.rows_by_budget(own)) for name, own in every}
+    """Tables of the comparison."""
+    return Judged(Store("."), results(frame.merge(roles, on="unit"))).comparison
+
+
+def rows(frame, roles):
+    """Rows of the comparison of the only data set."""
+    return [row for part in comparison(frame, roles) for row in part.rows]
 
 
 def markdown(document):
@@ -93,19 +100,14 @@ def latex(document):
     return files_of(document)[f"{document.name}.tex"]
 
 
-def to_markdown(rows, untested=None):
+def to_markdown(parts, untested=None):
     """The comparison of methods in Markdown."""
-    return markdown(compared.comparison_document(rows, untested))
+    return markdown(compared.comparison_document(parts, untested))
 
 
-def to_latex(rows, untested=None):
+def to_latex(parts, untested=None):
     """The comparison of methods in LaTeX."""
-    return latex(compared.comparison_document(rows, untested))
-
-
-def comparison_frame(rows):
-    """Numbers of the comparison of methods."""
-    return compared.comparison_document(rows).numbers
+    return latex(compared.comparison_document(parts, untested))
 
 
 def judged(root, *made):

@@ -12,7 +12,7 @@ from bench.registry import Registry
 from bench.report.figures import filter_out
 from bench.report.figures.curves import MOST_CURVES, Curve, Panel, curve_figure, seed_points
 from bench.report.figures.filter_out import risk_figure, risk_table
-from bench.report.figures.source import labelled
+from bench.report.figures.registry import labelled
 from bench.report.figures.style import SLOTS, figure_style, look_at, look_of, looks
 from matplotlib.collections import LineCollection
 

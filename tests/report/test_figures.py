@@ -13,11 +13,11 @@ from bench.datasets.array_images import ArrayImages
 from bench.errors import UnknownName, UserError
 from bench.protocols.embeddings import row
 from bench.protocols.structure import spectral_decay
-from bench.report.figures import embeddings, images, theory, training
-from bench.report.figures.registry import FIGURES, draw_kind, kinds_of, write_automatic, write_kinds
-from bench.report.figures.source import Source
+from bench.report.figures import images, tested, theory, training
+from bench.report.figures.registry import FIGURES, Source, draw_kind, kinds_of, write_automatic, write_kinds
 from bench.report.figures.style import PALETTE, figure_style
 from bench.report.frame import Results
+from bench.store.files import file_sha256
 from bench.store.records import Curve, Epoch, TestRecord
 from bench.store.specs import Cell
 from safetensors.torch import save_file
@@ -101,9 +101,6 @@ class _Store:
     def __init__(self, root):
         self.root = root
 
-    def archive_of(self, cell, kind, unit):
-        return None
-
     def unit_dir(self, cell, kind, unit):
         return self.root / f"{cell.method}-{kind}-{unit}"
 
@@ -143,8 +140,10 @@ def _test(store, method, seed, probabilistic, arrays, unit=None, train="train"):
     unit = unit or f"{method}{seed}"
     folder = store.unit_dir(cell, "test", unit)
     folder.mkdir(parents=True)
+    path = folder / "embeddings.safetensors"
     if arrays is not None:
-        save_file(arrays, folder / "embeddings.safetensors", {"distribution": "point", "ids": "\n".join(IDS)})
+        save_file(arrays, path, {"distribution": "point", "ids": "\n".join(IDS)})
+    files = {path.name: file_sha256(path) if path.exists() else "lost"}
     columns = records.columns(protocol="p", preset="", dataset="tiny", method=method, dim=DIM, seed=seed, backbone="")
     own = "method" if probabilistic else "norm"
     role = records.role(default_confidence=own, probabilistic=probabilistic, train=unit)
@@ -161,7 +160,7 @@ def _test(store, method, seed, probabilistic, arrays, unit=None, train="train"):
         unit=unit,
         cell=cell,
         spec=SimpleNamespace(train=(f"{train}{seed}",)),
-        files={} if unit.startswith("concatenated") else {"embeddings.safetensors": ""},
+        files={} if unit.startswith("concatenated") else files,
         columns=columns,
         role=role,
         rows=tuple(rows),
@@ -194,7 +193,7 @@ def source(tmp_path):
 
 
 def test_spectra_are_those_of_numpy_and_give_the_spectral_decay(source):
-    table = embeddings.spectra_table(source, "tiny", pytest.fail)
+    table = tested.spectra_table(source, "tiny", pytest.fail)
     assert set(zip(table["method"], table["seed"])) == {("plain", 0), ("plain", 1), ("noisy", 0), ("noisy", 1)}
     for place, method in enumerate(("plain", "noisy")):
         for seed in (0, 1):
@@ -227,7 +226,8 @@ def _right(raw, queries, gallery):
 @pytest.mark.parametrize("roles", [False, True])
 def test_a_tested_model_answers_by_the_nearest_neighbours_of_the_gallery(tmp_path, roles):
     store = _Store(tmp_path)
-    (model,) = _source(store, [_test(store, "plain", 0, False, _arrays(3, roles))]).models("tiny", pytest.fail)
+    source = _source(store, [_test(store, "plain", 0, False, _arrays(3, roles))])
+    (model,) = tested.models_of(source, "tiny", pytest.fail)
     raw = _arrays(3)["clean.loc"].double().numpy()
     queries, gallery = (range(0, COUNT, 2), range(1, COUNT, 2)) if roles else (range(COUNT), range(COUNT))
     np.testing.assert_allclose(model.right, _right(raw, queries, gallery))
@@ -274,7 +274,8 @@ def test_a_sheet_shows_the_pixels_of_its_images(source):
 def test_the_worst_mistakes_are_the_most_confident_wrong_queries_with_their_neighbours(tmp_path):
     store, arrays = _Store(tmp_path), _arrays(3)
     arrays["clean.loc"] += 0.01 * torch.rand(COUNT, DIM, generator=torch.Generator().manual_seed(0))  # no image twice
-    (model,) = _source(store, [_test(store, "noisy", 0, True, arrays)]).models("tiny", pytest.fail)
+    source = _source(store, [_test(store, "noisy", 0, True, arrays)])
+    (model,) = tested.models_of(source, "tiny", pytest.fail)
     table = images.mistakes(model, [f"c{number}" for number in range(CLASSES)])
     unit = torch.nn.functional.normalize(arrays["clean.loc"].double(), dim=1).numpy()
     cosines = unit @ unit.T
@@ -392,6 +393,7 @@ def test_what_is_missing_is_said_in_one_line(tmp_path):
         _test(store, "gone", 0, False, None),
         _test(store, "both", 0, False, None, unit="concatenated0"),
         _test(store, "lost", 0, False, _arrays(1), train="lost"),
+        _test(store, "torn", 0, False, _arrays(1)).model_copy(update={"files": {"embeddings.safetensors": ""}}),
     ]
     source = _source(store, tests, absent)
     notes = []
@@ -400,7 +402,8 @@ def test_what_is_missing_is_said_in_one_line(tmp_path):
     assert not [note for note in notes if "\n" in note]
     text = "\n".join(notes)
     for line in (
-        "spectra: tiny, gone, seed 0: .*embeddings.safetensors is missing or damaged",
+        "spectra: tiny, gone, seed 0: its embeddings are damaged, or gone as in an archive; ",
+        "spectra: tiny, torn, seed 0: its embeddings are damaged, ",
         "spectra: tiny, both, seed 0: no embeddings are kept of models side by side",
         "images: tiny, whole: no images to show: tiny is not in data/",
         "images: tiny, lost: its training has no record",

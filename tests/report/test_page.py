@@ -18,7 +18,7 @@ from bench.cli import main
 from bench.commands.results import status_rows
 from bench.protocols.embeddings import row
 from bench.report.frame import Results, collect
-from bench.report.page import answers, sources
+from bench.report.page import answers, tables
 from bench.report.page.answers import PLACES, parts_of
 from bench.report.page.page import PAGE, page_html
 from bench.report.page.tables import confidence_table, results_table
@@ -190,7 +190,7 @@ def test_the_table_of_confidences_names_each_and_has_the_values_of_the_compariso
 def test_the_table_of_results_is_of_the_leading_budget_and_names_the_others(tmp_path, judged):
     (part,) = parts_of(judged)
     table = results_table(part, [], [])
-    rows = judged.comparison["d"]
+    ((*_, rows),) = judged.comparison
     assert [line.cells[0].text for line in table.rows] == [each.label for each in rows]
     place = [column.title for column in table.columns].index("MAP@R")
     assert [line.cells[place].text for line in table.rows] == [each.values[1].text(2, 100.0) for each in rows]
@@ -288,8 +288,8 @@ def test_a_training_whose_loss_never_fell_is_named():
     assert {each.loss_note for each in falls} == {""}
     assert training(None, 2.0, 2.0 - 1e-9).loss_note.startswith("the loss never fell: 2 in")  # rounding alone
     (test,) = POINT.records()[:1]
-    assert list(sources.losses([(test, falls)])) == []
-    assert list(sources.losses([(test, (training(None, 2.0, 2.5, 2.25),))])) == [
+    assert list(tables.losses([(test, falls)])) == []
+    assert list(tables.losses([(test, (training(None, 2.0, 2.5, 2.25),))])) == [
         "point on d, seed 0: the loss never fell: 2 in the first epoch, 2.25 at best later."
     ]
 

@@ -15,7 +15,7 @@ from bench.report.ranks import rank_document
 from bench.report.render import to_csv
 from bench.report.table import Cell, Document, cells_table, headings
 from bench.report.terminal import print_comparison, print_paired
-from bench.report.views import decision_document, verdict_document
+from bench.report.views import decision_document, paired_frame, verdict_document
 from bench.store.specs import Pinned
 from scipy import stats
 
@@ -38,7 +38,7 @@ A, B, C = (_seeds(values) for values in ([0.81, 0.83, 0.82, 0.84], [0.80, 0.83, 
 
 def _ranks(values, **change):
     frame, roles = _results(values)
-    rows = shown.comparison(frame.assign(**change), roles)["d"]
+    rows = shown.rows(frame.assign(**change), roles)
     return {row.label: (row.rank.text, row.rank.ties, row.rank.reason) for row in rows}
 
 
@@ -80,7 +80,7 @@ def test_a_method_without_the_seeds_of_the_others_has_no_rank_and_a_reason(value
 
 def test_replicates_are_not_called_seeds():
     frame, roles = _results({"a": A, "b": B, "c": {0: 0.5, 1: 0.6}})
-    lines = shown.comparison(frame.assign(replicate="study"), roles)["d"]
+    lines = shown.rows(frame.assign(replicate="study"), roles)
     (short,) = (line for line in lines if line.label == "c")
     assert (short.rank.reason, short.unequal) == ("no replicates 2, 3", "2 replicates, not 4 replicates")
     assert {line.rank.seeds for line in lines if line is not short} == {"replicates 0-3"}
@@ -116,25 +116,24 @@ def _at_two_budgets():
 
 def test_rows_are_ranked_and_marked_among_those_of_their_budget():
     frame, roles = _at_two_budgets()
-    (rows,) = shown.comparison(frame, roles).values()
-    tuned, default = rows[:2], rows[2:]
-    assert [row.budget for row in rows] == 2 * ["tuned once, 50 trials"] + 3 * ["default settings"]
+    (_, *first, tuned), (_, *second, default) = shown.comparison(frame, roles)
+    assert (*first, len(tuned), *second, len(default)) == ("tuned once, 50 trials", 2, "default settings", 3)
     assert {row.rank.text for row in tuned} == {"1-2"}
     assert [row.rank.text for row in default] == ["1-2", "1-2", "3"]
     for budget in (tuned, default):
         assert sum(mark.best for row in budget for mark in row.marks) == 1
-    assert all(row.unequal == "" for row in rows)
-    alone = shown.comparison(frame[frame["hparams"] == "default"], roles)["d"]
+    assert all(row.unequal == "" for row in (*tuned, *default))
+    alone = shown.rows(frame[frame["hparams"] == "default"], roles)
     assert [(row.rank, row.marks) for row in default] == [(row.rank, row.marks) for row in alone]
 
 
 def test_settings_of_one_method_are_ranked_together():
     frame, roles = _results({"a": A, "b": B, "c": C})
     sweep = frame.assign(method="a", pinned=[Pinned(settings={"method.x": name}) for name in frame["method"]])
-    (rows,) = shown.comparison(sweep, roles).values()
-    (alone,) = shown.comparison(frame, roles).values()
+    ((_, budget, rows),) = shown.comparison(sweep, roles)
+    alone = shown.rows(frame, roles)
     assert [row.rank.text for row in rows] == [row.rank.text for row in alone] == ["1-2", "1-2", "3"]
-    assert {row.budget for row in rows} == {""}
+    assert budget == ""
     assert [row.marks for row in rows] == [row.marks for row in alone]
 
 
@@ -157,7 +156,7 @@ def test_each_budget_has_a_table_and_rows_without_rivals_have_one_together():
 
 def test_methods_are_ranked_among_those_of_their_protocol():
     frame, roles = _results({"a": A, "b": B, "c": C})
-    rows = shown.comparison(frame.assign(protocol=frame["method"].map({"a": "p", "b": "p", "c": "q"})), roles)["d"]
+    rows = shown.rows(frame.assign(protocol=frame["method"].map({"a": "p", "b": "p", "c": "q"})), roles)
     assert {row.label: row.rank.reason for row in rows} == {"a": "", "b": "", "c": "nothing to compare with"}
     assert {row.rank.text for row in rows if not row.rank.reason} == {"1-2"}
 
@@ -195,7 +194,7 @@ def test_verdicts_are_those_of_holm_over_the_pairs_of_the_table():
     row = table.set_index(["first", "other"]).loc[("a", "c")]
     assert (row["superiority"], row["superiority_ci95_low"]) == (0.0, 0.0)
     assert row["superiority_ci95_high"] == pytest.approx(1 - 0.025**0.25)
-    printed = "\n".join(_printed(print_paired, table))
+    printed = "\n".join(_printed(print_paired, shown.pairs_of(*_results(values))))
     assert "equivalent" in printed
     assert "worse <.001" in printed
     assert "p adjusted by Holm's method" in printed
@@ -224,7 +223,8 @@ def test_lower_is_better_if_the_metric_says_so():
 
 def test_seeds_that_one_method_lacks_are_named_and_one_seed_is_no_comparison():
     values = {"a": A, "gap": {0: 0.8, 1: float("nan"), 3: 0.7}, "one": {0: 0.7}, "other": {8: 0.7, 9: 0.6}}
-    table = shown.paired_methods(*_results(values), names=("a", "gap", "one", "other")).set_index("other")
+    pairs = shown.pairs_of(*_results(values), names=("a", "gap", "one", "other"))
+    table = paired_frame(pairs).set_index("other")
     assert table["left_out"].to_dict() == {
         "gap": "gap: no seed 2, no value at seed 1",
         "one": "one: no seeds 1-3",
@@ -236,7 +236,7 @@ def test_seeds_that_one_method_lacks_are_named_and_one_seed_is_no_comparison():
     assert table.loc["one", ["ci95_low", "p_holm", "seeds_needed"]].isna().all()
     # A pair that could not be tested is no test: the other's p-value is not adjusted for it.
     assert table.loc["gap", "p_holm"] == table.loc["gap", "p"]
-    printed = _printed(print_paired, table.reset_index())
+    printed = _printed(print_paired, pairs)
     assert "gap: no seed 2, no value at seed 1" in " ".join(printed)
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from bench.protocols.embeddings import row
-from bench.report.comparison import MARK, comparison_document, parts
+from bench.report.comparison import MARK, comparison_document
 from bench.report.frame import Results
 from bench.report.terminal import print_comparison
 from bench.report.write import Judged
@@ -36,14 +36,14 @@ SENTENCE = (
 
 
 def _rows(tmp_path, *made):
-    return {row.label: row for row in judged_of(tmp_path, *made).comparison["d"]}
+    return {row.label: row for part in judged_of(tmp_path, *made).comparison for row in part.rows}
 
 
 def test_the_verdicts_are_paired_tests_adjusted_over_the_heads(tmp_path):
     rows = _rows(tmp_path, *EVERY)
     found = {name: each.verdict for name, row in rows.items() for each in row.against}
     assert found == {"loses": "worse", "unsure": "undecided", "wins": "better", "same": "equivalent"}
-    assert rows["raw"].against == ()
+    assert not rows["raw"].against
     p = {each.name: ttest_rel(each.map_at_r, RAW.map_at_r).pvalue for each in EVERY[1:]}
     smallest = min(p, key=p.get)
     assert rows[smallest].against[0].p_holm == pytest.approx(4 * p[smallest], rel=1e-6)
@@ -67,9 +67,9 @@ def test_heads_that_are_not_better_are_marked_and_named_first_wherever_they_are_
     "made", [(LOSES, WINS), (RAW, WINS), (replace(RAW, reference=False), LOSES), (replace(RAW, pinned=Pinned()), LOSES)]
 )
 def test_nothing_is_said_without_a_reference_or_if_all_heads_are_better(tmp_path, made):
-    judged = judged_of(tmp_path, *made)
-    assert not any(row.marked.endswith(MARK) for row in judged.comparison["d"])
-    assert all(not part.against for part in parts(judged.comparison))
+    (part,) = judged_of(tmp_path, *made).comparison
+    assert not any(row.marked.endswith(MARK) for row in part.rows)
+    assert not part.against
 
 
 def test_one_seed_decides_nothing(tmp_path):
@@ -85,6 +85,6 @@ def test_each_metric_of_retrieval_has_a_sentence_if_some_head_is_not_better(tmp_
             extra = {"split": "test", **row("recall_at_1", level, scorer="cosine")}
             records.append(record.model_copy(update={"rows": (*record.rows, extra)}))
     judged = Judged(Store(tmp_path), Results(tuple(records)))
-    (part,) = parts(judged.comparison)
+    (part,) = judged.comparison
     sentence = "R@1 of heads against raw, the network as it is (50.00): worse: wins."
     assert part.against == [f"{MARK} {sentence}"]  # its MAP@R is better

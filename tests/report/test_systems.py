@@ -6,10 +6,10 @@ import pytest
 from bench.protocols.rows import OWN
 from bench.protocols.statistics import paired
 from bench.report.compare import ask, decided, over_units
-from bench.report.questions import CONSTANT, RIVAL, SYSTEM, choose
+from bench.report.questions import CONSTANT, DECIDES, RIVAL, SYSTEM, choose
 from bench.report.render import files_of
 from bench.report.terminal import print_answers
-from bench.report.views import rival_document, split_document, systems_of
+from bench.report.views import rival_document, split_document
 from bench.store.specs import Pinned
 from scipy import stats
 
@@ -59,8 +59,13 @@ PLAIN = _method("cosface", {"norm": 0.5, "max_cosine": 0.2, "margin": 1.5, "agre
 SPREAD = _method("spread", {OWN: 1.2, "norm": 0.1, "margin": 1.5}, risk=0.2)
 
 
-def _found(*methods):
-    return systems_of(ask(SYSTEM, groups(*joined(methods))))
+def _found(*methods, metric=DECIDES):
+    return [row for row in ask(SYSTEM, groups(*joined(methods))) if row.column.metric == metric]
+
+
+def _before(*methods, metric=DECIDES):
+    """Those before the gallery, on clean images."""
+    return [row for row in _found(*methods, metric=metric) if (row.use, row.column.split) == ("before_gallery", "test")]
 
 
 def _by_seed(frame, metric, confidence, split="test"):
@@ -72,8 +77,8 @@ def test_a_system_is_compared_by_paired_risks():
     found = {(each.use, each.column.split): each for each in _found(PLAIN, SPREAD)}
     assert len(found) == 4
     for metric in ("augrc", "aurc", "risk_at_coverage"):
+        (each,) = _before(PLAIN, SPREAD, metric=metric)
         ours, theirs = _by_seed(SPREAD[0], metric, OWN), _by_seed(PLAIN[0], metric, "norm")
-        each = found["before_gallery", "test"].about["measures"][metric]
         assert each.mean == pytest.approx((theirs - ours).mean())
         ends = stats.ttest_rel(theirs, ours).confidence_interval()
         assert (each.low, each.high) == pytest.approx(tuple(ends))
@@ -90,15 +95,12 @@ def test_a_system_is_compared_by_paired_risks():
 
 
 def test_the_terminal_has_a_line_for_each_question_and_names_every_method():
-    found = _found(PLAIN, SPREAD, _method("[red]", {OWN: 0.8, "norm": 0.1}, risk=0.5))
+    every = (PLAIN, SPREAD, _method("[red]", {OWN: 0.8, "norm": 0.1}, risk=0.5))
+    found, gained = _found(*every), {each.contender.method: each.text for each in _before(*every)}
     title, before, crops, query, *_, end, after = printed(print_answers, found, width=300).split("\n")
     assert title.startswith("d: better with its own confidence than cosface with a free one?")
-    gained = {each.contender.method: each.text
-              for each in found if (each.use, each.column.split) == ("before_gallery", "test")}  # fmt: skip
-    assert (
-        before
-        == f"before the gallery, clean images: better: spread* {gained['spread']}; worse: [red]* {gained['[red]']}"
-    )
+    said = f"better: spread* {gained['spread']}; worse: [red]* {gained['[red]']}"
+    assert before == f"before the gallery, clean images: {said}"
     assert crops.startswith("before the gallery, centre crops: ")
     assert query.startswith("at query time, clean images: ")
     assert (end, after) == ("", "")
@@ -147,10 +149,9 @@ def test_few_wrong_validation_answers_choose_nothing(queries, risk, chosen):
 def test_a_constant_accepts_errors_at_random():
     own = _method("spread", {OWN: 1.0, "norm": 0.1}, risk=0.3)
     base = _method("cosface", {"norm": -1.0}, risk=0.3)
-    each = next(each for each in _found(base, own) if (each.use, each.column.split) == ("before_gallery", "test"))
-    assert each.rival == CONSTANT
-    means = {name: np.mean([*row.others.values()]) for name, row in each.about["measures"].items()}
-    assert means == pytest.approx({"augrc": 0.15, "aurc": 0.3, "risk_at_coverage": 0.3})
+    for metric, mean in {"augrc": 0.15, "aurc": 0.3, "risk_at_coverage": 0.3}.items():
+        (each,) = _before(base, own, metric=metric)
+        assert (each.rival, np.mean([*each.others.values()])) == (CONSTANT, pytest.approx(mean))
 
 
 def test_p_values_are_adjusted_over_the_methods_of_a_data_set():
@@ -158,7 +159,7 @@ def test_p_values_are_adjusted_over_the_methods_of_a_data_set():
     made = [_method(name, {OWN: skill, "norm": 0.3}, dataset=data) for data in ("d", "other")
             for name, skill in skills.items()]  # fmt: skip
     plain = (PLAIN, _method("cosface", {"norm": 0.5, "margin": 1.5}, dataset="other"))
-    cases = [each for each in _found(*plain, *made) if (each.use, each.column.split) == ("before_gallery", "test")]
+    cases = _before(*plain, *made)
     for data in ("d", "other"):
         own = [each for each in cases if each.contender.dataset == data]
         p = np.array([each.p for each in own])

@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 from bench.protocols.metrics import Metric, find_metric, known_metrics
 from bench.protocols.statistics.paired import holm, p_different, summarise
-from bench.report import comparison as compared
 from bench.report.comparison import NOTE, Mark
 from bench.report.figures.filter_out import CURVES
 from bench.report.seeds import COMPARED
@@ -56,7 +55,7 @@ def test_a_seed_without_a_value_is_left_out_and_counted(data):
 
 
 def test_best_and_better_than_every_deterministic_method_are_marked(data):
-    (rows,) = shown.comparison(*data).values()
+    rows = shown.rows(*data)
     normal, point = rows
     assert (normal.label, point.label) == ("normal (point)", "point")
     assert normal.marks[1] == Mark(best=True, beats_deterministic=True)
@@ -70,10 +69,10 @@ def test_a_probabilistic_method_has_to_beat_every_confidence_of_a_deterministic_
         lines += [("point", "", seed, "norm", RHO, 0.5), ("normal", "point", seed, "method", RHO, 0.7)]
         lines += [("point", "", seed, "", MAP, 0.25), ("normal", "point", seed, "", MAP, 0.5)]
         lines += [("point", "", seed, "oracle", RHO, 0.9)]
-    (rows,) = shown.comparison(*_frame(lines)).values()
+    rows = shown.rows(*_frame(lines))
     assert rows[0].marks[5] == Mark(best=True, beats_deterministic=True)
     lines += [("point", "", seed, "max_cosine", RHO, 0.8) for seed in range(2)]
-    (rows,) = shown.comparison(*_frame(lines)).values()
+    rows = shown.rows(*_frame(lines))
     assert rows[0].marks[5] == Mark(best=True, beats_deterministic=False)
 
 
@@ -82,7 +81,7 @@ def test_where_lower_is_better_the_lowest_value_is_marked():
     lines = []
     for seed in range(2):
         lines += [("point", "", seed, "norm", aurc, 0.3), ("normal", "point", seed, "method", aurc, 0.2)]
-    (rows,) = shown.comparison(*_frame(lines)).values()
+    rows = shown.rows(*_frame(lines))
     by_label = {row.label: row.marks[7] for row in rows}
     assert by_label == {"normal (point)": Mark(best=True, beats_deterministic=True), "point": Mark()}
 
@@ -138,7 +137,7 @@ def test_long_names_are_folded_and_no_number_is_cut(data):
 def test_a_retrieval_confidence_is_no_rival_of_an_image_confidence():
     lines = [("point", "", 0, "norm", AURC, 0.4), ("point", "", 0, "margin", AURC, 0.1)]
     lines += [("normal", "point", 0, "method", AURC, 0.3)]
-    (rows,) = shown.comparison(*_frame(lines)).values()
+    rows = shown.rows(*_frame(lines))
     (normal,) = (row for row in rows if row.contender.method == "normal")
     assert any(mark.beats_deterministic for mark in normal.marks)
 
@@ -158,8 +157,8 @@ def test_metrics_of_plugins_are_columns_and_are_compared(data, monkeypatch):
     assert table["test_spread_out_mean"].to_dict() == pytest.approx((10 * table["test_map_at_r_mean"]).to_dict())
     assert "How far images are spread out" in shown.to_markdown(rows)
     assert not any("neither" in name or "at_{k}" in name for name in table.columns)
-    best = {row.label: row.marks[-1].best for row in rows["d"]}
-    assert best == {row.label: not row.marks[1].best for row in rows["d"]}  # lower is better
+    best = {row.label: row.marks[-1].best for part in rows for row in part.rows}
+    assert best == {row.label: not row.marks[1].best for part in rows for row in part.rows}  # lower is better
     assert "spread out" in shown.printed(print_comparison, rows, width=140)
     assert "spread out" not in shown.printed(print_comparison, rows)
     assert "spread_out" in set(shown.paired_methods(frame, roles)["metric"])
@@ -202,8 +201,7 @@ def _wrong(**aurocs):
 
 def test_what_went_wrong_is_said_below_the_comparison_in_a_line_for_each_kind():
     data = _wrong(dead=[0.5] * 3, flat=[0.5] * 3, turned=[0.30, 0.31, 0.32], fine=[0.7, 0.8, 0.9], some=[0.4, 0.5, 0.6])
-    rows = shown.comparison(*data)
-    (part,) = compared.parts(rows)
+    (part,) = rows = shown.comparison(*data)
     assert sorted(part.remarks) == [
         "Near chance, pairs are hardly told apart (verification AUC below 60): point (50.0).",
         "Own confidence constant for all 1,200 images, so there is no verdict on it: dead, flat.",

@@ -9,7 +9,7 @@ import pandas as pd
 from ...store.records import KEYS
 from ..frame import Results
 from .curves import Curve, Panel, curve_figure, seed_curve, seed_points
-from .source import Drawing, Note, Shown, Source, labelled
+from .registry import Drawing, Note, Shown, Source, labelled
 
 RANK = "mean confidence rank (0.5 = uninformative)"
 """Label of the vertical axis."""

@@ -14,7 +14,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from .source import Shown
+from .registry import Shown
 from .style import FULL_PAGE, HALF_PAGE, Look, panels
 
 MOST_CURVES = 6

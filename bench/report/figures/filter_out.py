@@ -13,7 +13,7 @@ from ...protocols.rows import MARGIN, RERANKED, kind_of
 from ...store.records import COLUMNS, KEYS
 from ..frame import Results
 from .curves import CONTROLS, MOST_CURVES, NO_POINTS, Curve, Panel, curve_figure, seed_curve, seed_points
-from .source import Drawing, Note, Shown, Source, labelled
+from .registry import Drawing, Note, Shown, Source, labelled
 from .style import LINES, PALETTE, Look
 
 CURVES = ("filter_out_map_at_r", "filter_out_recall_at_1")

@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 from ...datasets.dataset import ImageSet
 from ...datasets.feature_images import FeatureImages
 from ...errors import UserError
-from .source import Drawing, Missing, Note, Source
+from .registry import Drawing, Missing, Note, Source
 from .style import FULL_PAGE, RIGHT, WRONG
-from .tested import TestedModel
+from .tested import TestedModel, models_of
 
 ENDS, MIDDLE = 4, 4
 """Images at either end of a row of the whole data set, and between them."""
@@ -202,7 +202,7 @@ def draw(source: Source, dataset: str, note: Note, *, brief: bool = False) -> It
     mistakes of that with the highest Recall@1.
     """
     models: list[TestedModel] = []
-    for model in source.models(dataset, note, first=True):
+    for model in models_of(source, dataset, note, first=True):
         try:
             images = tested_images(source, model)
             models.append(model)

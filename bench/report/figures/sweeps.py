@@ -15,7 +15,7 @@ from ..contender import Contender
 from ..frame import Measured
 from ..seeds import COMPARED, ComparedColumn, SeedGroup, defined_values, seed_groups
 from .curves import Curve, Panel, curve_figure
-from .source import Drawing, Note, Source
+from .registry import Drawing, Note, Source
 from .style import Look, looks
 
 SWEPT = tuple(column for column in COMPARED if column.metric in ("map_at_r", "spearman_crop"))

@@ -1,25 +1,27 @@
-"""Test images as tested models embed them, read from the results folder."""
+"""Test images as tested models embed them, read from the results folder, and the figure of their singular values."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+import pandas as pd
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.distributions import Distribution
 
-from ...methods.distributions.arrays import from_arrays
+from ...engine import rescoring
+from ...errors import UnitFailed
 from ...methods.scorers.spec import DistributionScorer
 from ...protocols.query_metrics import per_query
 from ...protocols.ranking import Ranking, answer_depth, full_depth, rank
+from ...protocols.structure import singular_spectrum, spectral_decay
+from ...store.files import file_sha256
 from ...store.folder import Store
 from ...store.records import KEYS, TestRecord
-from .source import Missing
-
-ROLES = ("queries", "gallery")
-CONFIDENCE = "confidence."
+from .curves import Panel, curve_figure, seed_curve, seed_points
+from .registry import Drawing, Missing, Note, Source, labelled
 
 
 @dataclass(frozen=True)
@@ -27,26 +29,24 @@ class TestedModel:
     """Embeddings, batch shape ``[N]``, of the N clean test images of a data set by one tested model.
 
     ``queries`` ``[Q]`` and ``gallery`` ``[G]`` are positions. The nearest neighbours are those by the cosine of the
-    means. The number of the contender determines its colour.
+    means.
     """
 
     __test__ = False  # not a class of tests, whatever pytest makes of its name
 
     record: TestRecord
     label: str
-    index: int
     ids: tuple[str, ...]
     labels: Tensor
     distribution: Distribution
-    confidence: dict[str, Tensor]
+    confidence: Mapping[str, Tensor]
     queries: Tensor
     gallery: Tensor
 
     @property
     def identity(self) -> dict[str, str | int]:
-        """Columns that identify it in a table: those of the results table, label and number of the contender."""
-        columns = {key: getattr(self.record.columns, key) for key in KEYS}
-        return {**columns, "label": self.label, "index": self.index}
+        """Columns that identify it in a table: those of the results table, and the label of the contender."""
+        return {**{key: getattr(self.record.columns, key) for key in KEYS}, "label": self.label}
 
     @cached_property
     def unit_vectors(self) -> Tensor:
@@ -67,28 +67,62 @@ class TestedModel:
         return per_query(self.ranking)["recall_at_1"]
 
 
-def read_model(store: Store, record: TestRecord, label: str, index: int) -> TestedModel:
+def read_model(store: Store, record: TestRecord, label: str) -> TestedModel:
     """Read the embeddings and confidences of the clean test images that a test kept, whole."""
     if not record.files:
         raise Missing("no embeddings are kept of models side by side")
     path = store.unit_dir(record.cell, "test", record.unit) / min(record.files)
-    try:
-        with safe_open(path, "pt") as file:
-            text = file.metadata()
-            wanted = [name for name in file.keys() if name in ("labels", *ROLES) or name.startswith("clean.")]  # noqa: SIM118
-            arrays = {name.removeprefix("clean."): file.get_tensor(name) for name in wanted}
-    except (OSError, SafetensorError):
-        if not path.exists() and store.archive_of(record.cell, "test", record.unit):
-            raise Missing("an archive has no embeddings") from None
-        raise Missing(f"{path} is missing or damaged; remove its folder and run the command again") from None
-    labels = arrays.pop("labels")
-    everything = torch.arange(len(labels))
-    queries, gallery = (arrays.pop(name, everything) for name in ROLES)
-    names = [name for name in arrays if name.startswith(CONFIDENCE)]
-    confidence = {name.removeprefix(CONFIDENCE): arrays.pop(name) for name in names}
-    try:
-        distribution = from_arrays(text["distribution"], arrays)
-    except TypeError as error:
-        raise Missing(str(error)) from None
-    ids = tuple(text["ids"].split("\n"))
-    return TestedModel(record, label, index, ids, labels, distribution, confidence, queries, gallery)
+    if not path.exists() or file_sha256(path) != record.files[path.name]:
+        raise Missing("its embeddings are damaged, or gone as in an archive; their command makes them again")
+    model = rescoring.read_model(path, record.role.primary_scorer)
+    everything = torch.arange(len(model.labels))
+    queries, gallery = (model.roles.get(name, everything) for name in ("queries", "gallery"))
+    distribution, confidence = model.embeddings["test"], model.confidence["test"]
+    return TestedModel(record, label, model.ids, model.labels, distribution, confidence, queries, gallery)
+
+
+def models_of(source: Source, dataset: str, note: Note, *, first: bool = False) -> Iterator[TestedModel]:
+    """Yield the tested models of a data set, or those of the first seed, grouped by contender.
+
+    Tests of a cross-validation's concatenated models are left out, because their embeddings are not kept. For a test
+    that is the mean over several models, the embeddings are those of the first.
+    """
+    for label, tests in source.contenders(dataset):
+        for record in tests[:1] if first else tests:
+            try:
+                yield read_model(source.site.store, record, label)
+            except (Missing, UnitFailed) as error:
+                note(f"{dataset}, {label}, seed {record.columns.seed}: {error}")
+
+
+def spectra_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
+    """Table of the singular values of the L2-normalised test embeddings of every tested model, divided by their sum.
+
+    The largest, number 1, is left out. ``spectral_decay`` is that of the model, in nats, lower = flatter.
+    """
+    tables = [pd.DataFrame()]
+    for model in models_of(source, dataset, note):
+        values = singular_spectrum(model.unit_vectors)
+        columns = {"number": range(2, len(values) + 2), "singular_value": values, **model.identity}
+        tables.append(pd.DataFrame(columns | {"spectral_decay": spectral_decay(model.unit_vectors)}))
+    return pd.concat(tables, ignore_index=True)
+
+
+def draw_spectra(source: Source, dataset: str, note: Note) -> Iterator[Drawing]:
+    """Yield one figure of the sorted singular values of test embeddings, mean and SD over seeds.
+
+    After Milbich et al. 2022 (NIR, Fig. 4) and Roth et al. 2020.
+    """
+    table = spectra_table(source, dataset, note)
+    if table.empty:
+        return
+    contenders = list(labelled(table))
+    points = seed_points(contenders, [], "number", "singular_value")
+    decay = [each.rows.groupby("seed")["spectral_decay"].first().mean() for each in contenders]
+    curves = [
+        seed_curve(f"{label} (decay {own:.2f})", look, points[number,])
+        for (number, label, look, _), own in zip(contenders, decay)
+    ]
+    title, x = f"{dataset}, test embeddings (band: SD over seeds)", "number of the singular value"
+    figure = curve_figure([Panel("", curves, "share of their sum")], x=x, title=title, yscale="log")
+    yield Drawing(f"spectra_{dataset}", figure, table)

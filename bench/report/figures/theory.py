@@ -12,7 +12,7 @@ from torch.distributions import Distribution
 
 from ...methods.distributions.non_isotropic import NonIsotropicVonMisesFisher
 from ...methods.distributions.von_mises_fisher import VonMisesFisher
-from .source import Drawing
+from .registry import Drawing
 from .style import FULL_PAGE, LINES, panels
 
 CONCENTRATION = 20.0

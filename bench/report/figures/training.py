@@ -12,7 +12,7 @@ from ...protocols.metrics import title_of
 from ...protocols.statistics.paired import summarise
 from ...store.records import KEYS
 from .curves import Curve, Panel, curve_figure
-from .source import Drawing, Note, Shown, Source, each_contender
+from .registry import Drawing, Note, Shown, Source, labelled
 
 
 def convergence_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
@@ -22,28 +22,28 @@ def convergence_table(source: Source, dataset: str, note: Note) -> pd.DataFrame:
     are those of the contender's seeds at the epoch: ``seeds`` have trained for this long, of ``all_seeds``.
     """
     lines: list[dict[str, object]] = []
-    for index, label, tests in source.contenders(dataset):
+    for label, tests in source.contenders(dataset):
         for test in tests:
             trained = source.trained(test)
             if trained is None:
                 note(f"{dataset}, {label}, seed {test.columns.seed}: its training has no record")
                 continue
             columns = {key: getattr(test.columns, key) for key in KEYS}
-            columns |= {"held_out": trained.spec.folds > 1, "label": label, "index": index}
+            columns |= {"held_out": trained.spec.folds > 1, "label": label}
             for epoch in trained.history:
                 values = {name: getattr(epoch, name) for name in ("epoch", "loss", "val_map_at_r")}
                 lines.append({**columns, **values, "best_epoch": trained.best_epoch})
     table = pd.DataFrame(lines)
     if table.empty:
         return table
-    every = table.groupby("index")["seed"].nunique().to_dict()
+    every = table.groupby("label")["seed"].nunique().to_dict()
     found = [
-        (index, epoch, s.mean, s.ci_low, s.ci_high, s.n, every[index])
-        for (index, epoch), values in table.groupby(["index", "epoch"])["val_map_at_r"]
+        (label, epoch, s.mean, s.ci_low, s.ci_high, s.n, every[label])
+        for (label, epoch), values in table.groupby(["label", "epoch"])["val_map_at_r"]
         for s in [summarise(values.tolist())]
     ]
-    names = ["index", "epoch", "mean", "ci95_low", "ci95_high", "seeds", "all_seeds"]
-    return table.merge(pd.DataFrame(found, columns=names), on=["index", "epoch"])
+    names = ["label", "epoch", "mean", "ci95_low", "ci95_high", "seeds", "all_seeds"]
+    return table.merge(pd.DataFrame(found, columns=names), on=["label", "epoch"])
 
 
 def convergence_figure(table: pd.DataFrame, dataset: str, *, held_out: bool = True) -> Figure:
@@ -55,10 +55,10 @@ def convergence_figure(table: pd.DataFrame, dataset: str, *, held_out: bool = Tr
     # Intervals of two seeds may be wider than everything else there is to see.
     means = 100 * table["mean"]
     room = 0.15 * (means.max() - means.min()) or 1.0
-    whole = table[table["seeds"] == table["all_seeds"]].drop_duplicates(["index", "epoch"]).sort_values("epoch")
+    whole = table[table["seeds"] == table["all_seeds"]].drop_duplicates(["label", "epoch"]).sort_values("epoch")
     y = f"{title_of('map_at_r')}, {'validation' if held_out else 'some training'} classes, %"
     figure = curve_figure(
-        [Panel("", [_curve(shown) for shown in each_contender(whole)], y)],
+        [Panel("", [_curve(shown) for shown in labelled(whole)], y)],
         x="epoch",
         title=f"{dataset} (band: 95 % interval over seeds)",
         ylim=(max(0.0, means.min() - room), min(100.0, means.max() + room)),

@@ -16,9 +16,9 @@ from ...registry import Registry
 from ..compare import OUTCOMES, Comparison, Use, ask
 from ..comparison import ComparisonRow
 from ..contender import Contender, budget_texts, by_budget, distinct_labels
-from ..questions import CONFIDENCE, CONSTANT, IMAGES, MEASURES, PLAIN, RETRIEVAL, SYSTEM, USES
-from ..seeds import ComparedColumn, SeedGroup, SeedStatistics, defined_values
-from ..splits import MEAN
+from ..questions import CONFIDENCE, CONSTANT, DECIDES, IMAGES, PLAIN, RETRIEVAL, SYSTEM, USES
+from ..seeds import SeedGroup, mean_of
+from ..splits import MEAN, mean_row
 from ..table import GAP, Cell, Table, cells_table, grouped, headings, named_by_reason, percent
 from ..write import Judged
 from .svg import ADJUSTED, Row, forest, range_of
@@ -132,7 +132,7 @@ class Part:
             return "", GAP
         name, values = (row.confidence, row.values) if wins or won(row) else (row.rival, row.others)
         text = f"{plainly(name)} of {self.names[row.contender]}" if name == row.confidence else mostly(name)
-        return text if name else "", percent(SeedStatistics.of(values).mean, 0)
+        return text if name else "", percent(mean_of(values), 0)
 
     def anchor(self, row: Comparison) -> str:
         """Id of the row of the table of confidences that has a comparison."""
@@ -184,18 +184,18 @@ def parts_of(judged: Judged) -> list[Part]:
     """Divide the comparisons of a report by data set, those that weigh most first."""
     over_splits = [row for row in judged.splits if row.question == MEAN]
     every = grouped((*judged.comparisons, *over_splits), lambda row: row.contender.dataset)
-    declared = {name: _declared(name) for name in sorted(every.keys() | judged.by_dataset.keys())}
+    declared = {name: _declared(name) for name in sorted(every.keys() | judged.budgets.keys())}
     names = sorted(declared, key=lambda name: list(FAMILIES).index(declared[name][0]))
     found: list[Part] = []
     for name, slug in zip(names, slugs(names)):
-        of_splits = name in judged.over_splits or name not in judged.by_dataset
+        of_splits = name in judged.over_splits or name not in judged.budgets
         own = [row for row in every.get(name, ()) if (row.unit == "split") == of_splits and row.leads]
         asked = grouped(own, lambda row: row.question)
-        groups = {group.contender: group for group in judged.by_dataset.get(name, ())}
+        groups = {group.contender: group for group in judged.groups if group.contender.dataset == name}
         rows = {row.contender: row for row in next(iter(judged.budgets.get(name, {}).values()), ())}
         if not of_splits:
             asked[PLAIN.name] = ask(PLAIN, [groups[each] for each in rows])
-            asked[MEAN] = [_over_seeds(groups[each], column) for each in rows for column in RETRIEVAL]
+            asked[MEAN] = [mean_row(each, column, groups[each].column(column)) for each in rows for column in RETRIEVAL]
         means = grouped(asked.get(MEAN, ()), lambda row: row.contender)
         contenders = dict.fromkeys(row.contender for row in own) if of_splits else rows
         units = {contender.unit for contender in contenders}
@@ -209,7 +209,7 @@ def parts_of(judged: Judged) -> list[Part]:
                 {} if of_splits else rows,
                 {each: means.get(each, []) for each in contenders},
                 [row for row in asked.get(PLAIN.name, ()) if row.column == RETRIEVAL[0]],
-                [row for row in asked.get(SYSTEM.name, ()) if row.column.metric == next(iter(MEASURES)).metric],
+                [row for row in asked.get(SYSTEM.name, ()) if row.column.metric == DECIDES],
                 [row for row in asked.get(CONFIDENCE.name, ()) if row.about["chosen"]],
             )
         )
@@ -223,12 +223,6 @@ def _declared(name: str) -> tuple[str, str]:
     except UserError:
         return "", "a data set of a plug-in"
     return known.kind if known.kind in FAMILIES else "", f"{known.summary}. {known.licence}. {known.citation}"
-
-
-def _over_seeds(group: SeedGroup, column: ComparedColumn) -> Comparison:
-    values = defined_values(group.column(column))
-    about = {"question": MEAN, "contender": group.contender, "column": column, "values": values, "others": {}}
-    return Comparison(**about, mean=SeedStatistics.of(values).mean, n=len(values))  # type: ignore[arg-type]
 
 
 def headline(parts: Sequence[Part]) -> str:
@@ -266,13 +260,13 @@ def answers(parts: Sequence[Part]) -> Iterator[tuple[str, Markup]]:
     levels = [(part, part.retrieves, part.level(part.retrieves)) for part in parts if part.retrieves]
     name = "{} {}" if len(parts) > 1 else "{1}"
     chosen = [(part.labels[each], name.format(part.name, percent(level, 1))) for part, each, level in levels]
-    yield "To retrieve (MAP@R in %)", _listed(chosen, always=True)
+    yield "To retrieve (MAP@R in %)", _listed(chosen)
     for use in USES:
-        found = _listed(_spread(parts, use, lambda part, place: [part.advised(place)]), always=True)
+        found = _listed(_spread(parts, use, lambda part, place: [part.advised(place)]))
         yield f"Confidence {USES[use]} (AUROC in %, clean / crops)", found
     for use in USES:
         wins = _spread(parts, use, lambda part, place: [(part.names[row.contender], "") for row in part.wins(place)])
-        if found := _listed(wins, always=True):
+        if found := _listed(wins):
             yield f"Learned confidence shown to be better {USES[use]}", found
     rows = [(part, row) for place in PLACES for part in parts for row in part.at(place)]
     said = []
@@ -289,7 +283,7 @@ def answers(parts: Sequence[Part]) -> Iterator[tuple[str, Markup]]:
         if row.outcome == "depends on tuning"
     ]
     if turned:
-        yield "Depends on tuning", _listed(turned, always=True)
+        yield "Depends on tuning", _listed(turned)
     lost = ((part, row) for part, row in rows if row.outcome == "no verdict")
     reasons = named_by_reason(sorted({(f"{part.names[row.contender]} on {part.name}", row.why) for part, row in lost}))
     if reasons:
@@ -308,12 +302,11 @@ def _spread(parts: Sequence[Part], use: Use, found: Callable[..., list[tuple[str
             yield name, " ".join(where).strip()
 
 
-def _listed(pairs: Iterable[tuple[str, str]], always: bool = False) -> Markup:
-    """Names in bold, each with its places; without them if there is one name only."""
-    by_name = grouped(pairs, lambda pair: pair[0])
+def _listed(pairs: Iterable[tuple[str, str]]) -> Markup:
+    """Names in bold, each with its places."""
     texts = []
-    for name, own in by_name.items():
-        places = ", ".join(place for _, place in own if always or len(by_name) > 1)
+    for name, own in grouped(pairs, lambda pair: pair[0]).items():
+        places = ", ".join(place for _, place in own)
         texts.append(Markup("<b>{}</b>{}").format(printable(name), printable(f" ({places})" if places else "")))
     return Markup("; ").join(texts)
 

@@ -22,7 +22,7 @@ from ..questions import DEFAULTS, IMAGES
 from ..render import data_uri, environment, to_html, write_file
 from ..table import cells_table, grouped, headings
 from ..write import Judged
-from . import answers, sources, svg, tables
+from . import answers, svg, tables
 from .answers import Part
 
 PAGE = "report.html"
@@ -51,7 +51,7 @@ def page_html(judged: Judged, damaged: Iterable[Damage], pictures: Sequence[Path
     judged.store.on_damage = found.append
     parts = answers.parts_of(judged)
     tests = (*judged.results.tests, *judged.results.splits)
-    tested = sources.tested(judged.store, tests)
+    tested = tables.tested(judged.store, tests)
     failed = failures(judged.store, found)
     style, script = _read("page.css") + _read("svg.css"), _read("page.js")
     rows = [(part.title, part.what, part.over, part.budget) for part in parts]
@@ -67,7 +67,7 @@ def page_html(judged: Judged, damaged: Iterable[Damage], pictures: Sequence[Path
         tables=tables,
         table=to_html,
         warnings=[*_warnings(parts)],
-        losses=[*sources.losses(tested), *sources.roundings(tested)],
+        losses=[*tables.losses(tested), *tables.roundings(tested)],
         legend=Markup(
             svg.legend(
                 ("better", "better adjusted", "worse", "worse adjusted", "undecided", "depends on tuning", "no verdict")
@@ -75,11 +75,11 @@ def page_html(judged: Judged, damaged: Iterable[Damage], pictures: Sequence[Path
         ),
         curves=_curves,
         data=cells_table("Data and settings", headings(*_DATA, labels=len(_DATA)), rows, anchor="data"),
-        settings=[sources.settings_table(part, tested) for part in parts],
-        machines=sources.machines_table(tested),
+        settings=[tables.settings_table(part, tested) for part in parts],
+        machines=tables.machines_table(tested),
         failures=cells_table("What failed, and why", headings("where", "what", "why", labels=3), failed),
         pictures=[_picture(path) for path in pictures],
-        methods=sources.methods_table(tests),
+        methods=tables.methods_table(tests),
         metric=find_metric,
     )
     return text.lstrip()
@@ -94,8 +94,8 @@ def _warnings(parts: Sequence[Part]) -> Iterator[str]:
         yield from (f"{part.name}: part of the data only, {text}." for text in partial)
         if any(AGREEMENT in row.rival and not row.about["with_agreement"] for row in part.systems):
             yield f"{part.name}: old records; the plain method may use the neighbours' agreement, own confidences not."
-        for found in comparison.parts({part.name: list(part.rows.values())}):
-            yield from (f"{part.name}: {text}" for text in (*found.against, *found.thresholds))
+        table = comparison.Part(part.name, "", [*part.rows.values()])
+        yield from (f"{part.name}: {text}" for text in (*table.against, *table.thresholds))
 
 
 def _curves(part: Part, split: str, brief: bool) -> Markup | str:

@@ -1,20 +1,27 @@
-"""Tables of a page: results of the methods on a data set, and the confidence to use with each of them."""
+"""Tables of a page: results of methods on a data set, the confidence to use with each, and where results come from."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 
+import pandas as pd
+
+from ...registry import Registry
+from ...store.folder import Store
+from ...store.records import Environment, TestRecord, TrainRecord
 from .. import comparison
-from ..compare import Comparison
+from ..compare import Comparison, on_own_split
 from ..comparison import ComparisonRow
 from ..contender import Contender
 from ..cost import CostRow
 from ..questions import RETRIEVAL
-from ..seeds import ComparedColumn, SeedStatistics
+from ..seeds import ComparedColumn, mean_of
 from ..studies import StudyRow, study_lines
-from ..table import GAP, Cell, Column, Table, cells_table, headings, interval, label, named_by_reason, table_of
+from ..table import GAP, Cell, Column, Table, cells_table, grouped, headings, interval, label, named_by_reason, table_of
+from ..views import outcome_text
 from .answers import HOLDS, PLACES, Part, mostly, place_of, plainly, title, won
 
 
@@ -28,7 +35,7 @@ def results_table(part: Part, spent: Iterable[CostRow], studies: Iterable[StudyR
     if part.rows:
         every = [column for column in comparison.columns() if column.title and "page" in column.places]
         columns = [label("method", lambda each: rows[each].marked), *columns, *(_of(column, rows) for column in every)]
-        columns += [label("default confidence, of Crop rho", lambda each: plainly(rows[each].confidence))]
+        columns += [label("default confidence, of Crop rho", lambda each: plainly(rows[each].group.confidence))]
         columns += [Column("ms per image", lambda each: speed.get(each, Cell(GAP, note="not recorded")))]
     else:
         means = [Column(f"{of.title}, %", partial(_mean, part, of)) for of in RETRIEVAL]
@@ -37,7 +44,7 @@ def results_table(part: Part, spent: Iterable[CostRow], studies: Iterable[StudyR
     table = table_of(
         columns, list(part.labels), name, place="page", anchors=part.ids.values(), anchor=f"results-{part.slug}"
     )
-    said = [text for found in comparison.parts({"": list(rows.values())}) for text in found.remarks]
+    said = comparison.Part("", "", [*rows.values()]).remarks
     others = sorted({each.label for each in part.groups} - {each.label for each in part.labels})
     texts = {"Unequal budget": named_by_reason((row.label, row.unequal) for row in rows.values())}
     texts["Only at other settings, in comparison.md"] = ", ".join(others)
@@ -119,11 +126,99 @@ def _system(part: Part, row: Comparison | None) -> Sequence[Cell | str]:
 
 def _level(row: Comparison, values: Mapping[int, float], name: str = "") -> Cell:
     """Mean of one side of a comparison, with the name of its confidence and in a note those of other splits."""
-    mean = SeedStatistics.of(values).mean
+    mean = mean_of(values)
     return Cell(f"{mostly(name)} {row.column.text(mean, brief=True)}".strip(), mean, note=name)
 
 
 def _outcome(row: Comparison) -> Cell:
     """Outcome in words, with the reason for having another one than the interval says, or none."""
-    outcome = f"{row.outcome}{', adjusted' * (row.holds and row.outcome in HOLDS)}" * (row.outcome != "no verdict")
-    return Cell(": ".join(filter(None, (outcome, row.why))), mark=row.outcome if row.counts else "")
+    words = {outcome: f"{outcome}, adjusted" for outcome in HOLDS} if row.holds else {}
+    return Cell(outcome_text(row, words), mark=row.outcome if row.counts else "")
+
+
+Tested = tuple[TestRecord, tuple[TrainRecord, ...]]
+"""A test that counts, with the records of the trainings of its models that are there."""
+
+
+def tested(store: Store, tests: Sequence[TestRecord]) -> list[Tested]:
+    """Read the training records of tests."""
+    return [
+        (test, tuple(found for unit in test.spec.train if (found := store.trained(test.trained_cell, unit))))
+        for test in tests
+    ]
+
+
+def losses(found: Iterable[Tested]) -> Iterator[str]:
+    """Sentences about trainings whose loss never fell."""
+    for test, trainings in found:
+        of = test.columns
+        place = f"{of.dataset}{f', class split {of.pinned.class_seed}' * bool(of.pinned.class_seed)}"
+        for note in dict.fromkeys(train.loss_note for train in trainings if train.loss_note):
+            yield f"{of.method} on {place}, seed {of.seed}: {note}."
+
+
+def roundings(found: Iterable[Tested]) -> Iterator[str]:
+    """Sentences about contenders whose trainings did not all round alike, on other machines or with other versions."""
+    for contender, own in grouped(found, lambda each: on_own_split(Contender.of_columns(each[0].columns))).items():
+        digests = {train.environment.rounding for _, trainings in own for train in trainings} - {""}
+        if len(digests) > 1:
+            yield f"{contender.name} on {contender.dataset}: {len(digests)} roundings among its trainings."
+
+
+def methods_table(tests: Iterable[TestRecord]) -> Table:
+    """Summaries of the methods of tests; those of plug-ins have none."""
+    found = {name for test in tests for name in (test.columns.method, test.columns.base)}
+    rows = [(entry.name, entry.summary) for entry in Registry("methods") if entry.name in found]
+    return cells_table("Methods", headings("method", "what it is", labels=2), rows)
+
+
+def settings_table(part: Part, found: Iterable[Tested]) -> Table:
+    """Settings of training and test of a data set: one value, or those that methods have with their numbers."""
+    own = {on_own_split(Contender.of_columns(each[0].columns)): each for each in found}
+    tested = {label: own[contender] for contender, label in part.labels.items() if contender in own}
+    every = pd.json_normalize([_settings(*each) for each in tested.values()])
+    rows = []
+    for name in every.columns:
+        counts = every[name].map(_text).value_counts()
+        texts = [value if len(counts) == 1 else f"{value} ({counts[value]})" for value in sorted(counts.index)]
+        rows.append((name, "; ".join(texts)))
+    for method, (test, _) in tested.items():
+        params = sorted(test.setting.get("params", {}).items())
+        texts = [f"{name}={_text(value)}" for name, value in params if name != "form"]
+        rows.append((f"hyper-parameters of {method}", "; ".join(texts)))
+    titles = headings("setting", "value (number of methods with it)", labels=2)
+    return cells_table(f"{part.title}: settings", titles, rows, anchor=f"settings-{part.slug}")
+
+
+def _text(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}".replace("nan", "none")
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _settings(test: TestRecord, trainings: Sequence[TrainRecord]) -> dict[str, object]:
+    spec = test.spec
+    held: dict[str, object] = {"protocol": f"{spec.protocol} version {spec.protocol_version}", "preset": spec.preset}
+    held |= {"tests": asdict(spec.tests), "hyper-parameters": spec.hparams, "tuning trials": spec.trials}
+    held |= {name: values for name, values in test.setting.items() if name != "params"}
+    for train in (train.spec for train in trainings[:1]):
+        held |= {"folds": train.folds, "backbone": train.backbone, "dim": train.dim, "view": train.view}
+        held |= {"starting weights": train.weights or "random", "selection": train.selection.model_dump(mode="json")}
+        held |= {"part of the data": train.partial or "all"}
+    return held | {f"SHA-256 of the images, {name}": digest for name, digest in test.manifests.items()}
+
+
+def machines_table(found: Iterable[Tested]) -> Table:
+    """Machines and versions that tests and trainings ran on."""
+    units: dict[str, Environment] = {}
+    for test, trainings in found:
+        units[f"test-{test.unit}"] = test.environment
+        units |= {f"train-{train.unit}": train.environment for train in trainings}
+    places = grouped(units.values(), lambda at: (at.device, at.machine, str(at.threads), at.bench, at.torch, at.python))
+    rows: list[tuple[Cell | str, ...]] = []
+    for where, ran in sorted(places.items()):
+        hours, peak = sum(held.seconds for held in ran) / 3600, max(held.peak_memory_mib for held in ran)
+        remarks = "; ".join(sorted({held.memory_note for held in ran} - {""}))
+        rows.append((*where, remarks, str(len(ran)), Cell(f"{hours:.2f}", hours), str(peak)))
+    names = ("device", "processor", "threads", "bench", "torch", "Python", "remarks", "units", "hours", "peak MiB")
+    return cells_table("Machines and versions", headings(*names, labels=7), rows, anchor="machines")
