@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..commands.options import DEFAULT_RESULTS
+from ..commands.options import DEFAULT_RESULTS, open_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,8 +36,6 @@ def results(folder: str | PathLike[str] = DEFAULT_RESULTS) -> Results:
             r.metrics.query("metric == 'map_at_r' and split == 'test'").groupby("method")["value"].mean()
             r.comparison, r.verdicts, r.trials, r.history, r.queries
     """
-    from ..commands.results import open_results
-
     return Results(open_results(Path(folder)))
 
 

@@ -18,17 +18,14 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ..errors import UnitFailed, UserError, first_line, shortened
+from ..planning.experiment import Run
 from ..resources import CARD, SHARE, cores, per_gpu
 from ..site import Site
 from . import jobs
-from .needs import Needs
 from .pool import TRIES, LocalWorker, Pool
-
-if TYPE_CHECKING:
-    from .launch import Launch
 
 T = TypeVar("T")
 LOOK = 1.0
@@ -278,7 +275,7 @@ def _living(rows: Iterable[Mapping[str, Any]]) -> list[Node]:
     return nodes
 
 
-def share_of_gpu(launch: Launch, nodes: list[Node]) -> float:
+def share_of_gpu(launch: Run, nodes: list[Node]) -> float:
     """Share of a GPU for each worker in a cluster; 0 if workers need none."""
     asked = launch.gpus_per_worker
     there = any(node.gpus > 0 for node in nodes)
@@ -325,7 +322,7 @@ class _Member:
 class RayWorkers(Pool):
     """Pool of workers on the nodes of a Ray cluster; ``lost`` says why the cluster is gone."""
 
-    def __init__(self, launch: Launch, needs: Needs, site: Site, say: Callable[[str], None]) -> None:
+    def __init__(self, launch: Run, needs: jobs.Needs, site: Site, say: Callable[[str], None]) -> None:
         super().__init__()
         self._launch, self._needs, self._site, self._say = launch, needs, site, say
         self._address = launch.address or "auto"
@@ -470,7 +467,7 @@ class RayWorkers(Pool):
 
     async def _start_worker(self, member: _Member) -> None:
         assert self._first is not None
-        worker = RayWorker(member.node, self._gpus, self._launch.silence, member.slots)
+        worker = RayWorker(member.node, self._gpus, self._launch.stall and 60 * self._launch.stall, member.slots)
         try:
             await worker.start()
             if self._gpus or not member.checked:

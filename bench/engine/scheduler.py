@@ -28,8 +28,7 @@ from ..store.files import file_state
 from ..store.folder import LOG, RECORD, WEIGHTS, Damage
 from ..store.records import StudyRecord, TestRecord, TrainRecord, TrialRecord
 from ..store.specs import Cell, Kind, Point, TestSpec, TrainSpec
-from .jobs import Failure, JobFailed, Outcome, ProposeJob, SettingFailed, TestJob, TrainJob
-from .needs import visible
+from .jobs import Failure, JobFailed, Outcome, ProposeJob, SettingFailed, TestJob, TrainJob, visible
 from .pool import Pool
 from .tuning import Told, Trained, choose, measured, objectives, saturated, tuning_note
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from ..methods.unsaved import changed_since, is_plain, restore, unsaved
 from ..protocols.near_modes import reranked_map_at_r
 from ..protocols.query_metrics import map_at_r
 from ..protocols.ranking import Scorer
+from ..resources import SHARE
 from ..seeds import seed_for, seed_generators
 from ..site import Site
 from ..store.files import DamagedFile, read_sealed, sealed_file, sha256, write_atomic
@@ -36,7 +38,6 @@ from ..store.specs import TUNING, TrainSpec
 from . import inputs
 from .corrupted_images import CorruptedImages, Seen, crop_auroc, sample
 from .environment import environment, rounding
-from .gpu import Read, room_for_pixels
 from .networks import backbone_features, build_model, check_finite, load_base, prepare_steps
 from .optim import MicroBatches, Optimisation
 from .running import PatientScorer, Running
@@ -59,6 +60,31 @@ def run_training(spec: TrainSpec, site: Site, done: EpochDone, running: Running 
         trainer.save_checkpoint()
         done(epoch + 1)
     return trainer.finish()
+
+
+def room_for_pixels() -> int:
+    """Bytes of decoded images that this process may keep on its GPU: a quarter of its share of the memory.
+
+    What is free does not count, so that a training can be repeated.
+    """
+    return int(float(os.environ.get(SHARE, 1)) * torch.cuda.mem_get_info()[1] / 4)
+
+
+class Read:
+    """Numbers of a tensor on their way to the host, which waits only for what had been launched before them."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._numbers, self._event = tensor, torch.cuda.Event() if tensor.is_cuda else None
+        if self._event is not None:
+            self._numbers = tensor.to("cpu", non_blocking=True)  # in pinned memory
+            self._event.record()
+
+    def numbers(self) -> list[float]:
+        """The numbers of a tensor ``[N]``."""
+        if self._event is not None:
+            self._event.synchronize()
+        found: list[float] = self._numbers.tolist()
+        return found
 
 
 @dataclass

@@ -105,7 +105,7 @@ class Claims:
         """Check if another process needs the weights in the folder of a training."""
         return any(holder(path) for path in unit.glob(f"{IN_USE}*") if path not in self._leases)
 
-    def enter(self, alone: bool, lost: Callable[[], None]) -> None:
+    def enter(self, alone: bool, lost: Callable[[], None] = lambda: None) -> None:
         """Announce this process to the other drivers of the results folder, or as the only one, which keeps others out.
 
         ``lost`` is called, by another thread, if this process has to be the only driver but no longer is.
