@@ -205,8 +205,8 @@ class Failed(_Message):
     event: Literal["failed"] = "failed"
     error: str
     reason: str
-    place: str
-    log: str
+    place: str = ""
+    log: str = ""
     ended: bool = False
 
 

@@ -108,7 +108,7 @@ class LocalWorker:
         raise AssertionError("the last event is Done or Failed")
 
     async def events(self, job: jobs.Job) -> AsyncGenerator[jobs.Event, None]:
-        """Events of a job that is run now; the last one is :class:`Done` or :class:`Failed`."""
+        """Events of a job that is run now; the last is :class:`Done` or :class:`Failed`, also if the process ends."""
         self._step = ""
         if self._process is None or self._process.returncode is not None:
             await self.start()
@@ -123,9 +123,8 @@ class LocalWorker:
                     self._step = event.step
                 if isinstance(event, jobs.Failed) and event.ended:
                     self._without_gpu += event.error == NoGpu.__name__
-                    await self.stop()
-                    self._process = None
-                    raise jobs.WorkerDied(event.reason, event.place, event.log)
+                    await self._end()
+                    event = event.model_copy(update={"error": jobs.WorkerDied.__name__, "ended": not self.usable})
                 if isinstance(event, jobs.Done):
                     self._without_gpu = 0
                 yield event
@@ -133,16 +132,17 @@ class LocalWorker:
                     return
         except (BrokenPipeError, ConnectionResetError):
             pass
-        raise await self._death(process)
+        yield await self._death(process)
 
-    async def _death(self, process: asyncio.subprocess.Process) -> jobs.WorkerDied:
+    async def _death(self, process: asyncio.subprocess.Process) -> jobs.Failed:
         code = await process.wait()
         self._process = None
         how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
         tail = f": {self._stderr[-1]}" if self._stderr else ""
         if code == -signal.SIGKILL:
             tail = "; most likely the system ran out of memory: try fewer --workers or smaller batches"
-        return jobs.WorkerDied(f"worker process ended in the middle of the job ({how}){self._where}{tail}")
+        reason = f"worker process ended in the middle of the job ({how}){self._where}{tail}"
+        return jobs.Failed(error=jobs.WorkerDied.__name__, reason=reason)
 
     @property
     def _where(self) -> str:
@@ -159,13 +159,18 @@ class LocalWorker:
             while not (await asyncio.wait({reading}, timeout=look))[0]:
                 silent += look
                 if silent >= allowed:
-                    await self.stop()
-                    self._process = None
-                    raise jobs.WorkerSilent(f"no progress for {allowed / 60:g} min{self._where}; ended (run.stall)")
+                    await self._end()
+                    reason = f"no progress for {allowed / 60:g} min{self._where}; ended (run.stall)"
+                    return jobs.Failed(error=jobs.WorkerSilent.__name__, reason=reason)
         finally:
             reading.cancel()
         line = reading.result()
         return jobs.EVENTS.validate_json(line) if line else None
+
+    async def _end(self) -> None:
+        """End the process; the next job has another one."""
+        await self.stop()
+        self._process = None
 
     async def stop(self) -> None:
         """End the process at once."""

@@ -11,11 +11,11 @@ import contextlib
 import logging
 import math
 import os
-import queue
 import signal
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -77,12 +77,8 @@ class Host:
         if not isinstance(job, jobs.ProposeJob):
             here = {"threads": self._threads} | ({"device": "cpu"} if self._on_cpu else {})
             job = job.model_copy(update={"site": job.site.model_copy(update=here)})
-        try:
-            async for event in self._worker.events(job):
-                yield event.model_dump_json()
-        except (jobs.WorkerDied, jobs.WorkerSilent) as error:
-            gone, kind = not self._worker.usable, type(error).__name__
-            yield jobs.Failed(error=kind, reason=str(error), place="", log="", ended=gone).model_dump_json()
+        async for event in self._worker.events(job):
+            yield event.model_dump_json()
 
 
 class RayWorker:
@@ -223,22 +219,16 @@ def _check_reachable(address: str) -> None:
 
 def _within(seconds: float, work: Callable[[], T]) -> T:
     """Result of some work in another thread, which is left behind if it takes too long."""
-    results: queue.SimpleQueue[T | Exception] = queue.SimpleQueue()
+    result: Future[T] = Future()
 
     def run() -> None:
         try:
-            results.put(work())
+            result.set_result(work())
         except Exception as error:
-            results.put(error)
+            result.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    try:
-        result = results.get(timeout=seconds)
-    except queue.Empty:
-        raise TimeoutError from None
-    if isinstance(result, Exception):
-        raise result
-    return result
+    return result.result(timeout=seconds)
 
 
 def watch_nodes(seen: Callable[[list[Node]], object], pause: float) -> Callable[[], None]:

@@ -444,11 +444,8 @@ class Store:
 
     def whole_files(self, record: TrainRecord | TestRecord) -> frozenset[str]:
         """Names of the array files (weights, embeddings) of a training or test that have the recorded SHA-256."""
-        return self.are_whole(self.unit_dir(record.cell, record.kind, record.unit), record.files)
-
-    def are_whole(self, folder: Path, digests: Mapping[str, str]) -> frozenset[str]:
-        """Names of the files in the folder of a unit that have the SHA-256 given with their names."""
-        return frozenset(name for name, digest in digests.items() if self._is_whole(folder / name, digest))
+        folder = self.unit_dir(record.cell, record.kind, record.unit)
+        return frozenset(name for name, digest in record.files.items() if self._is_whole(folder / name, digest))
 
     def _is_whole(self, path: Path, digest: str) -> bool:
         try:
