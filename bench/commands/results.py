@@ -271,7 +271,11 @@ def status_rows(store: Store) -> list[options.Row]:
     from ..store.folder import CHECKPOINT
     from ..store.specs import Cell, versions_text
 
-    failed = [each for each in failures(store, ()) if each.what == "failed"]
+    failed: dict[tuple[str, ...], dict[str, str]] = {}
+    for each in failures(store, ()):
+        if each.what == "failed":
+            *cell_of, unit = each.place.split("/")
+            failed.setdefault(tuple(cell_of), {})[unit] = each.reason
     rescorings = list(store.rescorings())
     rows: list[options.Row] = []
     for folder in sorted({path.parent for kind in (*KINDS, "study") for path in store.units(kind)}):
@@ -295,11 +299,7 @@ def status_rows(store: Store) -> list[options.Row]:
                 "trained": sum(not record.spec.is_trial for record in trained),
                 "tested": len(tested),
                 "unfinished": sum((folder / name / CHECKPOINT).exists() for name in train),
-                "failed": {
-                    Path(each.place).name: each.reason
-                    for each in failed
-                    if Path(each.place).parent.parts == (cell.protocol, cell.dataset, cell.method)
-                },
+                "failed": failed.get(cell, {}),
                 "running": [
                     {"unit": name.replace("-", " "), "host": who.host, "pid": who.pid}
                     for name, who in holders.items()

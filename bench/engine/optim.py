@@ -19,7 +19,6 @@ from .running import Running, release_memory
 
 T = TypeVar("T")
 
-
 Groups = list[dict[str, Any]]
 """Parameter groups as torch takes them, each with its peak rate as ``max_lr``."""
 

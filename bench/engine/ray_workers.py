@@ -320,7 +320,8 @@ class RayWorkers(Pool):
         self._left_out: list[str] = []
         self._gpus = 0.0
         self._looks = 0
-        self._first: asyncio.Future[None] | None = None
+        self._first: Future[None] = Future()
+        """Done when there is a worker, or none will come."""
         self._watching: asyncio.Task[None] | None = None
         self._end_looking: Callable[[], None] = lambda: None
 
@@ -329,29 +330,29 @@ class RayWorkers(Pool):
         loop = asyncio.get_running_loop()
         if not connect(self._address):
             self._say("the Ray cluster has no token: whoever can reach it can run code as you (see docs/cluster.md)")
-        self._first = loop.create_future()
+        first = asyncio.wrap_future(self._first)
         seen: asyncio.Queue[list[Node]] = asyncio.Queue()
         self._end_looking = watch_nodes(lambda nodes: loop.call_soon_threadsafe(seen.put_nowait, nodes), LOOK)
         driver = asyncio.current_task()
         assert driver is not None
         self._watching = asyncio.create_task(self._watch(seen, driver))
         try:
-            await asyncio.wait_for(asyncio.shield(self._first), GONE)
+            await asyncio.wait_for(asyncio.shield(first), GONE)
         except TimeoutError:
             self._say("no worker has started yet: nodes load torch and are checked, or others hold their cores or GPUs")
-            await self._first
+            await first
 
     async def stop(self) -> None:
         """Kill every worker at once, and leave the cluster."""
         import atexit
 
-        if self._first is None:  # it was never connected, maybe for want of Ray
+        if self._watching is None:  # it was never connected, maybe for want of Ray
             return
 
         import ray
 
         self._end_looking()
-        tasks = [task for task in (self._watching, *(each.starting for each in self._members.values())) if task]
+        tasks = [self._watching, *(each.starting for each in self._members.values() if each.starting)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -365,7 +366,6 @@ class RayWorkers(Pool):
 
     async def _watch(self, seen: asyncio.Queue[list[Node]], driver: asyncio.Task[object]) -> None:
         """Follow the nodes; when the head has not answered for :data:`GONE` seconds, cancel the task of the driver."""
-        assert self._first is not None
         # Silence is counted in looks and not by a clock, so that a process that was stopped (Ctrl-Z) gives up nothing.
         silent = 0
         while not self.lost:
@@ -387,7 +387,6 @@ class RayWorkers(Pool):
                     self._first.set_exception(error)
 
     def _lose(self, driver: asyncio.Task[object]) -> None:
-        assert self._first is not None
         self.lost = (
             f"the head of the Ray cluster has not answered for {GONE:g} s; nothing finished is lost: start the cluster"
             " again and type the same command"
@@ -399,7 +398,6 @@ class RayWorkers(Pool):
 
     def _follow(self, nodes: list[Node]) -> None:
         """Use nodes that have joined, forget nodes that have left, and replace workers that have died."""
-        assert self._first is not None
         if not self._first.done():
             self._gpus = share_of_gpu(self._launch, nodes)
         there = {node.id for node in nodes}
@@ -456,7 +454,6 @@ class RayWorkers(Pool):
                 self._say(self._left_out[-1])
 
     async def _start_worker(self, member: _Member) -> None:
-        assert self._first is not None
         worker = RayWorker(member.node, self._gpus, self._launch.stall and 60 * self._launch.stall, member.slots)
         try:
             await worker.start()
