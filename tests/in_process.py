@@ -31,7 +31,7 @@ class Pool:
 
 def bring_workers_in(patch, figures=True):
     """Let commands of this process do their jobs here, and draw no figures if none are looked at."""
-    patch.setattr("bench.engine.launch.Pool", Pool)
+    patch.setattr("bench.engine.pool.Pool", Pool)
     if not figures:
         patch.setattr("bench.report.write.write_automatic", lambda *arguments: [])
 

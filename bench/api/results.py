@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from ..commands.options import DEFAULT_RESULTS
+import pandas as pd
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from ..report.write import Judged
-    from ..store.folder import Store
+from ..commands.options import DEFAULT_RESULTS, open_results
+from ..report.compare import comparisons_frame
+from ..report.comparison import comparison_frame
+from ..report.frame import as_texts, collect
+from ..report.per_query import kept_queries
+from ..report.questions import CONFIDENCE, SYSTEM
+from ..report.render import to_html
+from ..report.views import system_document, verdict_document
+from ..report.write import Judged
+from ..store.folder import Store
 
 
 def results(folder: str | PathLike[str] = DEFAULT_RESULTS) -> Results:
@@ -36,8 +41,6 @@ def results(folder: str | PathLike[str] = DEFAULT_RESULTS) -> Results:
             r.metrics.query("metric == 'map_at_r' and split == 'test'").groupby("method")["value"].mean()
             r.comparison, r.verdicts, r.trials, r.history, r.queries
     """
-    from ..commands.results import open_results
-
     return Results(open_results(Path(folder)))
 
 
@@ -54,8 +57,6 @@ class Results:
 
     @cached_property
     def _judged(self) -> Judged:
-        from ..report.frame import collect
-        from ..report.write import Judged
 
         found = collect(self._store)
         self._store.keep_in_mind()
@@ -64,46 +65,32 @@ class Results:
     @cached_property
     def metrics(self) -> pd.DataFrame:
         """Every value on data sets' own class splits, a row each: the table ``metrics.csv`` of ``bench report``."""
-        from ..report.frame import as_texts
-
         frame = self._judged.results.frame
         return as_texts(frame).assign(pinned=frame["pinned"].map(str))
 
     @cached_property
     def comparison(self) -> pd.DataFrame:
         """The comparison of methods, a row each and data set: the table ``comparison.csv`` of ``bench report``."""
-        from ..report.comparison import comparison_frame
-
         return comparison_frame(self._judged.comparison)
 
     @cached_property
     def verdicts(self) -> pd.DataFrame:
         """Verdicts on the confidences, a row each: those of ``verdicts.csv`` under the ranking that counts."""
-        from ..report.questions import CONFIDENCE
-        from ..report.views import verdict_document
-
         return verdict_document([row for row in self._judged.ask(CONFIDENCE) if row.about["chosen"]]).numbers
 
     @cached_property
     def systems(self) -> pd.DataFrame:
         """Methods with a confidence of their own against the plain method with a free one, as in ``systems.csv``."""
-        from ..report.questions import SYSTEM
-        from ..report.views import system_document
-
         return system_document(self._judged.ask(SYSTEM)).numbers
 
     @cached_property
     def comparisons(self) -> pd.DataFrame:
         """All comparisons of the report, a row each: the table ``comparisons.csv``."""
-        from ..report.compare import comparisons_frame
-
         return comparisons_frame(self._judged.comparisons)
 
     @cached_property
     def trials(self) -> pd.DataFrame:
         """Tuning trials of all studies, a row each, with what was tried (``method.margin``, ``optim.lr``, ..)."""
-        import pandas as pd
-
         shown = {"number", "state", "value", "reason", "val_map_at_r", "val_confidence_auroc"}
         return pd.DataFrame(
             {
@@ -122,8 +109,6 @@ class Results:
     @cached_property
     def history(self) -> pd.DataFrame:
         """Epochs of all finished trainings, a row each; of those of tuning, ``seed`` is ``tuning``, and its study."""
-        import pandas as pd
-
         return pd.DataFrame(
             {
                 **record.cell._asdict(),
@@ -145,8 +130,6 @@ class Results:
         ``answer`` (its nearest one), ``recall_at_1``, ``average_precision``, and every confidence, as
         ``confidence.margin``. Tests of an archive without a copy of its queries are left out.
         """
-        from ..report.per_query import kept_queries
-
         return kept_queries(self._judged.results.tests, self._store)
 
     def __repr__(self) -> str:
@@ -155,11 +138,6 @@ class Results:
         return f"<{self._store.root}: {len(tests)} tests of {len(methods)} methods on {', '.join(sorted(datasets))}>"
 
     def _repr_html_(self) -> str:
-        from dataclasses import replace
-
-        from ..report.questions import CONFIDENCE
-        from ..report.render import to_html
-        from ..report.views import verdict_document
 
         chosen = [row for row in self._judged.ask(CONFIDENCE) if row.about["chosen"]]
         return "\n".join(to_html(replace(table, small="small")) for table in verdict_document(chosen).tables)

@@ -10,14 +10,15 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..commands.options import DEFAULT_RESULTS, FIELDS
 from ..errors import UnitFailed, UserError, nearest
 from ..planning.experiment import Experiment, read_experiment, settings_of
 from ..store.specs import Parameters
-from .results import Results
-from .results import results as opened
+
+if TYPE_CHECKING:
+    from .results import Results
 
 START = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); from bench.start import entry; entry()"
 """Ctrl-C reaches every process of a terminal; this one is told once, by SIGTERM, whoever was interrupted."""
@@ -77,6 +78,8 @@ def run(
                 _passed_on(child)
                 raise
     _check(child.returncode, said)
+    from .results import results as opened  # pandas takes a second to load
+
     return opened(results)
 
 

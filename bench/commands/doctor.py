@@ -70,17 +70,17 @@ def _machine(device: str, folder: Path) -> Found:
     """Versions, and the GPU with its memory, bytes."""
     import torch
 
-    from ..engine import environment, gpu
+    from ..engine.environment import gpu_software, open_gpu, processor
     from ..resources import cores, keep_memory
 
     torch.set_num_threads(1)  # as a worker does
     keep_memory()
-    says = f"bench {__version__}, torch {torch.__version__}, {environment.processor()} ({cores()} usable)"
+    says = f"bench {__version__}, torch {torch.__version__}, {processor()} ({cores()} usable)"
     if device == "cpu":
         return says, {}
-    gpu.open_gpu()
+    open_gpu()
     free, total = torch.cuda.mem_get_info()
-    has = f"{torch.cuda.get_device_name()}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free, {gpu.software()}"
+    has = f"{torch.cuda.get_device_name()}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free, {gpu_software()}"
     return f"{says}; {has}", {"total": total}
 
 
@@ -120,7 +120,7 @@ def _speed(device: str, folder: Path) -> Found:
     """Images per second of the network, of its batches, and of all together in the fastest precision."""
     import torch
 
-    from ..engine import estimate, gpu, inputs, networks
+    from ..engine import environment, estimate, inputs, networks
 
     backbone, side, size = NETWORKS[device]
     trainer = photographs_trainer(folder, device, backbone, side, size)
@@ -138,7 +138,7 @@ def _speed(device: str, folder: Path) -> Found:
     seconds["all"] = estimate.median_seconds(lambda: trainer.train_epoch(0)) / trainer.steps
     rates = {name: size / each for name, each in seconds.items()}
     listed = ", ".join(f"{name} {float(f'{rate:.3g}'):,g}" for name, rate in rates.items())
-    peak = torch.cuda.max_memory_allocated() + gpu.OUTSIDE if device == "cuda" else 0.0
+    peak = torch.cuda.max_memory_allocated() + environment.OUTSIDE if device == "cuda" else 0.0
     return f"images per second, {backbone}, batches of {size}: {listed}", {"peak": peak, **rates}
 
 

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from ..datasets.pixel_cache import cache_folder
 from ..engine.estimate import estimate
-from ..engine.launch import Launch
 from ..errors import MissingWeights, UserError
+from ..planning.experiment import Run
 from ..planning.plan import Plan, PlanKey
 from ..progress import readable
 from ..resources import cores, worker_count
@@ -40,7 +40,7 @@ def print_missing(lacking: tuple[str, ...], site: Site) -> None:
         print(f"missing: {line}")
 
 
-def print_dry_run(plans: tuple[Plan, ...], site: Site, results: Path, launch: Launch) -> None:
+def print_dry_run(plans: tuple[Plan, ...], site: Site, results: Path, launch: Run) -> None:
     """Print what a run would do, with estimates of its time and disk space."""
     for plan in plans:
         if not plan.beside_own:
@@ -119,7 +119,7 @@ def _of_unit(plan: Plan) -> dict[str, object]:
     return shown | {name: value for name, value in given.items() if value}
 
 
-def print_estimate(plans: tuple[Plan, ...], site: Site, launch: Launch) -> None:
+def print_estimate(plans: tuple[Plan, ...], site: Site, launch: Run) -> None:
     """Print estimates of the run time and disk space of some plans, from a few steps that are timed on this machine."""
     device = launch.device_here
     workers = launch.workers or worker_count(None, device, launch.gpus_per_worker)

@@ -1,11 +1,11 @@
-"""Options that several commands have in common, and help with sections of options."""
+"""What several commands have in common: options, help with sections of options, and results that are read."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -23,7 +23,9 @@ from ..planning import experiment
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ..report.frame import Results as Collected
     from ..site import Site
+    from ..store.folder import Damage, Store
 
 
 DEFAULT_RESULTS = Path("results/runs")
@@ -225,3 +227,43 @@ def last_data_root(results: Path) -> Path | None:
     with suppress(OSError, UnicodeDecodeError):
         return Path((results / DATA_ROOT).read_text(encoding="utf-8"))
     return None
+
+
+def open_results(results: Path, damaged_marker: bool = False) -> Store:
+    """Open a results folder for reading, if wanted also one with records whose marker is missing or damaged."""
+    from ..protocols._base import PROTOCOLS, get_protocol
+    from ..store.folder import Store
+
+    store = Store(results, remember=True)
+    recognised = damaged_marker and store.has_lost_marker() and store.marker_of_records() is not None
+    for name in PROTOCOLS:
+        store.open(name, get_protocol(name).version, create=recognised)
+    return store
+
+
+def collect_from(*stores: Store) -> tuple[Collected, list[Damage]]:
+    """The results of folders, and their damaged files; more of these may be found while the stores are used."""
+    from ..report.frame import collect
+
+    damaged: list[Damage] = []
+    for store in stores:
+        store.on_damage = damaged.append
+    return collect(*stores), damaged
+
+
+def say_what_was_left_out(damaged: Iterable[Damage], older: int, console: Console) -> None:
+    """Print which test results the tables leave out: damaged ones, and older ones that a later one replaces."""
+    if older:
+        console.print(
+            f"{older} {'result' if older == 1 else 'results'} left out: older ones of the same setting (other code or"
+            " other tests; the latest counts), or of runs that froze a source of randomness",
+            highlight=False,
+        )
+    for path, reason in sorted(set(damaged)):
+        say(console, f"damaged, left out: {path}: {reason}; the command that made it makes it again", "red")
+
+
+def report_places(written: Sequence[Path], folder: Path) -> tuple[str, ...]:
+    """Lines that say where a report is: the page first, then the folder."""
+    page = folder / written[0].name
+    return f"{page}  the page, to open in a browser", f"{folder}  {len(written) - 1} tables and figures"

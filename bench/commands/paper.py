@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import LINE, require_known
+from ..planning.experiment import Run
 from ..registry import load_plugins
 from . import options
 from .run import carry_out
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ..engine.jobs import Outcome
-    from ..engine.launch import Launch
     from ..papers.items import Named
     from ..papers.run import PlannedItem
     from ..planning.plan import Plan
@@ -88,12 +88,11 @@ def table(
     if name == "list":  # as `bench reproduce list`
         list_items(as_json)
         return
-    from ..engine.launch import Launch
     from ..papers.items import find_item
     from ..papers.run import plan_item
 
     named = find_item(name)
-    launch = Launch(**{name: typed.pop(name) for name in RUN}).resolved()
+    launch = Run(**{name: typed.pop(name) for name in RUN}).resolved()
     of_site = {name: typed.pop(name) for name in ("plugin", "weights", "allow_partial")}
     site = options.site_of(results, data_root=data_root, device=launch.device_here, **of_site)
     if named.item.kind == "drawing":
@@ -114,7 +113,7 @@ def table(
     raise typer.Exit(_reproduce(plan(site), site, results, launch, as_json))
 
 
-def _print_plans(planned: list[PlannedItem], site: Site, results: Path, launch: Launch) -> None:
+def _print_plans(planned: list[PlannedItem], site: Site, results: Path, launch: Run) -> None:
     """Print the plan of every row, what differs from the paper, time and disk."""
     from ..papers.tables import build_table
     from .dry_run import print_estimate, print_plan
@@ -138,7 +137,7 @@ def _print_plans(planned: list[PlannedItem], site: Site, results: Path, launch: 
     print_estimate(tuple(plans.values()), site, launch)
 
 
-def _reproduce(planned: list[PlannedItem], site: Site, results: Path, launch: Launch, as_json: bool) -> int:
+def _reproduce(planned: list[PlannedItem], site: Site, results: Path, launch: Run, as_json: bool) -> int:
     """Run, print and write; returns the exit code."""
     from rich.console import Console
 
@@ -174,7 +173,7 @@ def _reproduce(planned: list[PlannedItem], site: Site, results: Path, launch: La
 
 
 def _tables(
-    planned: list[PlannedItem], site: Site, results: Path, launch: Launch, console: Console
+    planned: list[PlannedItem], site: Site, results: Path, launch: Run, console: Console
 ) -> tuple[Outcome | None, list[Document]]:
     """Train and test what the rows need, or time their steps, and make the tables."""
     from ..engine.jobs import Outcome
@@ -247,15 +246,14 @@ def claims(
     from ..papers.judge import judge
     from ..papers.page import print_verdicts, to_frame, write_verdicts
     from ..report.frame import plain_rows
-    from .results import collect_from, open_results, say_what_was_left_out
 
     folders = results or [options.DEFAULT_RESULTS]
     load_plugins(plugin or ())  # their metrics
     site = options.site_of(folders[0], plugin=plugin)
     ledger = read_ledger(file, site)
     require_known("paper", options.names(paper), ledger.paper)
-    stores = [open_results(folder) for folder in folders]
-    collected, damaged = collect_from(*stores)
+    stores = [options.open_results(folder) for folder in folders]
+    collected, damaged = options.collect_from(*stores)
     # All claims of the file are judged, so that verdicts do not depend on which of them are shown.
     found = judge(ledger, collected, site, stores)
     shown = [each for each in found if not paper or each.claim.paper in options.names(paper)]
@@ -263,7 +261,7 @@ def claims(
     if as_json:
         options.print_json(plain_rows(to_frame(shown, site)))
         return
-    say_what_was_left_out(damaged, collected.superseded, Console(stderr=True))
+    options.say_what_was_left_out(damaged, collected.superseded, Console(stderr=True))
     print_verdicts(shown, site, Console())
     for path in written:
         print(path)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import UnitFailed, UserError, printable, require_known
-from .options import DEFAULT_RESULTS, DataRoot, Json, Plugins, Results, Row, names, print_json, site_of
+from . import options
 
 if TYPE_CHECKING:
     from ..site import Site
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def rescore(
-    results: Results = DEFAULT_RESULTS,
+    results: options.Results = options.DEFAULT_RESULTS,
     tests: Annotated[
         list[str] | None,
         typer.Option(
@@ -28,9 +28,9 @@ def rescore(
     arrays: Annotated[
         Path | None, typer.Option(help="Another results folder that has the embeddings of the tests.", metavar="DIR")
     ] = None,
-    data_root: DataRoot = None,
-    plugin: Plugins = None,
-    as_json: Json = False,
+    data_root: options.DataRoot = None,
+    plugin: options.Plugins = None,
+    as_json: options.Json = False,
 ) -> None:
     """Give finished tests new values, without a training.
 
@@ -45,10 +45,10 @@ def rescore(
     bench rescore --results results/runs --plugin angles.py
     bench rescore --results results/reference --arrays results/runs --tests clustering
     """  # noqa: D301 (click's mark for lines that are not to be filled)
-    site = site_of(results, plugin=plugin, data_root=data_root, allow_partial=True)
-    rows = rescore_results(site, names(tests), arrays, quiet=as_json)
+    site = options.site_of(results, plugin=plugin, data_root=data_root, allow_partial=True)
+    rows = rescore_results(site, options.names(tests), arrays, quiet=as_json)
     if as_json:
-        print_json(rows)
+        options.print_json(rows)
     failed = sum(bool(row["failure"]) for row in rows)
     if not as_json:
         typer.echo(f"{len(rows) - failed} of {len(rows)} tests rescored; `bench report` has their values")
@@ -56,21 +56,20 @@ def rescore(
         raise typer.Exit(1)
 
 
-def rescore_results(site: Site, groups: tuple[str, ...], arrays: Path | None, quiet: bool = False) -> list[Row]:
+def rescore_results(site: Site, groups: tuple[str, ...], arrays: Path | None, quiet: bool = False) -> list[options.Row]:
     """Rescore the tests of a results folder that count, one after the other, with a line for each unless it is quiet.
 
     Groups are those of each record and of the plug-ins if empty.
     """
     from ..protocols.known_tests import known_groups
     from ..report.frame import collect
-    from .results import open_results
 
     added = site.plugin_tests
     require_known("group of tests", groups, known_groups())
-    store = open_results(site.store.root)
+    store = options.open_results(site.store.root)
     if store.is_archive:
         raise UserError(f"{store.root} is an archive, which is never changed; put it into a folder with a store.json")
-    other = None if arrays is None else open_results(arrays)
+    other = None if arrays is None else options.open_results(arrays)
     collected = collect(store)
     records = (*collected.tests, *collected.splits)
     if not records:
@@ -84,11 +83,11 @@ def rescore_results(site: Site, groups: tuple[str, ...], arrays: Path | None, qu
     return rows
 
 
-def _rescored(record: TestRecord, site: Site, groups: tuple[str, ...], arrays: Store | None) -> Row:
+def _rescored(record: TestRecord, site: Site, groups: tuple[str, ...], arrays: Store | None) -> options.Row:
     from ..engine.rescoring import rescore as rescore_test
     from ..store.specs import versions_text
 
-    row: Row = {"test": "/".join((*record.cell, record.unit)), "seed": record.columns.seed}
+    row: options.Row = {"test": "/".join((*record.cell, record.unit)), "seed": record.columns.seed}
     row |= {"rescoring": "", "code": "", "values": 0, "left_out": [], "failure": ""}
     try:
         made = rescore_test(record, site, groups, arrays)
@@ -98,7 +97,7 @@ def _rescored(record: TestRecord, site: Site, groups: tuple[str, ...], arrays: S
     return {**row, "rescoring": made.unit, "code": code, "values": len(made.rows), "left_out": left_out}
 
 
-def _said(row: Row) -> str:
+def _said(row: options.Row) -> str:
     """The rest of the line about a test."""
     if row["failure"]:
         return str(row["failure"])

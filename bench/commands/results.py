@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -14,13 +14,10 @@ import typer
 from ..errors import UserError, printable
 from ..registry import load_plugins
 from ..site import Site
-from .options import DEFAULT_RESULTS, Json, Plugins, Results, Row, last_data_root, names, print_json, say, site_of
+from . import options
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from ..report.frame import Results as Collected
-    from ..store.claims import Claims
     from ..store.folder import Damage, Store
     from ..store.specs import Kind
 
@@ -29,7 +26,7 @@ KINDS: tuple[Kind, Kind] = ("train", "test")
 
 
 def status(
-    results: Results = DEFAULT_RESULTS,
+    results: options.Results = options.DEFAULT_RESULTS,
     check: Annotated[
         bool, typer.Option("--check", help="Verify every file; name the damaged ones, with exit code 1.")
     ] = False,
@@ -39,7 +36,7 @@ def status(
     archive: Annotated[
         Path | None, typer.Option(help="Write all records to this file, NAME.tar.xz, to contribute.", metavar="FILE")
     ] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Count the finished trials, trainings and tests.
 
@@ -59,9 +56,9 @@ def status(
         return
     if check:
         raise typer.Exit(_check(results, as_json))
-    rows = status_rows(open_results(results))
+    rows = status_rows(options.open_results(results))
     if as_json:
-        print_json(rows)
+        options.print_json(rows)
         return
     if not rows:
         typer.echo(f"{results}: no trial, training or test has begun yet")
@@ -83,12 +80,12 @@ def _check(results: Path, as_json: bool) -> int:
     """Name every damaged file of a results folder; returns the exit code."""
     from ..store.check import damages
 
-    store = open_results(results, damaged_marker=True)
+    store = options.open_results(results, damaged_marker=True)
     found = damages(store.root)
     base = results.parent if store.is_archive else results
     rows = [{"path": str(damage.path.relative_to(base)), "reason": damage.reason} for damage in found]
     if as_json:
-        print_json(rows)
+        options.print_json(rows)
     for row in () if as_json else rows:
         typer.echo(printable(f"{row['path']}: {row['reason']}"))
     if not rows and not as_json:
@@ -107,7 +104,7 @@ def archive_results(results: Path, out: Path) -> None:
 
     if not out.name.endswith(ARCHIVE) or out.is_dir():
         raise UserError(f"--archive {out}: name a file that ends with {ARCHIVE}")
-    texts = open_results(results).texts()
+    texts = options.open_results(results).texts()
     if any(damage.path.relative_to(results).as_posix() in texts for damage in damages(results)):
         raise UserError(
             f"{results} has damaged records; `bench status --check --results {quote(str(results))}` names them"
@@ -119,14 +116,16 @@ def archive_results(results: Path, out: Path) -> None:
 def repair_results(results: Path) -> None:
     """Move the damaged files of a results folder to its ``.damaged``, and write its marker ``store.json`` again."""
     from ..store.check import damages
+    from ..store.claims import Claims
     from ..store.folder import Store
 
     store = Store(results)
     if store.is_archive:
         raise UserError(f"{results} is an archive, which is never changed")
     if results.exists() and (not results.is_dir() or store.marker_of_records() is None):
-        open_results(results)
-    with at_work(results, alone=True):
+        options.open_results(results)
+    with closing(Claims(results)) as claims:
+        claims.enter(alone=True)
         for damage in damages(results):
             target = store.set_aside(damage)
             if target is not None:
@@ -135,21 +134,8 @@ def repair_results(results: Path) -> None:
         store.mark()
 
 
-@contextlib.contextmanager
-def at_work(results: Path, alone: bool, lost: Callable[[], None] = lambda: None) -> Iterator[Claims]:
-    """The claims of this process on a results folder, for as long as it is at work there."""
-    from ..store.claims import Claims
-
-    claims = Claims(results)
-    try:
-        claims.enter(alone, lost)
-        yield claims
-    finally:
-        claims.close()
-
-
 def report(
-    results: Results = DEFAULT_RESULTS,
+    results: options.Results = options.DEFAULT_RESULTS,
     out: Annotated[
         Path | None, typer.Option(help="Where to write; RESULTS/report if not given.", metavar="DIR")
     ] = None,
@@ -177,8 +163,8 @@ def report(
             help="Folder of downloaded data sets, for pictures; if not given, that of the last run.", metavar="DIR"
         ),
     ] = None,
-    plugin: Plugins = None,
-    as_json: Json = False,
+    plugin: options.Plugins = None,
+    as_json: options.Json = False,
 ) -> None:
     """Write the page, tables and figures of a results folder.
 
@@ -193,9 +179,11 @@ def report(
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     if out is None and results.is_file():
         raise UserError(f"{results} is a file; name a folder with --out")
-    site = site_of(results, plugin=plugin, data_root=data_root or last_data_root(results), allow_partial=True)
+    site = options.site_of(
+        results, plugin=plugin, data_root=data_root or options.last_data_root(results), allow_partial=True
+    )
     if figures is not None:
-        print_paths(_draw(names(figures), site, results, out), as_json)
+        print_paths(_draw(options.names(figures), site, results, out), as_json)
         return
     from rich.console import Console
 
@@ -204,10 +192,10 @@ def report(
     from ..report.write import Judged, write_report
     from .extra_tables import check_extras, write_extras
 
-    check_extras(names(also))
+    check_extras(options.names(also))
     load_plugins(plugin or ())  # titles and directions of their metrics
-    store = open_results(results)
-    collected, damaged = collect_from(store)
+    store = options.open_results(results)
+    collected, damaged = options.collect_from(store)
     judged = Judged(store, collected)
     folder = out or results / "report"
     if not (collected.tests or collected.splits):
@@ -215,9 +203,9 @@ def report(
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
     messages = Console(stderr=True)
-    written = write_report(judged, folder, lambda line: say(messages, f"not drawn: {line}"), site, damaged)
+    written = write_report(judged, folder, lambda line: options.say(messages, f"not drawn: {line}"), site, damaged)
     if also:
-        written += write_extras(names(also), site, judged, folder, written)
+        written += write_extras(options.names(also), site, judged, folder, written)
     try:
         write_metrics(collected, store.root)
     except OSError:
@@ -225,25 +213,19 @@ def report(
             raise
         write_metrics(collected, out)  # the results folder is read-only, say
     store.keep_in_mind()
-    say_what_was_left_out(damaged, collected.superseded, messages)
+    options.say_what_was_left_out(damaged, collected.superseded, messages)
     _say_what_was_rescored(collected)
     if as_json:
         print_paths(written, as_json)
         return
     print_tables(judged, Console())
-    typer.echo("\n".join(report_places(written, folder)))
-
-
-def report_places(written: Sequence[Path], folder: Path) -> tuple[str, ...]:
-    """Lines that say where a report is: the page first, then the folder."""
-    page = folder / written[0].name
-    return f"{page}  the page, to open in a browser", f"{folder}  {len(written) - 1} tables and figures"
+    typer.echo("\n".join(options.report_places(written, folder)))
 
 
 def print_paths(written: Iterable[Path], as_json: bool) -> None:
     """Print the paths of files that were written, one a line or as a list in JSON."""
     if as_json:
-        print_json([str(path) for path in written])
+        options.print_json([str(path) for path in written])
         return
     for path in written:
         print(path)
@@ -262,8 +244,8 @@ def _draw(chosen: tuple[str, ...], site: Site, results: Path, out: Path | None) 
         raise UserError(f"{site.results} holds no results; name a folder for the figures with --out")
     collected, damaged = Results(()), list["Damage"]()
     if results.exists() or not set(kinds) <= THEORY.keys():
-        store = open_results(results)
-        collected, damaged = collect_from(store)
+        store = options.open_results(results)
+        collected, damaged = options.collect_from(store)
     folder = out or results / "report"
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
@@ -276,29 +258,7 @@ def _draw(chosen: tuple[str, ...], site: Site, results: Path, out: Path | None) 
     return [write_page(Judged(store, collected), damaged, folder, pictures), *drawn]
 
 
-def open_results(results: Path, damaged_marker: bool = False) -> Store:
-    """Open a results folder for reading, if wanted also one with records whose marker is missing or damaged."""
-    from ..protocols._base import PROTOCOLS, get_protocol
-    from ..store.folder import Store
-
-    store = Store(results, remember=True)
-    recognised = damaged_marker and store.has_lost_marker() and store.marker_of_records() is not None
-    for name in PROTOCOLS:
-        store.open(name, get_protocol(name).version, create=recognised)
-    return store
-
-
-def collect_from(*stores: Store) -> tuple[Collected, list[Damage]]:
-    """The results of folders, and their damaged files; more of these may be found while the stores are used."""
-    from ..report.frame import collect
-
-    damaged: list[Damage] = []
-    for store in stores:
-        store.on_damage = damaged.append
-    return collect(*stores), damaged
-
-
-def status_rows(store: Store) -> list[Row]:
+def status_rows(store: Store) -> list[options.Row]:
     """Count trials, trained and tested seeds in a results folder, one row per protocol, data set and method.
 
     ``trained`` are finished trainings that belong to no trial, ``unfinished`` those that have a checkpoint and no
@@ -310,9 +270,13 @@ def status_rows(store: Store) -> list[Row]:
     from ..store.folder import CHECKPOINT
     from ..store.specs import Cell, versions_text
 
-    failed = [each for each in failures(store, ()) if each.what == "failed"]
+    failed: dict[tuple[str, ...], dict[str, str]] = {}
+    for each in failures(store, ()):
+        if each.what == "failed":
+            *cell_of, unit = each.place.split("/")
+            failed.setdefault(tuple(cell_of), {})[unit] = each.reason
     rescorings = list(store.rescorings())
-    rows: list[Row] = []
+    rows: list[options.Row] = []
     for folder in sorted({path.parent for kind in (*KINDS, "study") for path in store.units(kind)}):
         cell = Cell(*folder.relative_to(store.root).parts)
         trials = list(store.trials(cell))
@@ -334,11 +298,7 @@ def status_rows(store: Store) -> list[Row]:
                 "trained": sum(not record.spec.is_trial for record in trained),
                 "tested": len(tested),
                 "unfinished": sum((folder / name / CHECKPOINT).exists() for name in train),
-                "failed": {
-                    Path(each.place).name: each.reason
-                    for each in failed
-                    if Path(each.place).parent.parts == (cell.protocol, cell.dataset, cell.method)
-                },
+                "failed": failed.get(cell, {}),
                 "running": [
                     {"unit": name.replace("-", " "), "host": who.host, "pid": who.pid}
                     for name, who in holders.items()
@@ -364,15 +324,3 @@ def _say_what_was_rescored(collected: Collected) -> None:
         typer.echo(
             f"{count} values of {tests} tests are rescored by code {code}; provenance.csv has both codes", err=True
         )
-
-
-def say_what_was_left_out(damaged: Iterable[Damage], older: int, console: Console) -> None:
-    """Print which test results the tables leave out: damaged ones, and older ones that a later one replaces."""
-    if older:
-        console.print(
-            f"{older} {'result' if older == 1 else 'results'} left out: older ones of the same setting (other code or"
-            " other tests; the latest counts), or of runs that froze a source of randomness",
-            highlight=False,
-        )
-    for path, reason in sorted(set(damaged)):
-        say(console, f"damaged, left out: {path}: {reason}; the command that made it makes it again", "red")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -13,17 +14,14 @@ import typer
 
 from .. import interrupt
 from ..errors import LINE, UnitFailed, UserError
-from ..planning.experiment import EXISTING, FILES, Experiment, read_experiment
+from ..planning.experiment import EXISTING, FILES, Experiment, Run, read_experiment
 from . import options
-from .results import at_work, collect_from, report_places, say_what_was_left_out
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from ..engine.jobs import Outcome
-    from ..engine.launch import Launch
     from ..engine.pool import Pool
-    from ..planning.experiment import Experiment
     from ..planning.plan import Plan
     from ..site import Site
     from ..store.folder import Damage, Store
@@ -71,8 +69,6 @@ def run(
     bench run --method dul_cls --dataset ndigit --seeds 5
     bench run --method arcface,pfe,scf --dataset cub200 --data-root data --dry-run
     """  # noqa: D301 (click's mark for lines that are not to be filled)
-    from ..engine.launch import Launch
-
     table = {} if file is None else read_experiment(file)
     experiment = Experiment.filled(table, options.typed_fields(ctx), str(file or ""))
     site = options.site_of(
@@ -83,15 +79,13 @@ def run(
         allow_partial=experiment.allow_partial,
         strict=experiment.run.strict,
     )
-    launch = Launch(**experiment.run.model_dump())
-    raise typer.Exit(run_experiment(experiment, site, results, launch, on_existing, dry_run=dry_run, save=save))
+    raise typer.Exit(run_experiment(experiment, site, results, on_existing, dry_run=dry_run, save=save))
 
 
 def run_experiment(
     experiment: Experiment,
     site: Site,
     results: Path,
-    launch: Launch,
     on_existing: OnExisting,
     *,
     dry_run: bool,
@@ -122,7 +116,7 @@ def run_experiment(
             options.say(console, line)
     if save is not None:
         write_atomic(save, experiment.to_toml().encode())
-    launch = launch.resolved()
+    launch = experiment.run.resolved()
     if experiment.frozen and launch.device == "cuda" and launch.workers is None and launch.gpus_per_worker is None:
         options.say(
             console, "heads leave a GPU idle most of the time: --gpus-per-worker 0.12 trains eight at once on each"
@@ -137,7 +131,7 @@ def run_experiment(
         outcome = carry_out((built.plans,), site, results, launch, on_existing, console, write_tables, (experiment,))
     except ImagesLeftOut:  # the plan is of other data now
         site.opened.clear()
-        return run_experiment(experiment, site, results, launch, on_existing, dry_run=False, told=built.lines)
+        return run_experiment(experiment, site, results, on_existing, dry_run=False, told=built.lines)
     if outcome is None:
         return 130
     return 1 if outcome.failures else 0
@@ -147,7 +141,7 @@ def carry_out(
     batches: Sequence[tuple[Plan, ...]],
     site: Site,
     results: Path,
-    launch: Launch,
+    launch: Run,
     on_existing: OnExisting,
     console: Console,
     write_tables: Callable[[Outcome], None],
@@ -160,9 +154,10 @@ def carry_out(
     """
     import asyncio
 
-    from ..engine.launch import workers_of
+    from ..engine.pool import workers_of
+    from ..store.claims import Claims
     from ..store.files import write_atomic
-    from ..store.remembered import Remembered
+    from ..store.folder import Remembered
 
     plans = tuple(plan for batch in batches for plan in batch)
     store = site.store
@@ -170,8 +165,9 @@ def carry_out(
     protocol, version = plans[0].cell.protocol, plans[0].template.protocol_version
     store.open(protocol, version, create=True)
     rerun = on_existing == "rerun"
-    # Not SIGINT, which a background job of a script ignores.
-    with at_work(store.root, alone=rerun, lost=lambda: os.kill(os.getpid(), signal.SIGTERM)) as claims:
+    with closing(Claims(store.root)) as claims:
+        # Not SIGINT, which a background job of a script ignores.
+        claims.enter(rerun, lost=lambda: os.kill(os.getpid(), signal.SIGTERM))
         if on_existing == "error":
             _check_none([plan for plan in plans if plan.requested], store)
         if launch.launcher == "local":  # on a cluster, every node does so
@@ -329,7 +325,7 @@ def _summarise(outcome: Outcome, site: Site, results: Path, console: Console) ->
     from ..report.write import Judged, write_report
 
     store = site.store
-    collected, damaged = collect_from(store)
+    collected, damaged = options.collect_from(store)
     metrics = write_metrics(collected, store.root)
     places: tuple[str, ...] = ("no test finished, so there is no table",)
     if metrics is not None or collected.splits:
@@ -337,9 +333,9 @@ def _summarise(outcome: Outcome, site: Site, results: Path, console: Console) ->
         written = write_report(judged, store.root / "report", missing, site, damaged)
         print_tables(judged, Terminal())
         values = (f"{results / 'metrics.csv'}  every value",) if metrics is not None else ()
-        places = (*report_places(written, results / "report"), *values)
+        places = (*options.report_places(written, results / "report"), *values)
     store.keep_in_mind()
-    say_what_was_left_out(damaged, collected.superseded, console)
+    options.say_what_was_left_out(damaged, collected.superseded, console)
     for damage in set(damaged):
         store.set_aside(damage)
     console.print(f"{outcome.trained} trainings done, {outcome.reused} already done", highlight=False, markup=False)

@@ -14,8 +14,8 @@ import typer
 from ..errors import BadInput, UnknownName, UserError
 from ..protocols.metrics import default_requests, metric_help
 from ..registry import load_plugins
+from . import options
 from .embed import Groups
-from .options import DEFAULT_RESULTS, Device, Json, Plugins, Results, Row, Strict, names, option_of, print_json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -69,7 +69,9 @@ def score(
     ] = None,
     backbone: Annotated[
         str | None,
-        option_of("backbone", help="Network that embeds a folder of photographs, with its weights on this machine."),
+        options.option_of(
+            "backbone", help="Network that embeds a folder of photographs, with its weights on this machine."
+        ),
     ] = None,
     operate: Annotated[
         bool,
@@ -94,13 +96,13 @@ def score(
             metavar="FILE",
         ),
     ] = None,
-    strict: Strict = False,
+    strict: options.Strict = False,
     device: Annotated[
-        Device,
+        options.Device,
         typer.Option(help="Device for matrices of scores; cuda is faster for match and mls of diagonal normals."),
     ] = "cpu",
-    plugin: Plugins = None,
-    as_json: Json = False,
+    plugin: options.Plugins = None,
+    as_json: options.Json = False,
 ) -> None:
     """Score embeddings made anywhere, and their confidences.
 
@@ -126,7 +128,7 @@ def score(
     load_plugins(plugin or ())
     if out is not None and out.exists() and not out.is_dir():
         raise BadInput(f"--out {out} is a file; name a folder")
-    wanted, labels = names(metrics, default_requests()), _labels(files)
+    wanted, labels = options.names(metrics, default_requests()), _labels(files)
     photographs = [path for path in files if path.is_dir() or holds_images(path)]
     _check_unknown(unknown, files, photographs)
     if photographs:
@@ -149,7 +151,7 @@ def score(
 
     wanted_metrics(wanted)  # a wrong name is not the fault of a file
     wishes = wishes_of(wish or "", len(files)) if operate or wish is not None else None
-    by, where, curves = names(scorers, ("cosine",)), pick_device(device), out is not None
+    by, where, curves = options.names(scorers, ("cosine",)), pick_device(device), out is not None
     scored: dict[str, Scored] = {}
     asked = embedded(unknown, searched=False) if unknown and unknown.is_dir() else unknown
     extended = None if asked is None else extended_by(sets[0][0], asked)
@@ -170,7 +172,7 @@ def score(
         picture = photographs[0] if photographs and len(files) == 1 else None
         written, page = write_scored(scored, comparison, out, picture, points)
     if as_json:
-        print_json(_as_json(files, scored, comparison, points))
+        options.print_json(_as_json(files, scored, comparison, points))
         return
     _print(scored, comparison, points)
     if out is not None:
@@ -194,7 +196,7 @@ def _as_json(
     scored: Mapping[str, Scored],
     comparison: Sequence[Line],
     points: OperatingPoints | None,
-) -> Row:
+) -> options.Row:
     import pandas as pd
 
     from ..report.frame import plain_rows
@@ -203,7 +205,9 @@ def _as_json(
 
     others = {"confidences": worth(lines_of(scored)), "comparison": comparison}
     tables = {"rows": tidy(scored), **{name: pd.DataFrame(lines) for name, lines in others.items()}}
-    shown: Row = {"files": [_file_row(path, name, each.given) for path, (name, each) in zip(files, scored.items())]}
+    shown: options.Row = {
+        "files": [_file_row(path, name, each.given) for path, (name, each) in zip(files, scored.items())]
+    }
     shown |= {name: plain_rows(table) for name, table in tables.items()}
     return shown if points is None else {**shown, "operate": points.document}
 
@@ -272,7 +276,7 @@ def _labels(files: Sequence[Path]) -> list[str]:
     return names
 
 
-def _file_row(path: Path, name: str, images: EmbeddingSet) -> Row:
+def _file_row(path: Path, name: str, images: EmbeddingSet) -> options.Row:
     return {
         "file": str(path),
         "name": name,
@@ -290,13 +294,13 @@ def compare(
         list[str] | None,
         typer.Argument(help="Methods of a results folder, or files of embeddings.", metavar="METHOD..|FILE.."),
     ] = None,
-    results: Results = DEFAULT_RESULTS,
+    results: options.Results = options.DEFAULT_RESULTS,
     scorers: Scorers = None,
     metrics: Metrics = None,
     normalize: Normalize = None,
     bootstrap: Bootstrap = "queries",
-    plugin: Plugins = None,
-    as_json: Json = False,
+    plugin: options.Plugins = None,
+    as_json: options.Json = False,
 ) -> None:
     """Compare methods seed by seed, or files query by query.
 
@@ -325,11 +329,10 @@ def compare(
     from ..report.terminal import print_paired
     from ..report.views import paired_frame
     from ..store.check import failures
-    from .results import collect_from, open_results, say_what_was_left_out
 
     load_plugins(plugin or ())
-    store, methods = open_results(results), names(asked)
-    collected, damaged = collect_from(store)
+    store, methods = options.open_results(results), options.names(asked)
+    collected, damaged = options.collect_from(store)
     tested = {each.columns.method for each in collected.tests}
     if not tested:
         raise UserError(f"{store.root} has no finished test yet; `bench status` shows what exists")
@@ -347,7 +350,7 @@ def compare(
             " `bench status` counts what each has, and `bench run` with the options of their run adds another"
         )
     if as_json:
-        print_json(plain_rows(paired_frame(rows)))
+        options.print_json(plain_rows(paired_frame(rows)))
         return
-    say_what_was_left_out(damaged, collected.superseded, Console(stderr=True))
+    options.say_what_was_left_out(damaged, collected.superseded, Console(stderr=True))
     print_paired(rows, Console())

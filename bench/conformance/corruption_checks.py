@@ -5,17 +5,14 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..datasets.corruptions._base import Corruption, check_range, corrupt
 from ..seeds import seed_generators
 from .failure import require
-
-if TYPE_CHECKING:
-    from ..datasets.corruptions._base import Corruption
 
 
 def _pictures(shape: tuple[int, ...] = (3, 24, 20)) -> Tensor:
@@ -26,16 +23,12 @@ def _pictures(shape: tuple[int, ...] = (3, 24, 20)) -> Tensor:
 
 def _corrupted(corruption: Corruption, severity: float, images: Tensor) -> Tensor:
     """Images under a corruption, each with the draws of its own identity, ``[N, C, H, W]``."""
-    from ..datasets.corruptions._base import corrupt
-
     made = (corrupt(corruption.name, image, severity, f"image {i}", 0) for i, image in enumerate(images))
     return torch.stack(list(made))
 
 
 def metadata_of_corruption(corruption: Corruption) -> None:
     """Require that a corruption has a name, a summary, and a valid range of default severities within [0, 1]."""
-    from ..datasets.corruptions._base import check_range
-
     require(bool(corruption.name and corruption.summary), "name and summary must not be empty")
     check_range(corruption.name, corruption.low, corruption.high)
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from ..datasets.dataset import Dataset, ImageSet
+from ..datasets.photo_images import PhotoImages
+from ..datasets.view import evaluation_view
 from .failure import require
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ..datasets.dataset import Dataset, ImageSet
-
 
 FOLDS = 4
 """Blocks of development classes that a data set is checked with."""
@@ -84,8 +81,6 @@ def _made_of_others(images: ImageSet, classes: set[str]) -> bool:
 
 
 def _files(images: ImageSet) -> set[Path]:
-    from ..datasets.photo_images import PhotoImages
-
     return {*images.paths} if isinstance(images, PhotoImages) else set()
 
 
@@ -180,9 +175,6 @@ def crops(dataset: Dataset) -> None:
 
 def _centred_squares(images: ImageSet, index: Tensor) -> Tensor:
     """Evaluation views of the largest centred squares: of images in memory, which are read whole, of the images."""
-    from ..datasets.photo_images import PhotoImages
-    from ..datasets.view import evaluation_view
-
     if not isinstance(images, PhotoImages):
         return images.evaluation(index)
     # The side and the corner are rounded before the square is resized, so that it is not exactly the evaluation view

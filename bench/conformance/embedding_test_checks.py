@@ -5,26 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from ..protocols.declare import EmbeddingTest, run_battery
+from ..protocols.embeddings import Embeddings, Options, Quality
+from ..protocols.metrics import find_metric, known_metrics
+from ..protocols.ranking import ScoreMatrix
+from ..protocols.rows import Row
 from .failure import ConformanceError, require
-
-if TYPE_CHECKING:
-    from ..protocols.declare import EmbeddingTest
-    from ..protocols.embeddings import Embeddings
-    from ..protocols.rows import Row
 
 DIM = 16
 
 
 def _view(clean: bool, order: Tensor | None = None) -> Embeddings:
     """Small random embeddings that have everything a test can need, in some order; one image is alone in its class."""
-    from ..protocols.embeddings import Embeddings, Options, Quality
-    from ..protocols.ranking import ScoreMatrix
-
     labels = torch.tensor([0] * 9 + [1] * 7 + [2] * 6 + [3] * 4 + [4] * 2 + [5])
     g = torch.Generator().manual_seed(0)
     centres = torch.randn(6, DIM, generator=g, dtype=torch.float64)
@@ -61,16 +57,12 @@ def _view(clean: bool, order: Tensor | None = None) -> Embeddings:
 
 
 def _rows(test: EmbeddingTest, clean: bool, order: Tensor | None = None) -> list[Row]:
-    from ..protocols.declare import run_battery
-
     # Without its metrics: one of the checks is about their ranges, and the others are not.
     return run_battery(_view(clean, order), [replace(test, metrics=())])
 
 
 def metadata_of_test(test: EmbeddingTest) -> None:
     """Require that a test of embeddings has a docstring and the name of a group, and that its metrics are new."""
-    from ..protocols.metrics import known_metrics
-
     require(bool(test.run.__doc__), "a test needs a docstring")
     require(bool(test.group), "a test needs the name of its group")
     known_metrics()  # a name that is taken is refused
@@ -88,8 +80,6 @@ def rows_of_test(test: EmbeddingTest) -> None:
 
 def declared_rows(test: EmbeddingTest) -> None:
     """Require that every row has a declared metric, a value within its range, and a confidence if it is about one."""
-    from ..protocols.metrics import find_metric
-
     outside: dict[str, str] = {}
     for row in [*_rows(test, True), *_rows(test, False)]:
         name, value = row["metric"], row["value"]

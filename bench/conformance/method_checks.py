@@ -12,6 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import first_line
+from ..methods._model import EmbeddingModel, EnsembleModel
+from ..methods.backbones.registry import build_backbone
+from ..methods.cosface import CosFace
+from ..methods.distributions.arrays import from_arrays, to_arrays
+from ..methods.scorers.registry import get_scorer, pairwise_score
 from ..methods.unsaved import changed_since, is_plain, restore, unsaved
 from ..protocols.rows import OWN
 from ..seeds import seed_generators
@@ -53,10 +58,6 @@ def build(cls: type, form: str = "corrected", **params: Any) -> Any:
 
 
 def _uninitialised(method: Any, seed: int = 0) -> Any:
-    from ..methods._model import EmbeddingModel
-    from ..methods.backbones.registry import build_backbone
-    from ..methods.cosface import CosFace
-
     seed_generators(seed)
     backbone = build_backbone("convnet", 1, None)
     base = CosFace().objective(CLASSES, DIM) if method.on_base else None
@@ -64,9 +65,6 @@ def _uninitialised(method: Any, seed: int = 0) -> Any:
 
 
 def _ensemble(method: Any) -> Any:
-    from ..methods._model import EnsembleModel
-    from ..methods.cosface import CosFace
-
     return EnsembleModel(method, [_uninitialised(CosFace(), seed) for seed in range(MEMBERS)])
 
 
@@ -112,8 +110,6 @@ def metadata(cls: Any) -> None:
     what a public code does, ``released_behaviour`` must tell how they differ. The default of every tuned parameter must
     lie inside its search range, whose ends must be valid values.
     """
-    from ..methods.scorers.registry import get_scorer
-
     require(bool(cls.name and cls.summary), "name and summary must not be empty")
     require(cls.__doc__ is not None, f"class {cls.__name__} needs a docstring")
     get_scorer(cls.scorer)
@@ -321,8 +317,6 @@ def _require_live(model: Any, images: Tensor) -> None:
 @_check
 def scores(cls: Any) -> None:
     """Require that a method's own scorer, the similarity that it ranks with, gives finite and symmetric scores."""
-    from ..methods.scorers.registry import pairwise_score
-
     model = build(cls).eval()
     with torch.no_grad():
         distribution = model(batch()[0]).distribution
@@ -337,8 +331,6 @@ def round_trip(cls: Any) -> None:
 
     The means must also survive the conversion of the distributions to arrays and back, up to rounding.
     """
-    from ..methods.distributions.arrays import from_arrays, to_arrays
-
     model = build(cls)
     images, labels = batch()
     other = build(cls)
@@ -456,8 +448,6 @@ def independent(cls: Any) -> None:
 
 def _all_arrays(model: Any, images: Tensor) -> dict[str, Tensor]:
     """Arrays of the embeddings of some images, and the method's own confidence."""
-    from ..methods.distributions.arrays import to_arrays
-
     embedded = model(images)
     own = {name: values for name, values in model.confidences(embedded).items() if name == OWN}
     return {**to_arrays(embedded.distribution)[1], **{f"confidence {name}": values for name, values in own.items()}}

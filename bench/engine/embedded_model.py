@@ -32,8 +32,7 @@ from ..seeds import seed_for
 from ..site import Site
 from ..store.records import TrainRecord
 from ..store.specs import TrainSpec
-from .corrupted_images import CorruptedImages, Images, Seen, views_of
-from .inputs import FITTED, TestedFeatures, fitted_rows
+from .inputs import FITTED, CorruptedImages, Images, Seen, TestedFeatures, fitted_rows, views_of
 from .networks import check_finite, embed
 from .running import PatientScorer, Running
 

@@ -1,4 +1,4 @@
-"""What a unit ran on, and what it cost: machine, software, run time and memory; and how the machine rounds."""
+"""What a unit runs on, and what it costs: GPU, machine, software, run time and memory; and how the machine rounds."""
 
 from __future__ import annotations
 
@@ -18,16 +18,47 @@ from typing import Self
 import torch
 
 from .._version import __version__
-from ..errors import is_out_of_memory
+from ..errors import NoGpu, first_line, is_out_of_memory
 from ..methods.host_labels import labels_on
 from ..protocols.recipes._base import Optim
+from ..resources import CARD, SHARE
 from ..site import Site
 from ..store.records import Cost, Environment
 from ..store.specs import TrainSpec
-from .gpu import software as gpu_software
 from .networks import CHUNK, build_model, prepare_steps, state_sha256
 from .optim import Optimisation
 from .running import Running
+
+OUTSIDE = 0.75 * 2**30
+"""Bytes that a process holds beside its tensors: context, kernels and handles of CUDA. An estimate for recent GPUs."""
+
+
+def open_gpu(sharing: int = 0) -> None:
+    """Open the GPU of this process, hold it to its share of the memory, and turn TF32 off: a training turns it on.
+
+    With ``sharing`` workers on this GPU, none of which has begun, there must be room for the shares of all of them.
+
+    Raises:
+        NoGpu: If it cannot be used.
+    """
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    name, share = f"GPU {os.environ.get(CARD) or 0}", float(os.environ.get(SHARE, 1))
+    try:
+        torch.cuda.init()
+        torch.zeros(1, device="cuda")
+        free, total = torch.cuda.mem_get_info()
+    except (RuntimeError, AssertionError) as error:
+        hint = "; another program uses it alone (nvidia-smi -c DEFAULT)" if "busy" in str(error) else ""
+        raise NoGpu(f"{name} cannot be used: {first_line(error)}{hint}") from error
+    if share < 1:
+        torch.cuda.set_per_process_memory_fraction(max(share / 2, share - OUTSIDE / total))
+    if sharing * share * total > free + sharing * OUTSIDE:
+        raise NoGpu(
+            f"{name}: {sharing} workers with a share of {share:.2g} need {sharing * share * total / 2**30:.1f} GiB, but"
+            f" {free / 2**30:.1f} of {total / 2**30:.1f} GiB are free; use fewer --workers, or a smaller"
+            " --gpus-per-worker with them"
+        )
+
 
 EMBEDDING = "embedding of split test"
 """Step of a test that embeds a chunk of clean test images."""
@@ -117,6 +148,17 @@ def environment(site: Site, started: float, running: Running, rounding: str = ""
         commit=commit(),
         rounding=rounding,
     )
+
+
+def gpu_software() -> str:
+    """Versions of what computes on the GPU, such as ``CUDA 13.0, cuDNN 91300, driver 580.65.06``."""
+    try:
+        said = Path("/proc/driver/nvidia/version").read_text()
+    except OSError:  # not Linux
+        said = ""
+    driver = re.search(r"\b\d+\.\d+(\.\d+)?\b", said)
+    own = f"CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}"
+    return f"{own}, driver {driver[0]}" if driver else own
 
 
 @cache

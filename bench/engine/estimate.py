@@ -19,8 +19,7 @@ from ..planning.plan import Plan
 from ..resources import keep_memory, return_memory
 from ..site import Site
 from ..store.specs import TrainSpec
-from .corrupted_images import views_of
-from .inputs import generator
+from .inputs import generator, views_of
 from .networks import CHUNK, at_once, build_model, prepare_steps
 from .optim import Optimisation
 from .training import steps_per_epoch

@@ -1,4 +1,4 @@
-"""Inputs of a training stage: augmented images, or cached features of a frozen backbone.
+"""Inputs of networks: augmented images or cached features in training; test images, corrupted and in other views.
 
 The features of a trained base are one file in its folder. Those of a network at its starting weights serve every
 method; they are in ``.features/<id>/`` of the results folder, a file per augmented view, one for the evaluation of the
@@ -9,21 +9,23 @@ name of every file has the digest of its content: a damaged file is noticed and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from .. import versions
 from ..datasets.augmentation import TrainingAugmentation
+from ..datasets.corruptions._base import CROP, corrupted, draw_quality, manifest_sha256
 from ..datasets.dataset import Dataset, ImageSet, TrainVal
 from ..datasets.feature_images import FeatureImages
 from ..errors import UnitFailed
@@ -39,7 +41,6 @@ from ..store.claims import CLAIM, Claims
 from ..store.files import sha256, write_atomic
 from ..store.folder import FEATURES, RECORD, is_whole_cache
 from ..store.specs import TrainSpec
-from .corrupted_images import CorruptedImages, Seen
 from .networks import backbone_features, embed, features_of, starting_backbone, state_sha256
 from .running import Running, in_chunks
 
@@ -317,6 +318,94 @@ def write_file(folder: Path, stem: str, features: dict[str, Tensor]) -> Path:
     path = folder / f"{stem}{sha256(content)}.safetensors"
     write_atomic(path, content)
     return path
+
+
+ToView = Callable[[Tensor], Tensor]
+"""Function from images ``[B, C, H, W]`` to another view of them."""
+
+
+def _corners(images: Tensor, first: bool) -> Tensor:
+    """The first or the last corner of images, with 7/8 of their sides, at their size."""
+    height, width = images.shape[-2:]
+    top, left = height - height // 8, width - width // 8
+    part = images[..., :top, :left] if first else images[..., -top:, -left:]
+    return F.interpolate(part, (height, width), mode="bilinear", antialias=True)
+
+
+VIEWS: Mapping[str, Mapping[str, ToView]] = {
+    "mirror": {"mirror": lambda images: images.flip(-1)},
+    "crops": {
+        "first_corner": partial(_corners, first=True),
+        "last_corner": partial(_corners, first=False),
+    },
+}
+"""Views that an image is compared with, by the name of the confidence, the mean cosine to them."""
+
+
+def views_of(spec: TrainSpec) -> dict[str, Mapping[str, ToView]]:
+    """Views that leave the class of an image as it is.
+
+    A mirror image does if the augmentation of the recipe mirrors images; features that are given have none.
+    """
+    if spec.backbone == GIVEN:
+        return {}
+    mirrored = float(spec.augmentation.get("flip", 0.0)) > 0
+    return {name: views for name, views in VIEWS.items() if mirrored or name != "mirror"}
+
+
+@dataclass(frozen=True)
+class CorruptedImages:
+    """Images of a set under a corruption, each with a severity of its own; ``quality`` is 1 - severity, ``[N]``.
+
+    An image has the same severity and the same random numbers whatever method is tested, since they depend on the data
+    set, the corruption and the identity of the image alone.
+    """
+
+    images: ImageSet
+    kind: str
+    severity: tuple[float, float]
+    quality: Tensor
+    seed: int
+
+    @classmethod
+    def of(cls, images: ImageSet, dataset: str, kind: str, severity: tuple[float, float]) -> CorruptedImages:
+        """Draw the severities of a set's images, uniformly in a range."""
+        seed = seed_for("crops" if kind == CROP else kind, dataset)
+        if isinstance(images, FeatureImages):
+            given = images.given_severity(kind)
+            if given is not None:
+                return cls(images, kind, severity, 1 - given, seed)
+        return cls(images, kind, severity, draw_quality(kind, images.ids, seed, *severity), seed)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def evaluation(self, index: Tensor) -> Tensor:
+        """Corrupted images at some rows, converted to the input of a network, ``[B, C, H, W]``."""
+        return corrupted(self.images, self.kind, index, self.quality[index], self.seed)
+
+    def manifest_sha256(self) -> str:
+        """SHA-256 of the severities of all images (:func:`~bench.datasets.corruptions._base.manifest_sha256`)."""
+        return manifest_sha256(self.images.ids, self.quality, self.seed)
+
+
+Images = ImageSet | CorruptedImages
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Images of a split as they are, or in another view, which has a name."""
+
+    images: Images
+    name: str = ""
+    view: ToView = lambda images: images
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def evaluation(self, index: Tensor) -> Tensor:
+        """Images at some rows as the network takes them, ``[B, C, H, W]``."""
+        return self.view(self.images.evaluation(index))
 
 
 class _NotKept(Exception):

@@ -2,23 +2,70 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from ..errors import LINE, UnitFailed, shortened
+from ..planning.plan import Plan, TestPlan
 from ..protocols.recipes._base import Range
 from ..site import Site
 from ..store.folder import RECORD, WEIGHTS
 from ..store.specs import Cell, Kind, Point, TestSpec, TrainSpec
-from .needs import Needs
 from .tuning import Told
 
 
 class _Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+PACKAGES = ("probembed", "torch", "torchvision", "timm", "numpy", "scipy", "scikit-learn", "faiss-cpu")
+"""Packages whose versions must agree: those that compute values."""
+
+
+class PlanNeeds(_Message):
+    """Needs of the trainings and tests of one method on one data set, with ids of code, data and starting weights."""
+
+    template: TrainSpec
+    testing: TestPlan
+    folds: tuple[int, ...]
+
+
+class Needs(_Message):
+    """Needs of a run: software, plans, and the claim of its driver, which machines see that share its folder."""
+
+    software: dict[str, str]
+    driver: str
+    plans: tuple[PlanNeeds, ...]
+
+
+def software() -> dict[str, str]:
+    """Versions of Python (without its last number) and of :data:`PACKAGES` here, by name."""
+    found = {"Python": ".".join(platform.python_version_tuple()[:2])}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "none"
+    return found
+
+
+def needs_of(plans: Iterable[Plan], site: Site, driver: Path) -> Needs:
+    """Needs of some plans; the claim of the driver is a file whose name no other process has."""
+    return Needs(
+        software=software(),
+        driver=str(driver),
+        plans=tuple(
+            PlanNeeds(template=plan.template, testing=plan.testing, folds=plan.validate_folds) for plan in plans
+        ),
+    )
 
 
 class ProposeJob(_Message):
@@ -111,6 +158,23 @@ def _files(site: Site, cell: Cell, unit: str) -> tuple[Path, ...]:
     return folder / RECORD, folder / WEIGHTS
 
 
+LOOK = 1.0
+"""Seconds between two looks for a file that another machine has written."""
+
+
+def visible(paths: Iterable[Path], seconds: float) -> bool:
+    """Wait until files exist that another machine may have written: a network file system can hide fresh ones."""
+    end = time.monotonic() + seconds
+    missing = [path for path in paths if not path.exists()]
+    while missing and time.monotonic() < end:
+        time.sleep(min(LOOK, seconds))
+        for folder in {path.parent for path in missing}:
+            if folder.is_dir():
+                os.listdir(folder)  # makes a client of NFS ask the server
+        missing = [path for path in missing if not path.exists()]
+    return not missing
+
+
 class EpochDone(_Message):
     """Event that a worker reports: a training has finished this many epochs."""
 
@@ -141,8 +205,8 @@ class Failed(_Message):
     event: Literal["failed"] = "failed"
     error: str
     reason: str
-    place: str
-    log: str
+    place: str = ""
+    log: str = ""
     ended: bool = False
 
 

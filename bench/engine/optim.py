@@ -19,7 +19,6 @@ from .running import Running, release_memory
 
 T = TypeVar("T")
 
-
 Groups = list[dict[str, Any]]
 """Parameter groups as torch takes them, each with its peak rate as ``max_lr``."""
 
@@ -127,10 +126,10 @@ class Optimisation:
         for group in self.optimizer.param_groups:
             group["lr"] = group["max_lr"] * factor
 
-    def step(self, loss: Tensor, *, heads_only: bool = False) -> None:
-        """Backpropagate a loss and take one optimiser step; ``heads_only`` leaves the backbone as it is."""
+    def step(self, loss: Tensor) -> None:
+        """Backpropagate a loss and take one optimiser step."""
         self.backward(loss)
-        self.update(heads_only=heads_only)
+        self.update()
 
     def backward(self, loss: Tensor) -> None:
         """Set the gradients to those of a loss, a scalar; in half precision they are scaled."""

@@ -1,4 +1,4 @@
-"""Workers: processes of this machine, and a pool in which jobs wait for a free worker and are tried again if it dies.
+"""Workers: processes, here or on a cluster, and a pool in which jobs wait for a free one, again if a worker dies.
 
 The pool is our own, since it does what executors do not: it kills running jobs at once, streams their progress, serves
 by priority, and asks again whether a job is needed when a worker is free for it. On one machine it needs two thirds of
@@ -16,12 +16,17 @@ import signal
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..errors import NoGpu, UserError
+from ..planning.experiment import Run
+from ..resources import CARD, SHARE, cores, gpu_names, worker_count
+from ..site import Site
 from . import jobs
 
 if TYPE_CHECKING:
+    from ..planning.plan import Plan
     from .ray_workers import RayWorker
 
 TRIES = 3
@@ -103,7 +108,7 @@ class LocalWorker:
         raise AssertionError("the last event is Done or Failed")
 
     async def events(self, job: jobs.Job) -> AsyncGenerator[jobs.Event, None]:
-        """Events of a job that is run now; the last one is :class:`Done` or :class:`Failed`."""
+        """Events of a job that is run now; the last is :class:`Done` or :class:`Failed`, also if the process ends."""
         self._step = ""
         if self._process is None or self._process.returncode is not None:
             await self.start()
@@ -118,9 +123,8 @@ class LocalWorker:
                     self._step = event.step
                 if isinstance(event, jobs.Failed) and event.ended:
                     self._without_gpu += event.error == NoGpu.__name__
-                    await self.stop()
-                    self._process = None
-                    raise jobs.WorkerDied(event.reason, event.place, event.log)
+                    await self._end()
+                    event = event.model_copy(update={"error": jobs.WorkerDied.__name__, "ended": not self.usable})
                 if isinstance(event, jobs.Done):
                     self._without_gpu = 0
                 yield event
@@ -128,16 +132,17 @@ class LocalWorker:
                     return
         except (BrokenPipeError, ConnectionResetError):
             pass
-        raise await self._death(process)
+        yield await self._death(process)
 
-    async def _death(self, process: asyncio.subprocess.Process) -> jobs.WorkerDied:
+    async def _death(self, process: asyncio.subprocess.Process) -> jobs.Failed:
         code = await process.wait()
         self._process = None
         how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
         tail = f": {self._stderr[-1]}" if self._stderr else ""
         if code == -signal.SIGKILL:
             tail = "; most likely the system ran out of memory: try fewer --workers or smaller batches"
-        return jobs.WorkerDied(f"worker process ended in the middle of the job ({how}){self._where}{tail}")
+        reason = f"worker process ended in the middle of the job ({how}){self._where}{tail}"
+        return jobs.Failed(error=jobs.WorkerDied.__name__, reason=reason)
 
     @property
     def _where(self) -> str:
@@ -154,13 +159,18 @@ class LocalWorker:
             while not (await asyncio.wait({reading}, timeout=look))[0]:
                 silent += look
                 if silent >= allowed:
-                    await self.stop()
-                    self._process = None
-                    raise jobs.WorkerSilent(f"no progress for {allowed / 60:g} min{self._where}; ended (run.stall)")
+                    await self._end()
+                    reason = f"no progress for {allowed / 60:g} min{self._where}; ended (run.stall)"
+                    return jobs.Failed(error=jobs.WorkerSilent.__name__, reason=reason)
         finally:
             reading.cancel()
         line = reading.result()
         return jobs.EVENTS.validate_json(line) if line else None
+
+    async def _end(self) -> None:
+        """End the process; the next job has another one."""
+        await self.stop()
+        self._process = None
 
     async def stop(self) -> None:
         """End the process at once."""
@@ -294,3 +304,31 @@ class Pool:
         """End every worker at once; an interrupted training can resume from its last epoch."""
         self._stopping = True
         await asyncio.gather(*(worker.stop() for worker in self._all))
+
+
+def workers_of(
+    launch: Run, site: Site, plans: Iterable[Plan], driver: Path, say: Callable[[str], None]
+) -> tuple[Pool, Site, str]:
+    """Workers that are ready to be started, the site they work in, and their number and place for people.
+
+    Those of this machine are refused if there is no room for them; on GPUs, each is pinned to one of them, on CPUs to
+    none. Every node of a Ray cluster must have what the plans need, and see the claim of this ``driver`` on the
+    results folder.
+    """
+    if launch.launcher == "ray":
+        from .ray_workers import HIDDEN, RayWorkers
+
+        there = site.model_copy(update={"device": launch.device, "hidden_for": HIDDEN})
+        pool = RayWorkers(launch, jobs.needs_of(plans, site, driver), there, say)
+        return pool, there, f"Ray cluster {launch.address or 'of this machine'}"
+    count = worker_count(launch.workers, launch.device, launch.gpus_per_worker)
+    cards = gpu_names() if launch.device == "cuda" else [""]
+    on_each = -(-count // len(cards))
+    share = launch.gpus_per_worker or 1 / on_each
+    silence = launch.stall and 60 * launch.stall
+    workers = [LocalWorker(silence, {CARD: cards[n % len(cards)], SHARE: str(share)}) for n in range(count)]
+    place = f"{len(cards)} GPUs" if len(cards) > 1 else launch.device
+    there = site.model_copy(update={"device": launch.device, "threads": max(1, cores() // count)})
+    # GPUs are tried before any job.
+    first = None if launch.device == "cpu" else jobs.ReadyJob(site=there, sharing=on_each if share < 1 else 0)
+    return Pool(workers, first), there, f"{count} worker{'s' if count > 1 else ''} on {place}"

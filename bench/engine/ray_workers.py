@@ -11,24 +11,21 @@ import contextlib
 import logging
 import math
 import os
-import queue
 import signal
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ..errors import UnitFailed, UserError, first_line, shortened
+from ..planning.experiment import Run
 from ..resources import CARD, SHARE, cores, per_gpu
 from ..site import Site
 from . import jobs
-from .needs import Needs
 from .pool import TRIES, LocalWorker, Pool
-
-if TYPE_CHECKING:
-    from .launch import Launch
 
 T = TypeVar("T")
 LOOK = 1.0
@@ -80,12 +77,8 @@ class Host:
         if not isinstance(job, jobs.ProposeJob):
             here = {"threads": self._threads} | ({"device": "cpu"} if self._on_cpu else {})
             job = job.model_copy(update={"site": job.site.model_copy(update=here)})
-        try:
-            async for event in self._worker.events(job):
-                yield event.model_dump_json()
-        except (jobs.WorkerDied, jobs.WorkerSilent) as error:
-            gone, kind = not self._worker.usable, type(error).__name__
-            yield jobs.Failed(error=kind, reason=str(error), place="", log="", ended=gone).model_dump_json()
+        async for event in self._worker.events(job):
+            yield event.model_dump_json()
 
 
 class RayWorker:
@@ -226,22 +219,16 @@ def _check_reachable(address: str) -> None:
 
 def _within(seconds: float, work: Callable[[], T]) -> T:
     """Result of some work in another thread, which is left behind if it takes too long."""
-    results: queue.SimpleQueue[T | Exception] = queue.SimpleQueue()
+    result: Future[T] = Future()
 
     def run() -> None:
         try:
-            results.put(work())
+            result.set_result(work())
         except Exception as error:
-            results.put(error)
+            result.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    try:
-        result = results.get(timeout=seconds)
-    except queue.Empty:
-        raise TimeoutError from None
-    if isinstance(result, Exception):
-        raise result
-    return result
+    return result.result(timeout=seconds)
 
 
 def watch_nodes(seen: Callable[[list[Node]], object], pause: float) -> Callable[[], None]:
@@ -278,7 +265,7 @@ def _living(rows: Iterable[Mapping[str, Any]]) -> list[Node]:
     return nodes
 
 
-def share_of_gpu(launch: Launch, nodes: list[Node]) -> float:
+def share_of_gpu(launch: Run, nodes: list[Node]) -> float:
     """Share of a GPU for each worker in a cluster; 0 if workers need none."""
     asked = launch.gpus_per_worker
     there = any(node.gpus > 0 for node in nodes)
@@ -325,7 +312,7 @@ class _Member:
 class RayWorkers(Pool):
     """Pool of workers on the nodes of a Ray cluster; ``lost`` says why the cluster is gone."""
 
-    def __init__(self, launch: Launch, needs: Needs, site: Site, say: Callable[[str], None]) -> None:
+    def __init__(self, launch: Run, needs: jobs.Needs, site: Site, say: Callable[[str], None]) -> None:
         super().__init__()
         self._launch, self._needs, self._site, self._say = launch, needs, site, say
         self._address = launch.address or "auto"
@@ -333,7 +320,8 @@ class RayWorkers(Pool):
         self._left_out: list[str] = []
         self._gpus = 0.0
         self._looks = 0
-        self._first: asyncio.Future[None] | None = None
+        self._first: Future[None] = Future()
+        """Done when there is a worker, or none will come."""
         self._watching: asyncio.Task[None] | None = None
         self._end_looking: Callable[[], None] = lambda: None
 
@@ -342,29 +330,29 @@ class RayWorkers(Pool):
         loop = asyncio.get_running_loop()
         if not connect(self._address):
             self._say("the Ray cluster has no token: whoever can reach it can run code as you (see docs/cluster.md)")
-        self._first = loop.create_future()
+        first = asyncio.wrap_future(self._first)
         seen: asyncio.Queue[list[Node]] = asyncio.Queue()
         self._end_looking = watch_nodes(lambda nodes: loop.call_soon_threadsafe(seen.put_nowait, nodes), LOOK)
         driver = asyncio.current_task()
         assert driver is not None
         self._watching = asyncio.create_task(self._watch(seen, driver))
         try:
-            await asyncio.wait_for(asyncio.shield(self._first), GONE)
+            await asyncio.wait_for(asyncio.shield(first), GONE)
         except TimeoutError:
             self._say("no worker has started yet: nodes load torch and are checked, or others hold their cores or GPUs")
-            await self._first
+            await first
 
     async def stop(self) -> None:
         """Kill every worker at once, and leave the cluster."""
         import atexit
 
-        if self._first is None:  # it was never connected, maybe for want of Ray
+        if self._watching is None:  # it was never connected, maybe for want of Ray
             return
 
         import ray
 
         self._end_looking()
-        tasks = [task for task in (self._watching, *(each.starting for each in self._members.values())) if task]
+        tasks = [self._watching, *(each.starting for each in self._members.values() if each.starting)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -378,7 +366,6 @@ class RayWorkers(Pool):
 
     async def _watch(self, seen: asyncio.Queue[list[Node]], driver: asyncio.Task[object]) -> None:
         """Follow the nodes; when the head has not answered for :data:`GONE` seconds, cancel the task of the driver."""
-        assert self._first is not None
         # Silence is counted in looks and not by a clock, so that a process that was stopped (Ctrl-Z) gives up nothing.
         silent = 0
         while not self.lost:
@@ -400,7 +387,6 @@ class RayWorkers(Pool):
                     self._first.set_exception(error)
 
     def _lose(self, driver: asyncio.Task[object]) -> None:
-        assert self._first is not None
         self.lost = (
             f"the head of the Ray cluster has not answered for {GONE:g} s; nothing finished is lost: start the cluster"
             " again and type the same command"
@@ -412,7 +398,6 @@ class RayWorkers(Pool):
 
     def _follow(self, nodes: list[Node]) -> None:
         """Use nodes that have joined, forget nodes that have left, and replace workers that have died."""
-        assert self._first is not None
         if not self._first.done():
             self._gpus = share_of_gpu(self._launch, nodes)
         there = {node.id for node in nodes}
@@ -469,8 +454,7 @@ class RayWorkers(Pool):
                 self._say(self._left_out[-1])
 
     async def _start_worker(self, member: _Member) -> None:
-        assert self._first is not None
-        worker = RayWorker(member.node, self._gpus, self._launch.silence, member.slots)
+        worker = RayWorker(member.node, self._gpus, self._launch.stall and 60 * self._launch.stall, member.slots)
         try:
             await worker.start()
             if self._gpus or not member.checked:

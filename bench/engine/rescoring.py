@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from safetensors.torch import load
 from torch import Tensor
 
 from .. import versions
 from ..datasets.corruptions._base import CROP
+from ..datasets.dataset import ImageSet
 from ..errors import UnitFailed, UserError, first_line
 from ..methods.distributions.arrays import from_arrays
 from ..methods.scorers.registry import get_scorer
@@ -31,9 +32,6 @@ from .embedded_model import ConcatenatedModels, Embedded
 from .environment import environment
 from .running import Running
 from .testing import draw_seed, mean_rows, noise_of, options_of, rows_of_views, scorer_names, view_of_split, without_nan
-
-if TYPE_CHECKING:
-    from ..datasets.dataset import ImageSet
 
 WHERE = "name the results folder that has it with --arrays, or let the command that made it make it again"
 

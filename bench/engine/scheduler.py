@@ -16,25 +16,21 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from statistics import stdev
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from ..errors import LINE, UnitFailed, shortened
 from ..planning.plan import Plan, Specs
+from ..progress import Display
 from ..site import Site
 from ..store.claims import CLAIM, Claims, holder
 from ..store.files import file_state
 from ..store.folder import LOG, RECORD, WEIGHTS, Damage
 from ..store.records import StudyRecord, TestRecord, TrainRecord, TrialRecord
 from ..store.specs import Cell, Kind, Point, TestSpec, TrainSpec
-from .jobs import Failure, JobFailed, Outcome, ProposeJob, SettingFailed, TestJob, TrainJob
-from .needs import visible
+from .jobs import Failure, JobFailed, Outcome, ProposeJob, SettingFailed, TestJob, TrainJob, visible
 from .pool import Pool
 from .tuning import Told, Trained, choose, measured, objectives, saturated, tuning_note
-
-if TYPE_CHECKING:
-    from ..progress import Display
 
 T = TypeVar("T")
 POLL = 1.0
@@ -95,14 +91,10 @@ class Scheduler:
         """Train and test a replicate; a failure that is not that of another replicate is said at once and returned."""
         what = f"{plan.cell.method} on {plan.cell.dataset}, {plan.replicate} {seed}"
         try:
-            folders = await self._once(("test", plan.key, seed), partial(self._test, plan, seed))
+            await self._test(plan, seed)
+            return None
         except UnitFailed as error:
             failure = Failure.of(error, what, self.store.root)
-        else:
-            if all((folder / RECORD).exists() for folder in folders):
-                return None
-            reason = "its record is gone: something else has changed the folder; the same command makes it again"
-            failure = Failure(what, "", reason, "", "")
         if (failure.what, failure.reason) in self._failed:
             return None
         self._failed.add((failure.what, failure.reason))
@@ -420,8 +412,8 @@ class Scheduler:
         assert plan.base is not None
         return list(await asyncio.gather(*(self._seed(plan.base, member) for member in plan.replicates)))
 
-    async def _test(self, plan: Plan, seed: int) -> list[Path]:
-        """Test one seed; returns the folders of its tests."""
+    async def _test(self, plan: Plan, seed: int) -> None:
+        """Train and test one seed."""
         replicates = await self._replicates(plan, seed)
         specs = plan.test_specs(*replicates)
         if plan.cell in self.rerun:
@@ -446,14 +438,11 @@ class Scheduler:
         for spec in specs:
             self._make_latest(cell, spec)
         self.display.tested(cell, seed)
-        return [self.store.unit_dir(cell, "test", spec.id) for spec in specs]
 
     def _is_tested(self, cell: Cell, spec: TestSpec) -> bool:
         """Check if a test is done and its files are whole."""
         test = self._tested(cell, spec.id)
-        if test is None:
-            return False
-        return self.store.are_whole(self.store.unit_dir(cell, "test", spec.id), test.files) == test.files.keys()
+        return test is not None and self.store.whole_files(test) == test.files.keys()
 
     def _make_latest(self, cell: Cell, spec: TestSpec) -> None:
         """Mark a test as the latest one of its setting, whatever clocks say.

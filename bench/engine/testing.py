@@ -30,9 +30,9 @@ from ..site import Site
 from ..store.files import sha256, write_atomic
 from ..store.records import Columns, Corrupted, Curve, Role, TestRecord, TrainRecord
 from ..store.specs import Cell, TestSpec, TrainSpec
-from .corrupted_images import CorruptedImages
 from .embedded_model import ConcatenatedModels, Embedded, EmbeddedModel
 from .environment import environment
+from .inputs import CorruptedImages
 from .networks import default_confidence, load_ensemble, load_model, trained_record
 from .queries import QUERIES, queries_file
 from .running import Running

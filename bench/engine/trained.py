@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -284,18 +285,12 @@ def _is_labelled(item: object) -> bool:
 
 def _of_size(blocks: Iterable[Tensor], size: int) -> Iterator[Tensor]:
     """The rows of some blocks in blocks of equal size, the last one smaller."""
-    held: list[Tensor] = []
-    for block in blocks:
-        if held and block.shape[1:] != held[0].shape[1:]:
-            shapes = " and ".join(str(list(each.shape[1:])) for each in (held[0], block))
-            raise UserError(f"images of the shapes {shapes} cannot be embedded together")
-        held.append(block)
-        while sum(map(len, held)) >= size:
-            rows = torch.cat(held)
-            yield rows[:size]
-            held = [rows[size:]] if len(rows) > size else []
-    if held:
-        yield torch.cat(held)
+    images = chain.from_iterable(blocks)
+    while rows := list(islice(images, size)):
+        shapes = list(dict.fromkeys(str(list(image.shape)) for image in rows))
+        if len(shapes) > 1:
+            raise UserError(f"images of the shapes {' and '.join(shapes[:2])} cannot be embedded together")
+        yield torch.stack(rows)
 
 
 def unit_folder(results: Path, unit: str) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -17,16 +18,18 @@ from torch import Tensor
 
 from ..datasets.batches import class_balanced_batches
 from ..datasets.corruptions._base import CROP
-from ..datasets.dataset import Dataset, TrainVal
+from ..datasets.dataset import Dataset, ImageSet, TrainVal
 from ..errors import UnitFailed, first_line, is_out_of_memory
-from ..methods._model import Embedding, NonFiniteEmbeddings
+from ..methods._model import Embedding, EmbeddingModel, NonFiniteEmbeddings
 from ..methods.host_labels import labels_on
 from ..methods.scorers.inner_products import mode_scorer
 from ..methods.scorers.spec import DistributionScorer
 from ..methods.unsaved import changed_since, is_plain, restore, unsaved
+from ..protocols.confidence import confidence_auroc
 from ..protocols.near_modes import reranked_map_at_r
-from ..protocols.query_metrics import map_at_r
-from ..protocols.ranking import Scorer
+from ..protocols.query_metrics import map_at_r, per_query
+from ..protocols.ranking import Scorer, full_depth, rank
+from ..resources import SHARE
 from ..seeds import seed_for, seed_generators
 from ..site import Site
 from ..store.files import DamagedFile, read_sealed, sealed_file, sha256, write_atomic
@@ -34,10 +37,9 @@ from ..store.folder import CHECKPOINT, WEIGHTS
 from ..store.records import Epoch, TrainRecord
 from ..store.specs import TUNING, TrainSpec
 from . import inputs
-from .corrupted_images import CorruptedImages, Seen, crop_auroc, sample
 from .environment import environment, rounding
-from .gpu import Read, room_for_pixels
-from .networks import backbone_features, build_model, check_finite, load_base, prepare_steps
+from .inputs import CorruptedImages, Seen
+from .networks import backbone_features, build_model, check_finite, default_confidence, embed, load_base, prepare_steps
 from .optim import MicroBatches, Optimisation
 from .running import PatientScorer, Running
 
@@ -59,6 +61,31 @@ def run_training(spec: TrainSpec, site: Site, done: EpochDone, running: Running 
         trainer.save_checkpoint()
         done(epoch + 1)
     return trainer.finish()
+
+
+def room_for_pixels() -> int:
+    """Bytes of decoded images that this process may keep on its GPU: a quarter of its share of the memory.
+
+    What is free does not count, so that a training can be repeated.
+    """
+    return int(float(os.environ.get(SHARE, 1)) * torch.cuda.mem_get_info()[1] / 4)
+
+
+class Read:
+    """Numbers of a tensor on their way to the host, which waits only for what had been launched before them."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._numbers, self._event = tensor, torch.cuda.Event() if tensor.is_cuda else None
+        if self._event is not None:
+            self._numbers = tensor.to("cpu", non_blocking=True)  # in pinned memory
+            self._event.record()
+
+    def numbers(self) -> list[float]:
+        """The numbers of a tensor ``[N]``."""
+        if self._event is not None:
+            self._event.synchronize()
+        found: list[float] = self._numbers.tolist()
+        return found
 
 
 @dataclass
@@ -436,6 +463,45 @@ class Trainer:
         features = None if cache is None else cache.load(f"val_{CROP}", Seen(crops), make=running.chunk is None)
         value = crop_auroc(self.model, crops, features, spec.selection.scorer, device, running)
         return None if math.isnan(value) else value
+
+
+SAMPLE = 2000
+"""Most validation images whose crops a trial of a replicate's own study embeds."""
+
+
+def crop_auroc(
+    model: EmbeddingModel,
+    crops: CorruptedImages,
+    features: Tensor | None,
+    scorer: str,
+    device: str,
+    running: Running,
+) -> float:
+    """AUROC of telling right from wrong answers on centre crops by the default confidence of a method, in [0, 1].
+
+    Every image is cropped by a severity of its own and is query and gallery, but never its own neighbour. An answer is
+    right if the nearest neighbour has the query's class (Recall@1). It is nan if all are right or all wrong.
+    ``features`` are those of the crops, if they are at hand.
+    """
+    labels, step = crops.images.labels, "validation on crops"
+    load, about = (crops.evaluation, False) if features is None else (features.__getitem__, True)
+    try:
+        distribution, confidences = embed(model, load, len(crops), device, features=about, running=running, step=step)
+        check_finite(distribution, confidences)
+        ranked_by = PatientScorer(DistributionScorer(scorer, distribution, model.scorer_options(), device), running)
+        correct = per_query(rank(ranked_by, labels, depth=full_depth(labels)))["recall_at_1"]
+    except (NonFiniteEmbeddings, ValueError) as error:
+        raise UnitFailed(f"{step}: {error}") from error
+    counted = ~correct.isnan()
+    correct, confidence = correct[counted], confidences[default_confidence(model.method, confidences)][counted]
+    return confidence_auroc(confidence, correct)
+
+
+def sample(images: ImageSet) -> ImageSet:
+    """The first classes of a set: as many whole ones as have at most :data:`SAMPLE` images, but two at least."""
+    last = max(1, int((images.labels.bincount().cumsum(0) <= SAMPLE).sum()) - 1)
+    rows = (images.labels <= last).nonzero().flatten()
+    return images if len(rows) == len(images) else images.select(rows)
 
 
 def steps_per_epoch(spec: TrainSpec, images: int) -> int:

@@ -18,15 +18,18 @@ import time
 import traceback
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TextIO
 
 from ..errors import OutOfMemory, UnitFailed, UserError, breaks_gpu, first_line, is_out_of_memory, place_of
+from ..planning.checks import files_hash, weights_hash
+from ..planning.plan import versions_of
 from ..resources import keep_memory, pick_device, return_memory
+from ..site import Site
 from ..store.files import write_atomic
 from ..store.folder import CHECKPOINT, LOG
 from ..store.specs import Point
 from . import jobs
-from .needs import check, visible
 
 
 def _read_jobs(asked: queue.SimpleQueue[jobs.Job]) -> None:
@@ -74,8 +77,7 @@ def run_job(job: jobs.Job, emit: Callable[[jobs.Event], None]) -> jobs.Done:
 def _run_job(job: jobs.Job, emit: Callable[[jobs.Event], None]) -> jobs.Done:
     import torch
 
-    from .environment import Meter
-    from .gpu import open_gpu
+    from .environment import Meter, open_gpu
 
     torch.set_num_threads(1)
     if isinstance(job, jobs.ProposeJob):
@@ -94,7 +96,7 @@ def _run_job(job: jobs.Job, emit: Callable[[jobs.Event], None]) -> jobs.Done:
         assert job.needs is not None
         check(job.needs, site, running.alive)
         return jobs.Done()
-    visible(job.inputs, site.hidden_for)
+    jobs.visible(job.inputs, site.hidden_for)
     if isinstance(job, jobs.TrainJob):
         from .training import run_training
 
@@ -104,6 +106,54 @@ def _run_job(job: jobs.Job, emit: Callable[[jobs.Event], None]) -> jobs.Done:
 
         run_tests(job.specs, job.cell, site, running, job.trained, job.shared)
     return jobs.Done()
+
+
+def check(needs: jobs.Needs, site: Site, alive: Callable[[str], None]) -> None:
+    """Check that this machine has what a run needs, and decode the photographs of its data sets into the cache."""
+    here = jobs.software()
+    for name, wanted in needs.software.items():
+        if here.get(name) != wanted:
+            raise UserError(f"it has {name} {here.get(name)}, this run {wanted}; install the same on both")
+    alive("look for the results folder")
+    if not jobs.visible((Path(needs.driver),), site.hidden_for):
+        raise UserError(f"it does not see the results folder {site.results}; every node needs it at the same path")
+    if not os.access(site.results, os.W_OK):
+        raise UserError(f"it may not write to the results folder {site.results}")
+    for plan in needs.plans:
+        alive(f"check code and data of {plan.template.method} on {plan.template.dataset}")
+        _check_plan(plan, site)
+    for key in {(plan.template.dataset, repr(plan.template.view)): plan for plan in needs.plans}.values():
+        _prepare(key, site, alive)
+
+
+def _check_plan(plan: jobs.PlanNeeds, site: Site) -> None:
+    spec = plan.template
+    what = f"{spec.method} on {spec.dataset}"
+    scorers = (site.methods.method(spec.method).scorer, *plan.testing.scorers)
+    if versions_of(spec, plan.testing.tests, scorers, site) != (spec.versions, plan.testing.versions):
+        raise UserError(f"its code of {what} is not that of this run; give every node the same code and plug-ins")
+    if weights_hash(spec.backbone, site.weights) != spec.weights:
+        raise UserError(f"its weights of {spec.backbone} are not those of this run; copy the same file to every node")
+    data = site.dataset(spec.dataset, spec.view)
+    same = data.soft_labels_sha256 == plan.testing.soft_labels
+    if spec.view:
+        same &= data.partial == spec.partial and files_hash(data, spec.fold, spec.folds) == spec.files
+    if not same:
+        raise UserError(f"its files of data set {spec.dataset} are not those of this run (--data-root)")
+
+
+def _prepare(plan: jobs.PlanNeeds, site: Site, alive: Callable[[str], None]) -> None:
+    from ..datasets.files import DataError
+    from ..datasets.releases import PhotoDataset
+
+    data = site.dataset(plan.template.dataset, plan.template.view)
+    if not isinstance(data, PhotoDataset):
+        return
+    try:
+        for fold in plan.folds:
+            data.prepare(fold, plan.template.folds, lambda what, done, total: alive(f"{what}: {done} of {total}"))
+    except DataError as error:
+        raise UserError(str(error)) from None
 
 
 def _at_most_ten_a_second(say: Callable[[str], None]) -> Callable[[str], None]:

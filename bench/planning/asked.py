@@ -6,7 +6,9 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
+from ..datasets.corruptions._base import CROP, LEVELS, check_range
 from ..datasets.corruptions.registry import CORRUPTIONS
+from ..datasets.features import Features
 from ..errors import UserError, require_known, shortened
 from ..methods.backbones.registry import GIVEN
 from ..methods.scorers.registry import SCORERS
@@ -100,10 +102,6 @@ def on_dataset(asked: Asked, dataset: str) -> Asked:
     Raises:
         UserError: If something is asked for that only images have, or only features.
     """
-    # They import torch, for which the completion of a name does not wait.
-    from ..datasets.corruptions._base import CROP
-    from ..datasets.features import Features
-
     data = asked.site.dataset(dataset) if issubclass(asked.site.datasets.dataset(dataset), Features) else None
     given = data.corruptions if isinstance(data, Features) else {}
     tests = asked.preset.tests
@@ -131,8 +129,6 @@ def _check_features(
     named: tuple[str, ...],
 ) -> None:
     """Refuse a network, weights, and corruptions that a data set of features does not have."""
-    from ..datasets.corruptions._base import CROP
-
     experiment = asked.experiment
     for option, value in (("--backbone", experiment.backbone), ("--weights", asked.site.weights)):
         if value not in (None, GIVEN, "none"):
@@ -269,8 +265,6 @@ def corruption_ranges(
 
 
 def _severities(name: str, text: str, bounds: str) -> tuple[float, float]:
-    from ..datasets.corruptions._base import LEVELS, check_range
-
     first, dash, last = bounds.partition("-")
     ends = (first, last if dash else first)
     # A decimal point distinguishes a severity from a level: 1 is the mildest of five, 1.0 the strongest there is.

@@ -8,11 +8,17 @@ from collections.abc import Iterator
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
+import torch
+
+from ..datasets.dataset import Dataset, ImageSet
 from ..datasets.features import Features
 from ..errors import LINE, MissingWeights, UserError, first_line, require_known
-from ..methods.backbones.registry import FILE, FREEZE_NORM, GIVEN, OWN, POOLINGS
+from ..methods._base import Method
+from ..methods.backbones import registry
+from ..methods.backbones.stages import Cut
+from ..methods.scorers.registry import paired_score
 from ..protocols._base import Preset
 from ..protocols.recipes._base import Optimizer, Precision, Recipe, Schedule
 from ..seeds import content_id
@@ -20,10 +26,6 @@ from ..store.specs import TRAIN_FROM, Parameters
 from .asked import Asked
 from .experiment import Values
 from .setting import part
-
-if TYPE_CHECKING:
-    from ..datasets.dataset import Dataset, ImageSet
-    from ..methods._base import Method
 
 PAIR = 2
 """Fewest classes to tell apart, and fewest images of a class in a batch: a pair, if need be of one image twice."""
@@ -69,7 +71,7 @@ def check(
     selects = preset.selection.metric != "last"
     user = {key for key in experiment.set if key in values}
     fitting = fitting_batches(name, values, user, sizes, selects=selects, instead=data.without_training())
-    if (backbone == GIVEN) != given:
+    if (backbone == registry.GIVEN) != given:
         raise UserError(f"--backbone {backbone}: it stands for the features of a data set, and is no network")
     if isinstance(data, Features) and values["data.feature_views"] > data.views:
         raise UserError(f"--set data.feature_views: data set {name!r} has {data.views} views of every image")
@@ -81,14 +83,14 @@ def check(
         if pooling not in known:
             if "data.pooling" in experiment.set:
                 raise UserError(f"--set data.pooling={pooling}: backbone {backbone} has {', '.join(known)}")
-            pooling = OWN
+            pooling = registry.OWN
     weights = weights_hash(backbone, site.weights)
     if weights is not None and site.weights not in (None, "download"):
         _check_weights(backbone, str(site.weights), data.input_channels, view.get("image_size"))
     if asked.frozen and weights is None and not given:
         raise UserError(
             f"--frozen: backbone {backbone} of data set {name!r} would stay at random weights;"
-            f" give --weights {FILE}, or name a --backbone that has ImageNet weights"
+            f" give --weights {registry.FILE}, or name a --backbone that has ImageNet weights"
         )
     if stage := values.get(TRAIN_FROM):
         if weights is None:
@@ -133,8 +135,8 @@ def _check_names(values: Values, recipe: Recipe, dataset: type[Dataset]) -> None
         "optim.optimizer": get_args(Optimizer),
         "optim.schedule": get_args(Schedule),
         "optim.precision": get_args(Precision),
-        "data.freeze_norm": FREEZE_NORM,
-        "data.pooling": POOLINGS,
+        "data.freeze_norm": registry.FREEZE_NORM,
+        "data.pooling": registry.POOLINGS,
     }
     for key, choices in known.items():
         require_known(f"value of {key}:", [values[key]], choices)
@@ -171,8 +173,6 @@ def _has_pair(images: ImageSet) -> bool:
     """Check if a query has a positive: two images of a class, or one in the queries and one in the gallery."""
     if images.queries is None or images.gallery is None:
         return int(images.labels.bincount().max()) > 1
-    import torch
-
     return bool(torch.isin(images.labels[images.queries], images.labels[images.gallery]).any())
 
 
@@ -230,39 +230,29 @@ def _of_batches(dataset: str, asked: Values, fitting: Values, sizes: Sizes) -> I
 @contextlib.contextmanager
 def _refused(source: str, lacking: type[UserError] = MissingWeights) -> Iterator[None]:
     """Errors about a backbone, its weights or stages as those of an option or recipe, ``lacking`` for its weights."""
-    from ..methods.backbones.registry import NoWeights
-
     try:
         yield
     except ValueError as error:
-        kind = lacking if isinstance(error, NoWeights) else UserError
+        kind = lacking if isinstance(error, registry.NoWeights) else UserError
         raise kind(f"{source}{first_line(error, 2 * LINE)}") from None
 
 
 @cache
 def named_backbone(name: str, weights: str | None, source: str) -> str:
     """Full name of a backbone that was asked for by an option or a recipe, the source."""
-    from ..methods.backbones.registry import full_name
-
     with _refused(f"{source}: "):
-        return full_name(name, weights)
+        return registry.full_name(name, weights)
 
 
 @cache
 def _poolings(name: str, channels: int, size: tuple[int, int], source: str) -> tuple[str, ...]:
     """Poolings of a backbone for images of a size: some networks read one size only."""
-    from ..methods.backbones.registry import poolings_of
-
     with _refused(f"{source}: "):
-        return poolings_of(name, channels, size)
+        return registry.poolings_of(name, channels, size)
 
 
 def fitting_scorers(names: tuple[str, ...], method: Method, dim: int) -> tuple[str, ...]:
     """The scorers that are defined for the distributions of a method."""
-    import torch
-
-    from ..methods.scorers.registry import paired_score
-
     if not names:
         return ()
     head = method.spread_head(8, dim)
@@ -278,32 +268,23 @@ def fitting_scorers(names: tuple[str, ...], method: Method, dim: int) -> tuple[s
 
 def weights_hash(backbone: str, asked: str | None) -> str | None:
     """SHA-256 of the file that a backbone starts from; None for random weights."""
-    from ..methods.backbones.registry import find_weights
-
     with _refused(""):
-        path = find_weights(backbone, asked)
+        path = registry.find_weights(backbone, asked)
     return None if path is None else _file_hash(path)
 
 
 @cache
 def _check_weights(backbone: str, path: str, channels: int, image_size: int | None) -> None:
     """Refuse a file that does not contain the weights of a backbone."""
-    from ..methods.backbones.registry import build_backbone
-
     with _refused("--weights: ", UserError):
-        build_backbone(backbone, channels, Path(path), image_size=image_size)
+        registry.build_backbone(backbone, channels, Path(path), image_size=image_size)
 
 
 @cache
 def _check_stage(backbone: str, stage: str, channels: int, image_size: int | None, pooling: str) -> None:
     """Refuse a stage before which a backbone cannot be cut."""
-    import torch
-
-    from ..methods.backbones.registry import build_backbone
-    from ..methods.backbones.stages import Cut
-
     with _refused(f"--set {TRAIN_FROM}: backbone {backbone}: "), torch.device("meta"):
-        Cut(build_backbone(backbone, channels, pooling=pooling, image_size=image_size), stage)
+        Cut(registry.build_backbone(backbone, channels, pooling=pooling, image_size=image_size), stage)
 
 
 @cache

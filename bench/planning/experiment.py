@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from ..errors import UnknownName, UserError, first_line, require_known, shortened
+from ..resources import pick_device, worker_count
 from ..store.files import read_json
 from ..store.specs import TuneFor
 
@@ -189,6 +190,23 @@ class Run(Section):
 
     address: Annotated[str | None, Option(WORKERS, "auto|HOST:PORT")] = None
     """With --launcher ray: the head of the cluster; auto (if not given) is the cluster of this machine."""
+
+    def resolved(self) -> Run:
+        """The choice with the device of this machine, if workers are here; refuses options that do not fit."""
+        local = self.launcher == "local"
+        if local and self.address is not None:
+            raise UserError("--address names a Ray cluster; add --launcher ray")
+        device = pick_device(self.device) if local else self.device
+        if self.gpus_per_worker is not None and device == "cpu":
+            raise UserError(f"--gpus-per-worker {self.gpus_per_worker:g}: no GPU is used here; leave the option out")
+        if local:
+            worker_count(self.workers, device, self.gpus_per_worker)  # raises before anything is decoded
+        return self.model_copy(update={"device": device})
+
+    @property
+    def device_here(self) -> str:
+        """Device of what is timed on this machine, even if the workers are elsewhere: ``cpu`` or ``cuda``."""
+        return pick_device("auto" if self.launcher == "ray" and self.device == "cuda" else self.device)
 
 
 class Experiment(Section):

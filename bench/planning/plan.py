@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import versions
 from ..datasets.corruptions._base import CROP
 from ..errors import UnknownName, UserError
+from ..methods._base import Method, UnfitBase
 from ..names import split_names
 from ..protocols._base import Tests
 from ..protocols.recipes._base import BATCHES, Optim, Range, Stage
@@ -46,9 +47,6 @@ from .asked import Asked, look_up, on_dataset
 from .checks import check, fitting_scorers, named_backbone, weights_hash
 from .experiment import Data, Experiment, Values
 from .published import NothingPublished, Published, find_published, stage_one
-
-if TYPE_CHECKING:
-    from ..methods._base import Method
 
 PlanKey = tuple[str, ...]
 """Key that distinguishes plans."""
@@ -461,8 +459,6 @@ def _plan(asked: Asked, dataset: str, name: str) -> Plan:
 
 def _check_base(method: type[Method], base: type[Method]) -> None:
     """Refuse a base without what a method needs of it, before the base is trained."""
-    from ..methods._base import UnfitBase
-
     if base.on_base:
         raise UserError(f"--base {base.name}: {base.name!r} needs a base itself; name a one-stage method")
     try:

@@ -8,14 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import UserError
+from ..methods._base import Method
 from ..methods.published import PER, NivmfScripts
 from .experiment import Values
-
-if TYPE_CHECKING:
-    from ..methods._base import Method
 
 
 class NothingPublished(UserError):

@@ -5,21 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import ValidationError
 
 from ..datasets.view import View
 from ..errors import UnknownName, UserError, shortened
+from ..methods._base import Method
 from ..protocols._base import Preset
 from ..protocols.recipes._base import BATCHES, Optim, Range, Recipe, Stage
 from ..store.specs import HEAD_START, TRAIN_FROM, HeadStart, Parameters
 from .experiment import Data, Values
 
-if TYPE_CHECKING:
-    from ..methods._base import Method
-
-M = TypeVar("M", bound="Method")
+M = TypeVar("M", bound=Method)
 
 LARGEST_INTEGER = 1_000_000
 """Largest whole number that a setting of the data or the optimiser may have."""

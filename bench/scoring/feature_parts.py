@@ -19,7 +19,7 @@ from ..datasets.damage import FILE, DamagedImages, check_few, left_out, skipped_
 from ..datasets.folder import Folder, images_below, twins
 from ..datasets.photo_images import PhotoImages, Progress
 from ..datasets.releases import Listing, PhotoDataset
-from ..engine.corrupted_images import CorruptedImages
+from ..engine.inputs import CorruptedImages
 from ..engine.trained import Encoder, Load
 from ..errors import UserError, printable, require_known
 from ..protocols.recipes._base import recipe_of

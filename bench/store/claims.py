@@ -52,7 +52,6 @@ class Claims:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.name = process_name()
-        self._host = ""
         self._leases: dict[Path, SoftFileLease] = {}
 
     @property
@@ -105,7 +104,7 @@ class Claims:
         """Check if another process needs the weights in the folder of a training."""
         return any(holder(path) for path in unit.glob(f"{IN_USE}*") if path not in self._leases)
 
-    def enter(self, alone: bool, lost: Callable[[], None]) -> None:
+    def enter(self, alone: bool, lost: Callable[[], None] = lambda: None) -> None:
         """Announce this process to the other drivers of the results folder, or as the only one, which keeps others out.
 
         ``lost`` is called, by another thread, if this process has to be the only driver but no longer is.
@@ -113,8 +112,6 @@ class Claims:
         drivers, own = self.root / DRIVERS, self.driver
         # Each announces itself before it looks for the other, so that at least one of two sees the other.
         self.take(own)
-        mine = self._leases[own].owner
-        self._host = mine.hostname if mine is not None else ""
         if alone and not self.take(drivers / ALONE, lost=lost):
             self._refuse(drivers / ALONE)
         now = own.stat().st_mtime
@@ -146,7 +143,7 @@ class Claims:
             return True
         del self._leases[path]
         there = SoftFileLease(path, lease_duration=LEASE).owner
-        if there is not None and there.hostname == self._host:
+        if there is not None and there.hostname == _this_host():
             return False  # alive, whatever clocks say
         left_for = 2 * LEASE if there is None else LEFT_FOR  # nobody can renew a damaged claim
         with contextlib.suppress(OSError):

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
-from bench.engine.corrupted_images import CorruptedImages, Seen, views_of
 from bench.engine.embedded_model import EmbeddedModel
+from bench.engine.inputs import CorruptedImages, Seen, views_of
 from bench.engine.networks import load_model
 from bench.engine.running import Running
 from bench.engine.training import run_training

@@ -9,7 +9,7 @@ import pytest
 import torch
 from bench.commands.doctor import photographs_trainer
 from bench.conformance.method_checks import build
-from bench.engine.gpu import open_gpu
+from bench.engine.environment import open_gpu
 from bench.engine.jobs import ReadyJob, TrainJob
 from bench.engine.pool import UNLESS_SET, LocalWorker, Pool
 from bench.engine.running import release_memory

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 from bench.cli import main
-from bench.engine import launch as launching
 from bench.engine import pool
-from bench.engine.launch import Launch, workers_of
-from bench.engine.pool import LocalWorker
+from bench.engine.pool import LocalWorker, workers_of
 from bench.errors import UserError
 from bench.methods.backbones.registry import build_backbone
+from bench.planning.experiment import Run
 from bench.resources import cores
 from bench.site import Site
 
@@ -30,7 +29,7 @@ def cards(monkeypatch):
     def of(count, visible=None):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-        monkeypatch.setattr(launching, "LocalWorker", Recorded)
+        monkeypatch.setattr(pool, "LocalWorker", Recorded)
         monkeypatch.setattr(os, "cpu_count", lambda: 64)
         if visible is None:
             monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -43,7 +42,7 @@ def cards(monkeypatch):
 
 def launched(**options):
     """Site and text of workers on this machine."""
-    return workers_of(Launch(**options).resolved(), Site(results="nowhere"), (), Path("unused"), print)[1:]
+    return workers_of(Run(**options).resolved(), Site(results="nowhere"), (), Path("unused"), print)[1:]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +99,7 @@ def test_on_the_cpu_there_is_a_worker_per_core_and_none_is_pinned(cards):
 def test_options_that_do_not_fit_are_refused_before_anything_is_done(cards, count, options, message):
     cards(count)
     with pytest.raises(UserError, match=message):
-        Launch(**options).resolved()
+        Run(**options).resolved()
 
 
 @pytest.mark.parametrize("own", [None, ":16:8"])
@@ -124,10 +123,11 @@ def test_a_run_on_one_machine_imports_no_ray(tmp_path):
     """Not even where it is installed: it takes a second, and starts threads."""
     (tmp_path / "ray.py").write_text("")
     code = (
-        "import sys, bench.commands.run, bench.engine.launch, bench.engine.scheduler, bench.engine.worker\n"
-        "from bench.engine.launch import Launch, workers_of\n"
+        "import sys, bench.commands.run, bench.engine.scheduler, bench.engine.worker\n"
+        "from bench.engine.pool import workers_of\n"
+        "from bench.planning.experiment import Run\n"
         "from bench.site import Site\n"
-        "workers_of(Launch(workers=1, device='cpu'), Site(results='nowhere'), (), None, print)\n"
+        "workers_of(Run(workers=1, device='cpu'), Site(results='nowhere'), (), None, print)\n"
         "assert 'ray' not in sys.modules\n"
         "import ray\n"  # it is found
     )

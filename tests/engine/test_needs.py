@@ -5,10 +5,9 @@ import threading
 import time
 
 import pytest
-from bench.engine import needs as checking
-from bench.engine import worker
-from bench.engine.jobs import TestJob, TrainJob
-from bench.engine.needs import check, needs_of, software, visible
+from bench.engine import jobs, worker
+from bench.engine.jobs import TestJob, TrainJob, needs_of, software, visible
+from bench.engine.worker import check
 from bench.errors import UserError
 from bench.methods.backbones.registry import build_backbone
 from bench.site import Site
@@ -128,7 +127,7 @@ def _later(path, seconds=0.15):
 
 @pytest.fixture
 def looks(monkeypatch):
-    monkeypatch.setattr(checking, "LOOK", 0.02)
+    monkeypatch.setattr(jobs, "LOOK", 0.02)
 
 
 def test_a_file_that_appears_later_is_found(tmp_path, looks):

@@ -13,10 +13,9 @@ import pytest
 from bench.cli import main
 from bench.engine import jobs, ray_workers
 from bench.engine.jobs import Done, JobCrashed, ReadyJob, TrainJob, WorkerDied
-from bench.engine.launch import Launch
-from bench.engine.needs import Needs
 from bench.engine.ray_workers import Host, Node, RayWorker, RayWorkers, connect, share_of_gpu, watch_nodes
 from bench.errors import UserError
+from bench.planning.experiment import Run
 from bench.site import Site
 
 from tests.plans import planned
@@ -72,8 +71,8 @@ class Cluster:
 
     def workers(self, workers=None, gpus=None, device="auto"):
         options = {"workers": workers, "device": device, "gpus_per_worker": gpus}
-        launch = Launch(launcher="ray", address="10.0.0.1:6379", **options)
-        needs = Needs(software={}, driver="", plans=())
+        launch = Run(launcher="ray", address="10.0.0.1:6379", **options)
+        needs = jobs.Needs(software={}, driver="", plans=())
         return RayWorkers(launch, needs, Site(results=str(self.root)), self.said.append)
 
     def watch(self, seen, pause):
@@ -139,12 +138,12 @@ async def started(cluster, first, **shares):
 @pytest.mark.parametrize(
     ("shares", "gpus", "expected"),
     [
-        (Launch(device="cpu"), 2, 0.0),
-        (Launch(), 0, 0.0),
-        (Launch(), 2, 1.0),
-        (Launch(gpus_per_worker=0.25), 2, 0.25),
-        (Launch(device="cuda"), 1, 1.0),
-        (Launch(device="cuda", gpus_per_worker=0.5), 1, 0.5),
+        (Run(device="cpu"), 2, 0.0),
+        (Run(), 0, 0.0),
+        (Run(), 2, 1.0),
+        (Run(gpus_per_worker=0.25), 2, 0.25),
+        (Run(device="cuda"), 1, 1.0),
+        (Run(device="cuda", gpus_per_worker=0.5), 1, 0.5),
     ],
 )
 def test_share_of_a_gpu(shares, gpus, expected):

@@ -464,7 +464,7 @@ def test_a_record_that_another_machine_has_written_is_waited_for(hidden_for, fol
                 threading.Timer(0.1, hidden.rename, [record]).start()
             return done
 
-    monkeypatch.setattr("bench.engine.needs.LOOK", 0.02)
+    monkeypatch.setattr("bench.engine.jobs.LOOK", 0.02)
     plans, site = _plans(tmp_path, **ONE, tuning={"folds": folds})
     site = site.model_copy(update={"hidden_for": hidden_for})
     outcome = asyncio.run(Scheduler(plans, site, Hiding(), Quiet()).execute())

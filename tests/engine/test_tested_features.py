@@ -4,9 +4,8 @@ import shutil
 
 import pytest
 import torch
-from bench.engine.corrupted_images import CorruptedImages, Seen
 from bench.engine.embedded_model import EmbeddedModel
-from bench.engine.inputs import TestedFeatures
+from bench.engine.inputs import CorruptedImages, Seen, TestedFeatures
 from bench.engine.networks import load_ensemble, load_model
 from bench.engine.running import Running
 from bench.engine.scheduler import base_is_shared

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 from bench.datasets.corruptions._base import draw_quality
-from bench.engine.corrupted_images import CorruptedImages, crop_auroc, sample
+from bench.engine.inputs import CorruptedImages
 from bench.engine.networks import load_model
 from bench.engine.running import Running
-from bench.engine.training import run_training
+from bench.engine.training import crop_auroc, run_training, sample
 from bench.engine.tuning import Told, Trained, choose, measured, propose
 from bench.protocols.recipes._base import Range
 from bench.report.frame import collect
@@ -183,12 +183,12 @@ def test_a_sample_of_validation_images_has_whole_classes(trained, monkeypatch):
     spec, _, site = trained
     every = site.dataset(spec.dataset, spec.view).train_val(spec.fold, spec.folds).val
     assert sample(every) is every
-    monkeypatch.setattr("bench.engine.corrupted_images.SAMPLE", 20)
+    monkeypatch.setattr("bench.engine.training.SAMPLE", 20)
     some = sample(every)
     counts = every.labels.bincount()
     assert some.labels.bincount().tolist() == counts[: some.num_classes].tolist()
     assert len(some) <= 20 < len(some) + counts[some.num_classes]
-    monkeypatch.setattr("bench.engine.corrupted_images.SAMPLE", 1)
+    monkeypatch.setattr("bench.engine.training.SAMPLE", 1)
     assert sample(every).num_classes == 2
 
 

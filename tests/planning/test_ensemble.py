@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from bench.engine.jobs import TestJob
-from bench.engine.needs import needs_of
+from bench.engine.jobs import TestJob, needs_of
 from bench.planning.experiment import Experiment
 from bench.planning.plan import build_plans, versions_of
 from bench.site import Site

@@ -6,8 +6,8 @@ import pytest
 from bench.commands import dry_run
 from bench.commands.run import _network
 from bench.engine.estimate import Estimate
-from bench.engine.launch import Launch
 from bench.methods.backbones.registry import build_backbone
+from bench.planning.experiment import Run
 from bench.progress import readable
 from bench.site import Site
 from bench.store.specs import TUNING
@@ -63,7 +63,7 @@ def dry(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(dry_run, "estimate", lambda plan, site: timed.append(plan.cell.method) or seconds)
         site = Site(results=str(tmp_path), weights=weights)
         plans = _plans(site, *settings, methods=("cosface",), **asked)
-        dry_run.print_dry_run(plans, site, tmp_path, Launch(workers=workers))
+        dry_run.print_dry_run(plans, site, tmp_path, Run(workers=workers))
         return capsys.readouterr().out, timed
 
     return run
