@@ -7,7 +7,7 @@ constant alpha is set from the data before training.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -178,12 +178,11 @@ class DistributionProxyMethod(NormConcentrationMethod):
             model.spread.alpha.fill_(p.image_concentration * raw.shape[-1] / raw.square().sum(-1).sqrt().mean())
 
 
-def from_scripts(values: Mapping[str, str], fields: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def from_scripts(values: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Convert one setting of the public EL-nivMF and NIR run scripts to hyper-parameters and rates of the objective.
 
     The scripts are those of Kirchhof et al. 2022 and Roth et al. 2022. Their learning rates apply to the concentrations
     and temperatures themselves, so they suit released forms only; with ``corrected`` the logarithms are trained.
-    Options without a counterpart among the fields are left out.
     """
     rate = {name: float(values[f"loss_proxyvmf_{name}lrmulti"]) for name in ("proxy", "conc", "temp")}
     # The scripts ask for both starts whatever the loss; their code heeds them for losses of this name.
@@ -197,8 +196,8 @@ def from_scripts(values: Mapping[str, str], fields: Collection[str]) -> tuple[di
         "concentration_rate": rate["conc"] / rate["proxy"],
         "temperature_rate": rate["temp"] / rate["proxy"],
     }
-    if "samples" in fields and "loss_proxyvmf_n_samples" in values:
+    if "loss_proxyvmf_n_samples" in values:
         params["samples"] = int(values["loss_proxyvmf_n_samples"])
-    if "omega" in fields and "loss_proxyvmf_guidance_w" in values:
+    if "loss_proxyvmf_guidance_w" in values:
         params["omega"] = float(values["loss_proxyvmf_guidance_w"])
     return params, {"lr_objective": 1e-5 * rate["proxy"]}
