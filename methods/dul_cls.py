@@ -124,7 +124,6 @@ class DulCls(SpreadMethod):
         margin: float = tuned(0.2, 0.0, 1.0, ge=0, le=2.0)
         kl_weight: float = tuned(3e-3, 1e-5, 1e-2, log=True, ge=0)
         classifier: Literal["cosface", "arcface"] = "cosface"
-        form: Literal["corrected", "released"] = "corrected"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Build the loss module: margin softmax of a draw plus the weighted KL divergence to the prior."""

@@ -51,7 +51,6 @@ class DulReg(SpreadMethod):
         """
 
         train: Literal["heads", "variance", "all"] = "heads"
-        form: Literal["corrected", "released"] = "corrected"
 
     @property
     def trained_parts(self) -> tuple[str, ...]:

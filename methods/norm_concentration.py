@@ -19,6 +19,7 @@ from torch.distributions import Distribution
 from ._base import Method, MethodParams, tuned
 from .distributions.von_mises_fisher import VonMisesFisher
 from .learned_spread import spread_confidence
+from .losses import cross_entropies
 
 if TYPE_CHECKING:
     from ._model import EmbeddingModel
@@ -84,6 +85,7 @@ class NormConcentrationParams(MethodParams):
             classes and ``concentration`` 200 the length is 259 for ``scaled``, 1.3 for ``xavier``.
         norm_multiplier: Factor of the weight of the last layer at the start, the public code's way to larger norms; 0
             sets the factor from norms to concentrations from the data instead.
+        form: Form of the method, ``corrected`` or ``released``.
     """
 
     image_concentration: float = tuned(1.0, 0.1, 10.0, log=True, gt=0)
@@ -93,6 +95,7 @@ class NormConcentrationParams(MethodParams):
     temperature_rate: float = Field(0.1, gt=0)
     start: Literal["xavier", "scaled", "class_means"] = "xavier"
     norm_multiplier: float = Field(0.0, ge=0)
+    form: Literal["corrected", "released"] = "corrected"
 
 
 class DistributionProxies(nn.Module):
@@ -135,6 +138,10 @@ class DistributionProxies(nn.Module):
         """Temperature t of the logits, a scalar."""
         return self.raw_temperature if self.released else self.raw_temperature.exp()
 
+    def parameters_as(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Directions, concentrations and temperature in the dtype and on the device of another tensor."""
+        return self.directions().to(like), self.concentration().to(like), self.temperature().to(like)
+
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float]:
         """Cosines ``[B, C]`` of the embeddings' modes to the proxy directions, and the inverse temperature 1/t."""
         mode = distribution.loc if isinstance(distribution, VonMisesFisher) else F.normalize(distribution.mean, dim=-1)
@@ -148,6 +155,10 @@ class DistributionProxies(nn.Module):
         """Logits ``[B, C]`` for confidences, in float64: at a small temperature they still differ between images."""
         loc, concentration = distribution.loc.double(), distribution.concentration.double()
         return self.logits(VonMisesFisher(loc, concentration, validate_args=False))
+
+    def forward(self, distribution: VonMisesFisher, labels: Tensor) -> Tensor:
+        """Scalar loss: mean cross-entropy of a batch of B embeddings with class labels ``[B]``."""
+        return cross_entropies(self.logits(distribution), labels).mean()
 
 
 class DistributionProxyMethod(NormConcentrationMethod):
