@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections import ChainMap
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ._base import Corruption
@@ -20,19 +20,28 @@ NAMES = (
 )
 
 
-class _Corruptions(ChainMap[str, Any]):
+class _Corruptions(Mapping[str, "Corruption"]):
     """All corruptions by name; the module of one is imported when it is asked for."""
 
     def __init__(self) -> None:
         self.built_in = {name: f"{__package__}.{name}" for name in NAMES}
         self.added: dict[str, tuple[Corruption, str]] = {}
-        super().__init__(self.added, self.built_in)
 
     def __getitem__(self, name: str) -> Corruption:
         if name in self.added:
             return self.added[name][0]
         corruption: Corruption = import_module(self.built_in[name]).CORRUPTION
         return corruption
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self.built_in, *self.added))
+
+    def __len__(self) -> int:
+        return len(self.built_in) + len(self.added)
+
+    # Mapping's own would import the module.
+    def __contains__(self, name: object) -> bool:
+        return name in self.built_in or name in self.added
 
 
 CORRUPTIONS = _Corruptions()

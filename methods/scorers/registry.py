@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections import ChainMap
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -28,19 +28,28 @@ MODULES = {
 }
 
 
-class _Scorers(ChainMap[str, Any]):
+class _Scorers(Mapping[str, "ScorerSpec"]):
     """All scorers by name; the module of one is imported when it is asked for."""
 
     def __init__(self) -> None:
         self.built_in = {name: f"{__package__}.{module}" for name, module in MODULES.items()}
         self.added: dict[str, tuple[ScorerSpec, str]] = {}
-        super().__init__(self.added, self.built_in)
 
     def __getitem__(self, name: str) -> ScorerSpec:
         if name in self.added:
             return self.added[name][0]
         specs: tuple[ScorerSpec, ...] = import_module(self.built_in[name]).SPECS
         return next(spec for spec in specs if spec.name == name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self.built_in, *self.added))
+
+    def __len__(self) -> int:
+        return len(self.built_in) + len(self.added)
+
+    # Mapping's own would import the module.
+    def __contains__(self, name: object) -> bool:
+        return name in self.built_in or name in self.added
 
 
 SCORERS = _Scorers()
