@@ -34,11 +34,10 @@ from scipy.sparse import csr_array
 from scipy.special import log_ndtr, logsumexp, softmax
 from torch import Tensor
 
-from .array_images import ArrayImages
-from .dataset import Dataset, TrainVal, register_dataset
+from .array_images import ArrayImages, EmbeddedDataset, Part
+from .dataset import register_dataset
 from .identity_draws import raw_numbers, standard_normal, uniform_integers
 from .scanned_digits import scanned_digits
-from .splits import development_and_test_classes, train_and_validation_classes
 
 View = Literal["whole", "centre", "left", "right", "top", "bottom"]
 
@@ -71,8 +70,6 @@ SHOWN = 7
 REPEAT = 2
 """Copies of a pixel on either axis in the images that a network sees."""
 
-MEAN, STD = 0.2627, 0.3337
-"""Mean and standard deviation of the training images of fold 0, in [0, 1]."""
 
 _QUERIES_AT_ONCE = 64
 
@@ -227,19 +224,6 @@ class _Observations:
         return self.channel.observe(self.scans[self.labels.numpy()], self.ids)
 
 
-def _images(*observed: _Observations) -> ArrayImages:
-    """Images of the same identities, one group after the other, enlarged by repeating their pixels."""
-    pixels = np.concatenate([group.pixels() for group in observed]).reshape(-1, 1, SIDE, SIDE)
-    return ArrayImages(
-        torch.from_numpy(pixels.repeat(REPEAT, axis=2).repeat(REPEAT, axis=3)),
-        torch.cat([group.labels for group in observed]),
-        [name for group in observed for name in group.ids],
-        observed[0].names,
-        mean=(MEAN,),
-        std=(STD,),
-    )
-
-
 def _test_parts(names: tuple[str, ...]) -> tuple[_Observations, _Observations]:
     """Queries and gallery."""
     return _Observations("query", names, 4, CHANNEL), _Observations("gallery", names, 4, GALLERY_CHANNEL)
@@ -254,7 +238,7 @@ def _posterior(names: tuple[str, ...]) -> Tensor:
 
 
 @register_dataset
-class AmbiguousDigits(Dataset):
+class AmbiguousDigits(EmbeddedDataset):
     """1000 handwritten digits through a known channel: the probability of every identity given an image is known.
 
     An identity is one scanned digit; its images are moved, cropped or dark on one side, and noisy. 375 identities train
@@ -263,33 +247,33 @@ class AmbiguousDigits(Dataset):
     """
 
     name = "ambiguous_digits"
-    recipe = "ndigit"
     summary = "1000 handwritten digits through a known channel, 20x20: ambiguity known exactly; nothing to download"
-    embedded = True
-    kind = "toy"
     licence = "CC BY 4.0"
     citation = "Alpaydin, Kaynak: Optical Recognition of Handwritten Digits, UCI 1998"
-    input_channels = 1
     image_size = (REPEAT * SIDE, REPEAT * SIDE)
-    splits_anew = True
+    classes = IDENTITIES
+    mean = 0.2627
+    std = 0.3337
 
-    def train_val(self, fold: int = 0, folds: int = 4) -> TrainVal:
-        """Images of the training and the validation identities, which are disjoint; there are 500 to cut into folds."""
-        names, _ = self.class_split(*self._own_names())
-        parts = train_and_validation_classes(len(names), fold, folds)
-        train, val = (_images(_Observations("dev", tuple(names[c] for c in part), 12, CHANNEL)) for part in parts)
-        return TrainVal(train, val, fold, folds)
-
-    def test(self) -> ArrayImages:
-        """Queries and gallery of the 500 test identities, with the posterior of the queries."""
-        names = tuple(self.class_split(*self._own_names())[1])
+    def images(self, part: Part, classes: Sequence[int]) -> ArrayImages:
+        """Images of some identities; of the test queries and gallery, with the posterior of the queries."""
+        names = tuple(_names()[c] for c in classes)
+        if part != "test":
+            return self._joined(_Observations("dev", names, 12, CHANNEL))
         queries, gallery = _test_parts(names)
-        images = _images(queries, gallery)
+        images = self._joined(queries, gallery)
         images.queries, images.gallery = torch.arange(len(images)).split([len(queries.ids), len(gallery.ids)])
         images.posterior = partial(_posterior, names)
         return images
 
-    def _own_names(self) -> tuple[list[str], list[str]]:
-        """Names of the development and the test identities of the own split."""
-        development, test = development_and_test_classes(IDENTITIES)
-        return [_names()[c] for c in development], [_names()[c] for c in test]
+    def _joined(self, *observed: _Observations) -> ArrayImages:
+        """Images of the same identities, one group after the other, enlarged by repeating their pixels."""
+        pixels = np.concatenate([group.pixels() for group in observed]).reshape(-1, 1, SIDE, SIDE)
+        return ArrayImages(
+            torch.from_numpy(pixels.repeat(REPEAT, axis=2).repeat(REPEAT, axis=3)),
+            torch.cat([group.labels for group in observed]),
+            [name for group in observed for name in group.ids],
+            observed[0].names,
+            mean=(self.mean,),
+            std=(self.std,),
+        )

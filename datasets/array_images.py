@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from .augmentation import Augmentation, TrainingAugmentation, augment, centre_crop
-from .dataset import ImageSet, require_tensor
+from .dataset import Dataset, ImageSet, TrainVal, require_tensor
+from .splits import development_and_test_classes, train_and_validation_classes
+
+Part = Literal["train", "val", "test"]
 
 
 class ArrayImages(ImageSet):
@@ -89,3 +94,35 @@ class ArrayImages(ImageSet):
         """Subset of the images, in the given order, with a copy of their pixels."""
         labels, ids, class_names = self.selected_names(index)
         return ArrayImages(self.pixels[index], labels, ids, class_names, mean=self.mean, std=self.std)
+
+
+class EmbeddedDataset(Dataset):
+    """Base of the data sets that come with the installation: grey images, numbered classes, half for development.
+
+    ``mean`` and ``std`` are those of the training pixels of fold 0, in [0, 1].
+    """
+
+    recipe = "ndigit"
+    embedded = True
+    kind = "toy"
+    input_channels = 1
+    splits_anew = True
+    classes: ClassVar[int]
+    mean: ClassVar[float]
+    std: ClassVar[float]
+
+    @abstractmethod
+    def images(self, part: Part, classes: Sequence[int]) -> ArrayImages:
+        """Images of some classes in one part of the data set."""
+
+    def train_val(self, fold: int = 0, folds: int = 4) -> TrainVal:
+        """Images of the training and the validation classes, which are disjoint."""
+        development, _ = self.class_split(*development_and_test_classes(self.classes))
+        parts = train_and_validation_classes(len(development), fold, folds)
+        train, val = ([development[c] for c in part] for part in parts)
+        return TrainVal(self.images("train", train), self.images("val", val), fold, folds)
+
+    def test(self) -> ArrayImages:
+        """Images of the test classes."""
+        _, classes = self.class_split(*development_and_test_classes(self.classes))
+        return self.images("test", classes)

@@ -9,13 +9,25 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from .augmentation import Augmentation, TrainingAugmentation
 from .splits import drawn_classes
+
+Progress = Callable[[str, int, int], None]
+"""Called with the name of a task, the number of images done and their total."""
+
+Verification = dict[str, Any]
+"""Report on a data set: ``name``, numbers of ``images`` and ``classes``, and ``splits``, a report on each.
+
+Of image files, every one of which has been decoded, also ``release`` and ``folder``; ``partial`` describes what is
+missing, ``damaged`` has a line per file that cannot be read, ``converted_to_rgb`` counts images by colour mode, and
+``soft_labels`` is about label distributions, if there are any. Of a data set in memory also the ``shape`` of an image.
+``train`` and ``val`` of the splits are those of the first of four folds.
+"""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -96,6 +108,17 @@ class ImageSet(ABC):
         for block in self.manifest_content(order):
             digest.update(block)
         return digest.hexdigest()
+
+    def report(self) -> Verification:
+        """Numbers of images and classes, with a hash of the content; those of queries and gallery if there are any."""
+        found: Verification = {
+            "images": len(self),
+            "classes": self.num_classes,
+            "manifest_sha256": self.manifest_sha256(),
+        }
+        if self.queries is not None and self.gallery is not None:
+            found["queries"], found["gallery"] = len(self.queries), len(self.gallery)
+        return found
 
     def manifest_content(self, order: Sequence[int]) -> Iterable[bytes]:
         """Content of the images as bytes, such as pixels, for the hash :meth:`manifest_sha256`; none by default.
@@ -341,6 +364,34 @@ class Dataset(ABC):
         """Development and test classes: those of the own split, or those that ``class_seed`` draws in their place."""
         own = [*development], [*test]
         return own if self.class_seed is None else drawn_classes(development, test, self.class_seed)
+
+    def verify(self, progress: Progress | None = None) -> Verification:
+        """Build the splits, and report counts, hashes of the splits and the shape of the images.
+
+        Raises:
+            ValueError: If its images do not have the shape that it declares, or its splits share a class.
+        """
+        split = self.train_val()
+        parts = {"train": split.train, "val": split.val, "test": self.test()}
+        declared = (self.input_channels, *self.image_size)
+        seen: dict[str, str] = {}
+        for part, images in parts.items():
+            shape = tuple(images.evaluation(torch.tensor([0])).shape[1:])
+            if shape != declared:
+                raise ValueError(
+                    f"{part} images are {list(shape)}, but input_channels and image_size declare {list(declared)}"
+                )
+            for name in images.class_names:
+                if name in seen:
+                    raise ValueError(f"class {name!r} is in both {seen[name]} and {part}")
+                seen[name] = part
+        return {
+            "name": self.name,
+            "images": sum(map(len, parts.values())),
+            "classes": len(seen),
+            "shape": declared,
+            "splits": {part: images.report() for part, images in parts.items()},
+        }
 
     def remarks(self) -> Iterator[str]:
         """Lines about images that the recipe of the data set is not meant for."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from .augmentation import TrainingAugmentation
-from .dataset import Dataset, TrainVal, register_dataset
+from .dataset import Dataset, Progress, TrainVal, Verification, register_dataset
 from .feature_images import FeatureImages
 from .files import DataError, check_regular
 from .splits import train_and_validation_classes
@@ -118,14 +118,15 @@ class Features(Dataset):
             setattr(images, role, None if mask is None else mask.nonzero().squeeze(1))
         return images
 
-    def check_files(self) -> None:
-        """Compare the SHA-256 of every file with that of the import; a DataError names one that differs."""
+    def verify(self, progress: Progress | None = None) -> Verification:
+        """Report as any data set; a DataError names a file whose SHA-256 is not that of the import."""
         assert self.root is not None
         for split, found in self.index["splits"].items():
             path = self.root / f"{split}.safetensors"
             with path.open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != found["sha256"]:
                     raise DataError(f"{path}: damaged, its SHA-256 is another; import the features again")
+        return super().verify(progress)
 
     def split_anew(self, seed: int) -> Self:
         """Refuse with a ValueError: training and test features are in files of their own."""

@@ -13,14 +13,13 @@ from typing import NoReturn
 from unicodedata import normalize
 
 from .damage import check_few, left_out, read_skipped
-from .dataset import register_dataset
+from .dataset import Progress, Verification, register_dataset
 from .decode import begins_as_image, decode
 from .files import DataError, check_regular
-from .photo_images import PhotoImages, Progress
+from .photo_images import PhotoImages
 from .releases import IMAGE_SUFFIXES, Listing, PhotoDataset, of_system
 from .soft_labels import FILE, read_soft_labels
 from .tables import PARQUET, SPLITS, TABLE, listed, settled, tables_of
-from .verification import Verification
 from .view import View
 
 SAMPLE = 8

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
+from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
@@ -27,9 +28,8 @@ from matplotlib.ft2font import FT2Font
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from .array_images import ArrayImages
-from .dataset import Dataset, TrainVal, register_dataset
-from .splits import development_and_test_classes, train_and_validation_classes
+from .array_images import ArrayImages, EmbeddedDataset, Part
+from .dataset import register_dataset
 
 FONTS = (
     "DejaVuSans",
@@ -62,8 +62,6 @@ IMAGES_PER_CLASS = (2, 12)
 EM = 48
 """Size at which characters are drawn before they are resized, in pixels per em."""
 
-MEAN, STD = 0.2844, 0.4078
-"""Mean and standard deviation of the training images of fold 0, in [0, 1]."""
 
 _SHRUNK = ("<super>", "<sub>")
 
@@ -139,47 +137,28 @@ def _all_images() -> tuple[tuple[int, dict[str, bytes]], ...]:
     raise RuntimeError(f"matplotlib's DejaVu fonts gave {len(classes)} characters, {NUM_CLASSES} are needed")
 
 
-def _images(classes: list[int]) -> ArrayImages:
-    """Images of the given classes, in memory of their own."""
-    chosen = [_all_images()[c] for c in classes]
-    ids = [f"glyphs/U+{code:04X}/{name}" for code, images in chosen for name in images]
-    pixels = np.frombuffer(b"".join(i for _, images in chosen for i in images.values()), dtype=np.uint8)
-    labels: Tensor = torch.arange(len(chosen)).repeat_interleave(torch.tensor([len(i) for _, i in chosen]))
-    return ArrayImages(
-        torch.from_numpy(pixels.reshape(-1, 1, SIDE, SIDE).copy()),
-        labels,
-        ids,
-        [f"U+{code:04X}" for code, _ in chosen],
-        mean=(MEAN,),
-        std=(STD,),
-    )
-
-
 @register_dataset
-class Glyphs(Dataset):
+class Glyphs(EmbeddedDataset):
     """1000 characters as classes, each in 2 to 12 fonts: 375 for training, 125 for validation, 500 for the test.
 
     The 32 x 32 images are drawn with the DejaVu fonts that come with matplotlib; there is nothing to download.
     """
 
     name = "glyphs"
-    recipe = "ndigit"
     summary = "1000 characters in 2-12 DejaVu fonts each, 32x32, unequal classes; nothing to download"
-    embedded = True
-    kind = "toy"
     licence = "free (Bitstream Vera)"
     citation = "the DejaVu fonts, dejavu-fonts.github.io"
-    input_channels = 1
     image_size = (SIDE, SIDE)
-    splits_anew = True
+    classes = NUM_CLASSES
+    mean = 0.2844
+    std = 0.4078
 
-    def train_val(self, fold: int = 0, folds: int = 4) -> TrainVal:
-        """Images of the training and the validation characters, which are disjoint; there are 500 to cut into folds."""
-        development, _ = self.class_split(*development_and_test_classes(NUM_CLASSES))
-        parts = train_and_validation_classes(len(development), fold, folds)
-        train, val = (_images([development[c] for c in part]) for part in parts)
-        return TrainVal(train, val, fold, folds)
-
-    def test(self) -> ArrayImages:
-        """Images of the 500 test characters."""
-        return _images(self.class_split(*development_and_test_classes(NUM_CLASSES))[1])
+    def images(self, part: Part, classes: Sequence[int]) -> ArrayImages:
+        """Images of the given classes, in memory of their own."""
+        chosen = [_all_images()[c] for c in classes]
+        ids = [f"glyphs/U+{code:04X}/{name}" for code, images in chosen for name in images]
+        pixels = np.frombuffer(b"".join(i for _, images in chosen for i in images.values()), dtype=np.uint8)
+        labels: Tensor = torch.arange(len(chosen)).repeat_interleave(torch.tensor([len(i) for _, i in chosen]))
+        names = [f"U+{code:04X}" for code, _ in chosen]
+        copied = torch.from_numpy(pixels.reshape(-1, 1, SIDE, SIDE).copy())
+        return ArrayImages(copied, labels, ids, names, mean=(self.mean,), std=(self.std,))

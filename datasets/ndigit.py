@@ -20,19 +20,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .array_images import ArrayImages
-from .dataset import Dataset, TrainVal, register_dataset
+from .array_images import ArrayImages, EmbeddedDataset, Part
+from .dataset import register_dataset
 from .identity_draws import raw_numbers, standard_normal, uniform_integers
 from .scanned_digits import scanned_digits
-from .splits import development_and_test_classes, train_and_validation_classes
-
-Part = Literal["train", "val", "test"]
 
 SEED = 1234
 """Seed of the order of the classes and of the division of the source digits."""
@@ -141,32 +138,15 @@ def _twice(images: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
     return pairs.reshape(shape)
 
 
-class _Numbers(Dataset):
-    """Base class of the data sets of numbers; mean and std are those of the training pixels of fold 0, in [0, 1]."""
+class _Numbers(EmbeddedDataset):
+    """Base class of the data sets of numbers."""
 
-    embedded = True
-    kind = "toy"
     licence = "CC BY 4.0"
     citation = "Alpaydin, Kaynak: Optical Recognition of Handwritten Digits, UCI 1998"
-    input_channels = 1
-    classes: ClassVar[int]
     images_per_class: ClassVar[int]
-    splits_anew = True
     upsample: ClassVar[bool]
-    mean: ClassVar[float]
-    std: ClassVar[float]
 
-    def train_val(self, fold: int = 0, folds: int = 4) -> TrainVal:
-        development, _ = self.class_split(*development_and_test_classes(self.classes))
-        parts = train_and_validation_classes(len(development), fold, folds)
-        train, val = ([development[c] for c in part] for part in parts)
-        return TrainVal(self._images("train", train), self._images("val", val), fold, folds)
-
-    def test(self) -> ArrayImages:
-        _, classes = self.class_split(*development_and_test_classes(self.classes))
-        return self._images("test", classes)
-
-    def _images(self, part: Part, classes: Sequence[int]) -> ArrayImages:
+    def images(self, part: Part, classes: Sequence[int]) -> ArrayImages:
         order = np.argsort(np.random.PCG64(SEED).random_raw(10**DIGITS), kind="stable")
         names = [f"{order[c]:0{DIGITS}d}" for c in classes]
         ids = [f"{self.name}/{part}/{name}/{i}" for name in names for i in range(self.images_per_class)]
@@ -184,7 +164,6 @@ class NDigit(_Numbers):
     """
 
     name = "ndigit"
-    recipe = "ndigit"
     summary = "500 three-digit handwritten numbers x 8 images of 18x50, noisy; nothing to download"
     image_size = (18, 50)
     classes = 500
@@ -202,7 +181,6 @@ class NDigitQuick(_Numbers):
     """
 
     name = "ndigit_quick"
-    recipe = "ndigit"
     summary = "200 three-digit handwritten numbers x 10 images of 18x50, noisy; half the time of ndigit"
     image_size = (18, 50)
     classes = 200
@@ -220,7 +198,6 @@ class NDigitSmoke(_Numbers):
     """
 
     name = "ndigit_smoke"
-    recipe = "ndigit"
     summary = "300 three-digit handwritten numbers x 8 images of 10x26, noisy; for quick checks"
     image_size = (10, 26)
     classes = 300

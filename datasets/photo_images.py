@@ -17,11 +17,10 @@ from torch.nn.functional import interpolate
 
 from .augmentation import TrainingAugmentation
 from .damage import DamagedImages
-from .dataset import ImageSet
+from .dataset import ImageSet, Progress
 from .decode import decode, open_image
 from .files import DataError
-from .gpu_crops import resized_boxes
-from .pixel_cache import PixelCache, cache_folder
+from .pixel_cache import PixelCache, cache_folder, resized_boxes
 from .view import PhotoAugmentation, View, colour_jitter, crop_boxes, cropped_view, evaluation_view, finished, resize
 
 Item = TypeVar("Item")
@@ -29,9 +28,6 @@ Result = TypeVar("Result")
 
 Purpose = Literal["training", "evaluation"]
 """What decoded pixels are for: ``training`` (random crops of whole images) or ``evaluation`` (the evaluation view)."""
-
-Progress = Callable[[str, int, int], None]
-"""Called with the name of a task, the number of images done and their total."""
 
 
 _OPENING = threading.Lock()

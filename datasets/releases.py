@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from .damage import DamagedImages
-from .dataset import Dataset, Kind, TrainVal
+from .dataset import Dataset, Kind, Progress, TrainVal, Verification
+from .decode import decode, open_image
 from .downloads import Archive
 from .files import DataError, MissingRelease
-from .photo_images import PhotoImages, Progress, Purpose
+from .photo_images import PhotoImages, Purpose
 from .splits import development_and_test_classes, train_and_validation_classes
 from .tables import LONGEST, open_list
-from .verification import Verification, inspect, verified
 from .view import PhotoAugmentation, View
 
 UNTESTED = "untested"
@@ -511,7 +511,7 @@ class PhotoDataset(Dataset):
         damaged: list[str] = []
         converted: Counter[str] = Counter()
         paths = [listing.folder / name for name in listing.ids]
-        for number, (mode, problem) in enumerate(test.map(inspect, paths)):
+        for number, (mode, problem) in enumerate(test.map(_inspect, paths)):
             if problem:
                 damaged.append(problem)
             elif mode != "RGB":
@@ -527,8 +527,18 @@ class PhotoDataset(Dataset):
             "partial": self.partial,
             "damaged": damaged,
             "converted_to_rgb": dict(converted),
-            "splits": {"train": verified(split.train), "val": verified(split.val), "test": verified(test)},
+            "splits": {"train": split.train.report(), "val": split.val.report(), "test": test.report()},
         }
+
+
+def _inspect(path: Path) -> tuple[str, str]:
+    """Colour mode of an image file, such as ``"RGB"``, and an empty string; or an empty string and the problem."""
+    try:
+        decode(path)
+        with open_image(path) as image:
+            return image.mode, ""
+    except DataError as error:
+        return "", str(error)
 
 
 def _plain_name(name: str) -> str:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from .distributions.normal import PointMass
+from .distributions.normal import PointMass, RatedPoint
 from .published import PublishedSource
 
 if TYPE_CHECKING:
@@ -253,6 +253,14 @@ class Method:
     def confidence(self, distribution: Distribution) -> Tensor | None:
         """Confidence ``[B]`` of a probabilistic embedding, higher = more confident; None for a point."""
         return None
+
+
+class RatedMethod(Method):
+    """Base of methods that embed an image as a :class:`.RatedPoint`, a point with a number for its uncertainty."""
+
+    def confidence(self, distribution: Distribution) -> Tensor | None:
+        """Confidence ``[B]`` of the embeddings: the negative uncertainty; None for points without one, of training."""
+        return -distribution.uncertainty if isinstance(distribution, RatedPoint) else None
 
 
 M = TypeVar("M", bound=type[Method])

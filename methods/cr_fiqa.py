@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ._base import Method, MethodParams, Paper, register, tuned
+from ._base import MethodParams, Paper, RatedMethod, register, tuned
 from .distributions.normal import RatedPoint
 from .heads import SpreadHead
 from .losses import ArcFaceLoss
@@ -54,7 +54,7 @@ class CertaintyRatioLoss(ArcFaceLoss):
 
 
 @register
-class CRFIQA(Method):
+class CRFIQA(RatedMethod):
     """CR-FIQA: deterministic embeddings by ArcFace, with a head that predicts the certainty ratio of each image.
 
     The prediction is a confidence only; retrieval compares points.
@@ -97,8 +97,3 @@ class CRFIQA(Method):
         """Build the loss module: ArcFace over the training classes and the error of its predictions."""
         params = self.params
         return CertaintyRatioLoss(num_classes, dim, params.scale, params.margin, params.prediction_weight)
-
-    def confidence(self, distribution: Distribution) -> Tensor:
-        """Confidence ``[B]`` of the embeddings: the predicted certainty ratio."""
-        assert isinstance(distribution, RatedPoint)
-        return -distribution.uncertainty

@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
@@ -20,8 +19,7 @@ from ._base import Method, Paper, register
 from .distributions.bessel import vmf_log_normalizer
 from .distributions.normal import LOG_2PI, IsotropicNormal
 from .distributions.von_mises_fisher import VonMisesFisher
-from .heads import positive_from_raw, variance_from_raw
-from .learned_spread import RELEASED_SPREAD, SpreadParams
+from .learned_spread import SpreadParams, spread_distribution
 from .losses import CosineClassifier, cross_entropies
 from .published import PER
 
@@ -47,11 +45,7 @@ class ClassDistributions(CosineClassifier):
 
     def class_distributions(self) -> VonMisesFisher | IsotropicNormal:
         """Distributions of the C classes as one batch of shape ``[C]``."""
-        raw, dim = self.spread, self.weight.shape[1]
-        phi = positive_from_raw(raw) + RELEASED_SPREAD if self.released else variance_from_raw(raw, dim)
-        if self.kind == "vmf":
-            return VonMisesFisher(self.weight, (1.0 if self.released else 2.0) / phi, validate_args=False)
-        return IsotropicNormal(F.normalize(self.weight, dim=-1), phi, validate_args=False)
+        return spread_distribution(self.kind, self.weight, self.spread, self.released)
 
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float | Tensor]:
         """Cosines ``[B, C]`` of embeddings to class modes, and a scale for them as softmax logits.
@@ -105,7 +99,6 @@ class Dsml(Method):
         """
 
         distribution: Literal["normal", "vmf"] = "vmf"
-        form: Literal["corrected", "released"] = "corrected"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Build the loss module: the class distributions and the cross-entropy over their likelihoods."""

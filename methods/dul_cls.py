@@ -20,7 +20,7 @@ with s <= 14, and ran against it in 88 % (`ndigit`) and 96 % (`ndigit_smoke`) of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -33,7 +33,7 @@ from .distributions.von_mises_fisher import VonMisesFisher, released_rsample
 from .heads import SpreadHead
 from .learned_spread import RELEASED_HEAD, SpreadMethod, SpreadParams
 from .losses import ArcFaceLoss, CosFaceLoss
-from .published import PER, same_names
+from .published import PER
 
 
 def released_prior(distribution: VonMisesFisher) -> Tensor:
@@ -82,10 +82,9 @@ class SampledClassification(nn.Module):
         return loss + self.kl_weight * prior.mean()
 
 
-def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str) -> dict[str, Any]:
+def _from_per(values: Mapping[str, Any]) -> dict[str, Any]:
     """Parameters from PER's constants; the name of a row ends with its classifier."""
-    own = same_names(values, fields, variant)
-    return own | {"kl_weight": values["prior_kld_weight"], "classifier": variant.split("-")[-1]}
+    return {**values, "kl_weight": values["prior_kld_weight"], "classifier": values["variant"].split("-")[-1]}
 
 
 @register
@@ -125,7 +124,6 @@ class DulCls(SpreadMethod):
         margin: float = tuned(0.2, 0.0, 1.0, ge=0, le=2.0)
         kl_weight: float = tuned(3e-3, 1e-5, 1e-2, log=True, ge=0)
         classifier: Literal["cosface", "arcface"] = "cosface"
-        form: Literal["corrected", "released"] = "corrected"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Build the loss module: margin softmax of a draw plus the weighted KL divergence to the prior."""

@@ -7,8 +7,7 @@ Starts from a trained classifier whose unit class weights w_c stay fixed. Each i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from torch import nn
 
@@ -17,11 +16,6 @@ from .heads import SpreadHead
 from .learned_spread import RELEASED_HEAD, SpreadMethod, SpreadParams
 from .losses import ClassLikelihood
 from .published import PER
-
-
-def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str) -> dict[str, Any]:
-    """Parameters of PER's rows, which train everything but the class weights ("-cont")."""
-    return {"train": "all"}
 
 
 @register
@@ -46,7 +40,8 @@ class DulReg(SpreadMethod):
         SpreadHead.DEVIATION,
     )
     on_base = True
-    published = (PER("dul-reg", _from_per, {"dul-reg-vmf": {"distribution": "vmf"}}),)
+    # PER's rows train everything but the class weights ("-cont").
+    published = (PER("dul-reg", lambda values: {"train": "all"}, {"dul-reg-vmf": {"distribution": "vmf"}}),)
     released_behaviour = (RELEASED_HEAD,)
 
     class Params(SpreadParams):
@@ -56,7 +51,6 @@ class DulReg(SpreadMethod):
         """
 
         train: Literal["heads", "variance", "all"] = "heads"
-        form: Literal["corrected", "released"] = "corrected"
 
     @property
     def trained_parts(self) -> tuple[str, ...]:

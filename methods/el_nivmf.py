@@ -7,8 +7,6 @@ Image: vMF(z/|z|, |z|) of its raw embedding z. Proxy: nivMF(mu_c, K_c), K_c diag
 
 from __future__ import annotations
 
-from typing import Literal
-
 from torch import nn
 
 from ._base import Paper, register
@@ -42,8 +40,6 @@ class ElNivmf(DistributionProxyMethod):
 
         They are the initial values and learning rates of the proxies, the draws per image and the proxies' normaliser.
         """
-
-        form: Literal["corrected", "released"] = "corrected"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Build the loss module: non-isotropic vMF proxies and the cross-entropy of expected likelihoods."""

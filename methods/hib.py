@@ -11,8 +11,7 @@ An image is N(mu, s2 I), mu not normalised. Two images match with probability
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -133,11 +132,6 @@ class ReleasedMatchLoss(MatchLoss):
         return losses[places(genuine, match.device)], losses[places(~genuine, match.device)]
 
 
-def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str) -> dict[str, Any]:
-    """Parameters from PER's weight of the KL and the balanced pairs that go with it."""
-    return {"kl_weight": values["prior_kld_weight"], "pairs": "balanced"}
-
-
 @register
 class HIB(SpreadMethod):
     """HIB (hedged instance embedding): isotropic normal embedding trained by the match probability of pairs.
@@ -162,7 +156,8 @@ class HIB(SpreadMethod):
         SpreadHead.DEVIATION,
     )
     scorer = "match"
-    published = (PER("hib", _from_per),)
+    # The balanced pairs go with PER's weight of the KL.
+    published = (PER("hib", lambda values: {"kl_weight": values["prior_kld_weight"], "pairs": "balanced"}),)
     released_behaviour = (
         "pairs of an image with itself count as genuine; rows and columns of the matrix of pairs are drawn apart",
         "binary cross-entropy of probabilities with torch's clamps: log p stops at -100, pairs with p < 1e-12 fade",

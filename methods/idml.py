@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ._base import Method, MethodParams, Paper, register, tuned
+from ._base import MethodParams, Paper, RatedMethod, register, tuned
 from .distributions.normal import RatedPoint
 from .proxies import ProxyAnchorLoss, proxy_anchor_loss
 
@@ -48,7 +48,7 @@ class IntrospectiveProxyAnchor(ProxyAnchorLoss):
 
 
 @register
-class Idml(Method):
+class Idml(RatedMethod):
     """IDML as a method: points with an uncertainty embedding that softens similarities in training."""
 
     name = "idml"
@@ -96,8 +96,3 @@ class Idml(Method):
         """Build the loss module: the class proxies and the loss of their introspective similarities."""
         p = self.params
         return IntrospectiveProxyAnchor(num_classes, dim, p.scale, p.margin, p.bias, p.temperature)
-
-    def confidence(self, distribution: Distribution) -> Tensor:
-        """Confidence ``[B]`` of the embeddings: the negative uncertainty level."""
-        assert isinstance(distribution, RatedPoint)
-        return -distribution.uncertainty

@@ -21,13 +21,23 @@ RELEASED_SPREAD = math.exp(-10.0)
 RELEASED_HEAD = "the head is linear, and the spread starts at s2 = 1 or k = 1, with s2 and 1/k at least exp(-10)"
 
 
+def spread_distribution(kind: str, raw: Tensor, spread: Tensor, released: bool) -> VonMisesFisher | IsotropicNormal:
+    """Distributions vMF(raw/|raw|, k) or N(raw/|raw|, s2 I) of vectors ``[B, D]``; k or s2 from numbers ``[B]``."""
+    # One positive number, the variance up to a constant: 1/k behaves like a variance.
+    phi = positive_from_raw(spread) + RELEASED_SPREAD if released else variance_from_raw(spread, raw.shape[-1])
+    if kind == "vmf":
+        return VonMisesFisher(raw, (1.0 if released else 2.0) / phi, validate_args=False)
+    return IsotropicNormal(F.normalize(raw, dim=-1), phi, validate_args=False)
+
+
 class SpreadParams(MethodParams):
-    """Hyper-parameter of methods with a learned spread: the distribution of an embedding, ``normal`` or ``vmf``.
+    """Hyper-parameters of methods with a learned spread: distribution of an embedding, ``normal`` or ``vmf``, and form.
 
     Any of these methods can have either, as in Table 3 of Probabilistic Embeddings Revisited.
     """
 
     distribution: Literal["normal", "vmf"] = "normal"
+    form: Literal["corrected", "released"] = "corrected"
 
 
 class SpreadMethod(Method):
@@ -49,13 +59,7 @@ class SpreadMethod(Method):
     def distribution(self, raw: Tensor, spread: Tensor | None) -> Distribution:
         """Distribution of the embedding: N(raw/|raw|, s2 I) or vMF(raw/|raw|, k), s2 or k from ``spread [B, 1]``."""
         assert spread is not None
-        dim = raw.shape[-1]
-        value = spread.squeeze(-1)
-        # One positive number, the variance up to a constant: 1/k behaves like a variance.
-        phi = positive_from_raw(value) + RELEASED_SPREAD if self.released else variance_from_raw(value, dim)
-        if self.params.distribution == "vmf":
-            return VonMisesFisher(raw, (1.0 if self.released else 2.0) / phi, validate_args=False)
-        return IsotropicNormal(F.normalize(raw, dim=-1), phi, validate_args=False)
+        return spread_distribution(self.params.distribution, raw, spread.squeeze(-1), self.released)
 
     def confidence(self, distribution: Distribution) -> Tensor:
         """Confidence ``[B]``, which falls as the entropy rises: negative log variance or log concentration."""

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ._base import Method, MethodParams, Paper, register, tuned
+from ._base import MethodParams, Paper, RatedMethod, register, tuned
 from .distributions.normal import RatedPoint
 from .heads import SpreadHead
 from .losses import CosineClassifier, cross_entropies, softplus
@@ -92,7 +92,7 @@ class LossHead(SpreadHead):
 
 
 @register
-class LossPrediction(Method):
+class LossPrediction(RatedMethod):
     """Loss prediction as a method: deterministic embeddings, with a head that predicts the loss of each image.
 
     The prediction is a confidence only; retrieval compares points.
@@ -141,8 +141,3 @@ class LossPrediction(Method):
         """Build the loss module: cross-entropy over the training classes and the error of its predictions."""
         params = self.params
         return PredictedCrossEntropy(num_classes, dim, params.scale, params.prediction_weight, params.predict)
-
-    def confidence(self, distribution: Distribution) -> Tensor:
-        """Confidence ``[B]`` of the embeddings: the negative predicted loss."""
-        assert isinstance(distribution, RatedPoint)
-        return -distribution.uncertainty

@@ -72,13 +72,8 @@ class MarginLoss(nn.Module):
             raise ValueError("the margin loss needs batches of at least two classes")
         anchor, positive = places(same & ~torch.eye(len(labels), dtype=torch.bool), unit.device)
         negative = distance_weighted_negatives(distances[anchor], sent(same, unit.device)[anchor], unit.shape[-1])
-        return margin_loss(
-            distances[anchor, positive],
-            distances[anchor, negative],
-            self.beta[labels[anchor]],
-            self.margin,
-            released=self.released,
-        )
+        near, far = distances[anchor, positive], distances[anchor, negative]
+        return margin_loss(near, far, self.beta[labels[anchor]], self.margin, released=self.released)
 
 
 @register

@@ -7,8 +7,7 @@ For anchor i with kept positives P (s < max negative + eps) and kept negatives N
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -70,10 +69,8 @@ class MultiSimilarityLoss(nn.Module):
         return multi_similarity_loss(unit @ unit.mT, labels, *self.constants, over_kept=self.over_kept)
 
 
-def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str) -> dict[str, Any]:
-    """Parameters from PER's scales, threshold and mining margin."""
-    names = {"alpha": "positive_scale", "beta": "negative_scale", "threshold": "threshold", "epsilon": "margin"}
-    return {ours: values[f"ms_{theirs}"] for ours, theirs in names.items()}
+PER_NAMES = {"alpha": "positive_scale", "beta": "negative_scale", "threshold": "threshold", "epsilon": "margin"}
+"""Names of the parameters in the code of "Probabilistic Embeddings Revisited", after ``ms_``."""
 
 
 @register
@@ -93,7 +90,9 @@ class MultiSimilarity(Method):
         equations="Eq. 11-15",
     )
     default_confidence = "norm"
-    published = (PER("multi-similarity", _from_per),)
+    published = (
+        PER("multi-similarity", lambda values: {ours: values[f"ms_{theirs}"] for ours, theirs in PER_NAMES.items()}),
+    )
     released_behaviour = (
         "released_el (EL-nivMF code): the mean is over anchors that keep positives and negatives, not over all",
     )

@@ -23,7 +23,7 @@ Table 5 adds L_proxy of synthetic samples z~_i = tau(zeta_i | rho_{y_i}), zeta_i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal
 
@@ -172,9 +172,7 @@ _BASES: Mapping[str, Mapping[str, Any]] = {
 (Qian et al., ICCV 2019) and of NIR's section 4.2, which has 10 centres on CUB and Cars and 2 on SOP."""
 
 
-def _from_scripts(
-    values: Mapping[str, str], fields: Collection[str], base_loss: str
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def _from_scripts(values: Mapping[str, str], base_loss: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Weight of the proxy loss from a row; the rest are defaults of the scripts' code.
 
     The scripts run Proxy-Anchor only. The paper did not tune again for the other base losses (section 4.2), so the row

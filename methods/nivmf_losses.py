@@ -12,10 +12,7 @@ from torch import Tensor
 from .distributions.bessel import vmf_log_normalizer, vmf_mean_resultant_length
 from .distributions.non_isotropic import nivmf_log_prob
 from .distributions.von_mises_fisher import VonMisesFisher, released_rsample
-from .losses import cross_entropies
 from .norm_concentration import DistributionProxies, NormConcentrationParams
-
-DISTANCES = ("cosine", "l2", "nivmf", "el_vmf", "b_vmf", "kl_vmf")
 
 EL_NIVMF_RELEASED = (
     "K is not applied to the draws, which leaves isotropic vMF proxies, so normalizer has no effect",
@@ -43,13 +40,7 @@ def _quadratic_512(k: Tensor, dim: int) -> Tensor:
 
 
 def el_nivmf_logits(
-    draws: Tensor,
-    loc: Tensor,
-    concentration: Tensor,
-    temperature: Tensor | float,
-    *,
-    normalizer: str = "heuristic",
-    released: bool = False,
+    draws: Tensor, loc: Tensor, concentration: Tensor, temperature: Tensor, normalizer: str, released: bool
 ) -> Tensor:
     """Logits of EL-nivMF, ``[B, C]``: (1/t) log mean_n rho_c(z_n) for the draws z_n of an image and proxy c.
 
@@ -72,25 +63,15 @@ def el_nivmf_logits(
         kt = stretched.square().sum(-1).sqrt()
         log_rho = draws @ stretched.mT + quadratic_log_normalizer(kt, loc.shape[-1])
         log_rho = log_rho + concentration.log().sum(-1) - kt.log()
-    else:
-        log_rho = nivmf_log_prob(draws, loc, concentration, normalizer)
-    count = math.log(len(draws))
-    if released:
-        return torch.logsumexp(log_rho / temperature, 0) - count
-    return (torch.logsumexp(log_rho, 0) - count) / temperature
+        return torch.logsumexp(log_rho / temperature, 0) - math.log(len(draws))
+    log_rho = nivmf_log_prob(draws, loc, concentration, normalizer)
+    return (torch.logsumexp(log_rho, 0) - math.log(len(draws))) / temperature
 
 
-def distance_logits(
-    distance: str,
-    raw: Tensor,
-    loc: Tensor,
-    concentration: Tensor,
-    temperature: Tensor | float,
-    *,
-    normalizer: str = "heuristic",
-    released: bool = False,
+def negative_distances(
+    distance: str, raw: Tensor, loc: Tensor, concentration: Tensor, normalizer: str, released: bool
 ) -> Tensor:
-    """Logits -d / t with d one of the six closed-form distances of the EL-nivMF paper (Kirchhof et al. 2022).
+    """One of the six closed-form distances of the EL-nivMF paper (Kirchhof et al. 2022), times -1.
 
     Args:
         distance: ``cosine``, ``l2``, ``nivmf`` (point against non-isotropic vMF), or of two vMFs ``el_vmf`` (expected
@@ -98,43 +79,36 @@ def distance_logits(
         raw: Raw embeddings ``[B, D]``; their norm is the concentration of the image.
         loc: Directions of the proxies ``[C, D]``, unit vectors.
         concentration: Concentrations of the proxies ``[C]``, or ``[C, D]`` for ``nivmf``.
-        temperature: Temperature t of the softmax.
         normalizer: Normaliser of ``nivmf``: ``heuristic`` (the paper's), ``exact`` or ``none``, see
             :func:`nivmf_log_prob`.
         released: Compute what the public code does: a quadratic fit replaces the normaliser, and the KL has the
             opposite sign and lacks the factor of the mean resultant length.
 
     Returns:
-        Logits ``[B, C]``.
-
-    Raises:
-        ValueError: If the distance is unknown.
+        Negative distances ``[B, C]`` of images and proxies.
     """
-    if distance not in DISTANCES:
-        raise ValueError(f"distance must be one of {', '.join(DISTANCES)}, not {distance!r}")
     dim = raw.shape[-1]
     unit = F.normalize(raw, dim=-1)
     cosine = unit @ loc.mT
     if distance == "cosine":
-        return cosine / temperature
+        return cosine
     if distance == "nivmf":
         log_c = _quadratic_512 if released else vmf_log_normalizer
-        return nivmf_log_prob(unit, loc, concentration, normalizer, log_c) / temperature
+        return nivmf_log_prob(unit, loc, concentration, normalizer, log_c)
     k_image = raw.square().sum(-1).clamp_min(1e-24).sqrt().unsqueeze(1)
     if distance == "l2":
-        return -(concentration.square() + k_image.square() - 2.0 * concentration * k_image * cosine) / temperature
+        return -(concentration.square() + k_image.square() - 2.0 * concentration * k_image * cosine)
     if distance == "kl_vmf":
         if released:
             log_ratio = _quadratic_512(k_image, dim) - _quadratic_512(concentration, dim)
-            return (log_ratio + k_image - concentration * cosine) / temperature
+            return log_ratio + k_image - concentration * cosine
         log_ratio = vmf_log_normalizer(k_image, dim) - vmf_log_normalizer(concentration, dim)
-        kl = log_ratio + vmf_mean_resultant_length(k_image, dim) * (k_image - concentration * cosine)
-        return -kl / temperature
+        return -(log_ratio + vmf_mean_resultant_length(k_image, dim) * (k_image - concentration * cosine))
     log_c = quadratic_log_normalizer if released else vmf_log_normalizer
     order = 1.0 if distance == "el_vmf" else 0.5
     squared = k_image.square() + concentration.square() + 2.0 * k_image * concentration * cosine
     joint = log_c(order * squared.clamp_min(1e-24).sqrt(), dim)
-    return -(joint - order * (log_c(k_image, dim) + log_c(concentration, dim))) / temperature
+    return -(joint - order * (log_c(k_image, dim) + log_c(concentration, dim)))
 
 
 class ElNivmfParams(NormConcentrationParams):
@@ -168,14 +142,8 @@ class ElNivmfLoss(DistributionProxies):
             draws = torch.stack([released_rsample(distribution) for _ in range(self.samples)])
         else:
             draws = distribution.rsample((self.samples,))
-        return el_nivmf_logits(
-            draws,
-            self.directions().to(draws),
-            self.concentration().to(draws),
-            self.temperature().to(draws),
-            normalizer=self.normalizer,
-            released=self.released,
-        )
+        loc, concentration, temperature = self.parameters_as(draws)
+        return el_nivmf_logits(draws, loc, concentration, temperature, self.normalizer, self.released)
 
     def class_logits(self, distribution: VonMisesFisher) -> Tensor:
         """Logits ``[B, C]`` in float64, from the same random numbers in every call, for confidences."""
@@ -183,7 +151,3 @@ class ElNivmfLoss(DistributionProxies):
         with torch.random.fork_rng(devices=[loc.device] if loc.is_cuda else []):
             torch.manual_seed(0)
             return super().class_logits(distribution)
-
-    def forward(self, distribution: VonMisesFisher, labels: Tensor) -> Tensor:
-        """Scalar loss: mean cross-entropy of a batch of B embeddings with class labels ``[B]``."""
-        return cross_entropies(self.logits(distribution), labels).mean()

@@ -7,7 +7,7 @@ constant alpha is set from the data before training.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -19,6 +19,7 @@ from torch.distributions import Distribution
 from ._base import Method, MethodParams, tuned
 from .distributions.von_mises_fisher import VonMisesFisher
 from .learned_spread import spread_confidence
+from .losses import cross_entropies
 
 if TYPE_CHECKING:
     from ._model import EmbeddingModel
@@ -84,6 +85,7 @@ class NormConcentrationParams(MethodParams):
             classes and ``concentration`` 200 the length is 259 for ``scaled``, 1.3 for ``xavier``.
         norm_multiplier: Factor of the weight of the last layer at the start, the public code's way to larger norms; 0
             sets the factor from norms to concentrations from the data instead.
+        form: Form of the method, ``corrected`` or ``released``.
     """
 
     image_concentration: float = tuned(1.0, 0.1, 10.0, log=True, gt=0)
@@ -93,6 +95,7 @@ class NormConcentrationParams(MethodParams):
     temperature_rate: float = Field(0.1, gt=0)
     start: Literal["xavier", "scaled", "class_means"] = "xavier"
     norm_multiplier: float = Field(0.0, ge=0)
+    form: Literal["corrected", "released"] = "corrected"
 
 
 class DistributionProxies(nn.Module):
@@ -135,6 +138,10 @@ class DistributionProxies(nn.Module):
         """Temperature t of the logits, a scalar."""
         return self.raw_temperature if self.released else self.raw_temperature.exp()
 
+    def parameters_as(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Directions, concentrations and temperature in the dtype and on the device of another tensor."""
+        return self.directions().to(like), self.concentration().to(like), self.temperature().to(like)
+
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float]:
         """Cosines ``[B, C]`` of the embeddings' modes to the proxy directions, and the inverse temperature 1/t."""
         mode = distribution.loc if isinstance(distribution, VonMisesFisher) else F.normalize(distribution.mean, dim=-1)
@@ -148,6 +155,10 @@ class DistributionProxies(nn.Module):
         """Logits ``[B, C]`` for confidences, in float64: at a small temperature they still differ between images."""
         loc, concentration = distribution.loc.double(), distribution.concentration.double()
         return self.logits(VonMisesFisher(loc, concentration, validate_args=False))
+
+    def forward(self, distribution: VonMisesFisher, labels: Tensor) -> Tensor:
+        """Scalar loss: mean cross-entropy of a batch of B embeddings with class labels ``[B]``."""
+        return cross_entropies(self.logits(distribution), labels).mean()
 
 
 class DistributionProxyMethod(NormConcentrationMethod):
@@ -178,12 +189,11 @@ class DistributionProxyMethod(NormConcentrationMethod):
             model.spread.alpha.fill_(p.image_concentration * raw.shape[-1] / raw.square().sum(-1).sqrt().mean())
 
 
-def from_scripts(values: Mapping[str, str], fields: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def from_scripts(values: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Convert one setting of the public EL-nivMF and NIR run scripts to hyper-parameters and rates of the objective.
 
     The scripts are those of Kirchhof et al. 2022 and Roth et al. 2022. Their learning rates apply to the concentrations
     and temperatures themselves, so they suit released forms only; with ``corrected`` the logarithms are trained.
-    Options without a counterpart among the fields are left out.
     """
     rate = {name: float(values[f"loss_proxyvmf_{name}lrmulti"]) for name in ("proxy", "conc", "temp")}
     # The scripts ask for both starts whatever the loss; their code heeds them for losses of this name.
@@ -197,8 +207,8 @@ def from_scripts(values: Mapping[str, str], fields: Collection[str]) -> tuple[di
         "concentration_rate": rate["conc"] / rate["proxy"],
         "temperature_rate": rate["temp"] / rate["proxy"],
     }
-    if "samples" in fields and "loss_proxyvmf_n_samples" in values:
+    if "loss_proxyvmf_n_samples" in values:
         params["samples"] = int(values["loss_proxyvmf_n_samples"])
-    if "omega" in fields and "loss_proxyvmf_guidance_w" in values:
+    if "loss_proxyvmf_guidance_w" in values:
         params["omega"] = float(values["loss_proxyvmf_guidance_w"])
     return params, {"lr_objective": 1e-5 * rate["proxy"]}

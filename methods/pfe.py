@@ -8,8 +8,6 @@ trained, to maximise the mutual likelihood score of genuine pairs:
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
@@ -100,8 +98,6 @@ class PFE(SpreadMethod):
 
         A search tunes only the optimiser of the variance head.
         """
-
-        form: Literal["corrected", "released"] = "corrected"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Build the loss module: negative mutual likelihood score of the genuine pairs, those of one class."""

@@ -2,53 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from .host_labels import on_host, sent
-from .losses import cross_entropies, softplus
+from .losses import ClassWeights, cross_entropies, softplus
 
 _FAR = -1e30
-
-STARTS: Mapping[str, Callable[[Tensor], object]] = {
-    "xavier": nn.init.xavier_uniform_,
-    "normal": lambda weight: nn.init.normal_(weight, std=1 / 8),
-}
-"""Where free proxies start, by name; ``normal`` is the start of the public EL-nivMF and NIR code.
-
-The length of a proxy does not enter a loss, yet it divides the angle by which a step of Adam turns it: with D = 512 the
-lengths are 2.8 (``normal``) and about 1.3 with 100 classes or 0.3 with 11,000 (``xavier``).
-"""
-
-
-class Proxies(nn.Module):
-    """Learned proxies, one per class: the direction of a free vector.
-
-    ``scale`` is that of the cosines in a softmax over the proxies, from which confidences are computed; a subclass's
-    loss may have the same. ``start`` is ``xavier`` (uniform), or ``normal`` of standard deviation 1/8.
-    """
-
-    def __init__(self, num_classes: int, dim: int, scale: float = 16.0, start: str = "xavier") -> None:
-        super().__init__()
-        self.scale = scale
-        self.weight = nn.Parameter(torch.empty(num_classes, dim))
-        STARTS[start](self.weight)
-
-    def directions(self) -> Tensor:
-        """Unit proxies ``[C, D]``."""
-        return F.normalize(self.weight, dim=-1)
-
-    def cosines(self, points: Tensor) -> Tensor:
-        """Cosines ``[B, C]`` of points ``[B, D]`` to the proxies."""
-        return F.normalize(points, dim=-1) @ self.directions().mT
-
-    def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float]:
-        """Cosines ``[B, C]`` of the means to the proxies, and the scale of their softmax."""
-        return self.cosines(distribution.mean), self.scale
 
 
 def _softplus_lse(logits: Tensor, mask: Tensor, dim: int) -> Tensor:
@@ -105,7 +67,7 @@ def proxy_nca_loss(points: Tensor, proxies: Tensor, labels: Tensor, scale: float
     return (torch.logsumexp(logits, 1) - own).mean()
 
 
-class ProxyAnchorLoss(Proxies):
+class ProxyAnchorLoss(ClassWeights):
     """Proxy-Anchor loss (:func:`proxy_anchor_loss`) as a module that contains its proxies.
 
     ``released`` averages the positive term over samples, not over classes.
@@ -123,7 +85,7 @@ class ProxyAnchorLoss(Proxies):
         return proxy_anchor_loss(cosines, labels, self.scale, self.margin, over_samples=self.released)
 
 
-class ProxyNCALoss(Proxies):
+class ProxyNCALoss(ClassWeights):
     """ProxyNCA loss as a module that contains its proxies, in one of three forms.
 
     They are ``original``, ``plusplus`` (ProxyNCA++, the own proxy is in the denominator too) and ``softplus`` (that of

@@ -8,24 +8,13 @@ With s_ic the cosine of sample i and proxy c, P+ the classes of the batch and P 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from torch import nn
 
 from ._base import Method, MethodParams, Paper, register, tuned
 from .proxies import ProxyAnchorLoss
 from .published import PER, NivmfScripts
-
-
-def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str) -> dict[str, Any]:
-    """Parameters from PER, whose margin is the whole gap, twice the delta of the paper."""
-    return {"scale": values["scale"], "margin": values["margin"] / 2}
-
-
-def _from_scripts(values: Mapping[str, str], fields: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Defaults of the scripts' code, which they leave alone: scale 32, margin 0.1, proxies at 2000 times the rate."""
-    return {"scale": 32.0, "margin": 0.1, "start": "normal"}, {"lr_objective": 0.02}
 
 
 @register
@@ -45,7 +34,15 @@ class ProxyAnchor(Method):
         arxiv="2003.13911",
         equations="Eq. 4",
     )
-    published = (PER("proxy-anchor", _from_per), NivmfScripts(_from_scripts, {"ProxyAnchor": {}}))
+    published = (
+        # PER's margin is the whole gap, twice the delta of the paper.
+        PER("proxy-anchor", lambda values: {"scale": values["scale"], "margin": values["margin"] / 2}),
+        # Defaults of the scripts' code, which they leave alone; proxies learn at 2000 times the rate.
+        NivmfScripts(
+            lambda values: ({"scale": 32.0, "margin": 0.1, "start": "normal"}, {"lr_objective": 0.02}),
+            {"ProxyAnchor": {}},
+        ),
+    )
     released_behaviour = (
         "released_per (PER's code): as corrected, the positive term is averaged over the classes of the batch",
         "released_el (EL-nivMF and NIR code): the positive term is averaged over samples, not over classes; proxies"

@@ -5,13 +5,10 @@ L = L_EL-nivMF + omega L_ProxyAnchor(mu_c, mu_z)
 
 from __future__ import annotations
 
-from typing import Literal
-
 from torch import Tensor, nn
 
 from ._base import Paper, register, tuned
 from .distributions.von_mises_fisher import VonMisesFisher
-from .losses import cross_entropies
 from .nivmf_losses import EL_NIVMF_RELEASED, ElNivmfLoss, ElNivmfParams
 from .norm_concentration import PROXY_DEVIATIONS, DistributionProxyMethod, from_scripts
 from .proxies import proxy_anchor_loss
@@ -29,7 +26,7 @@ class GuidedElNivmfLoss(ElNivmfLoss):
         """Scalar loss of a batch of B embeddings with class labels ``[B]``."""
         cosines = distribution.loc @ self.directions().mT
         guide = proxy_anchor_loss(cosines, labels, self.alpha, self.delta, over_samples=self.released)
-        return cross_entropies(self.logits(distribution), labels).mean() + self.omega * guide
+        return super().forward(distribution, labels) + self.omega * guide
 
 
 @register
@@ -58,7 +55,6 @@ class ProxyAnchorElNivmf(DistributionProxyMethod):
         omega: float = tuned(1.0, 0.01, 100.0, log=True, ge=0)
         alpha: float = 32.0
         delta: float = 0.1
-        form: Literal["corrected", "released"] = "corrected"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Build the loss module: the shared proxies, and the sum of the EL-nivMF and Proxy-Anchor losses."""

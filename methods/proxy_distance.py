@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from . import norm_concentration
 from ._base import Paper, register
 from .distributions.von_mises_fisher import VonMisesFisher
-from .losses import cross_entropies
-from .nivmf_losses import distance_logits
+from .nivmf_losses import negative_distances
 from .published import NivmfScripts
 
 
@@ -32,19 +31,9 @@ class DistanceLoss(norm_concentration.DistributionProxies):
     def logits(self, distribution: VonMisesFisher) -> Tensor:
         """Logits ``[B, C]``: the negative distances of B images and C proxies, divided by the temperature."""
         raw = distribution.loc * distribution.concentration.unsqueeze(-1)
-        return distance_logits(
-            self.distance,
-            raw,
-            self.directions().to(raw),
-            self.concentration().to(raw),
-            self.temperature().to(raw),
-            normalizer=self.normalizer,
-            released=self.released,
-        )
-
-    def forward(self, distribution: VonMisesFisher, labels: Tensor) -> Tensor:
-        """Scalar loss: mean cross-entropy of a batch of B embeddings with class labels ``[B]``."""
-        return cross_entropies(self.logits(distribution), labels).mean()
+        loc, concentration, temperature = self.parameters_as(raw)
+        found = negative_distances(self.distance, raw, loc, concentration, self.normalizer, self.released)
+        return found / temperature
 
 
 @register
@@ -86,11 +75,10 @@ class ProxyDistance(norm_concentration.DistributionProxyMethod):
     )
 
     class Params(norm_concentration.NormConcentrationParams):
-        """Hyper-parameters: those of the proxies, the distance, and its normaliser, as in :func:`distance_logits`."""
+        """Hyper-parameters: those of the proxies, the distance and its normaliser (:func:`negative_distances`)."""
 
         distance: Literal["cosine", "l2", "nivmf", "el_vmf", "b_vmf", "kl_vmf"] = "el_vmf"
         normalizer: Literal["heuristic", "exact", "none"] = "heuristic"
-        form: Literal["corrected", "released"] = "corrected"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Build the loss module: the proxies and the cross-entropy of negative distances."""

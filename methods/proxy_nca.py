@@ -9,19 +9,13 @@ With unit embeddings and unit proxies, s_c = cos(z, p_c) and d_c = |z - p_c|^2 =
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from torch import nn
 
 from ._base import Method, MethodParams, Paper, register, tuned
 from .proxies import ProxyNCALoss
 from .published import PER
-
-
-def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str) -> dict[str, Any]:
-    """Parameters of PER, which has the original form on squared distances as they are: that is scale 2."""
-    return {"loss": "original", "scale": 2.0, "start": "xavier"}
 
 
 @register
@@ -44,7 +38,8 @@ class ProxyNCA(Method):
     deviations = (
         "scale is the inverse temperature of the cosine, tuned; ProxyNCA++'s 1/9 on squared distances is scale 18",
     )
-    published = (PER("proxy-nca", _from_per),)
+    # PER has the original form on squared distances as they are: that is scale 2.
+    published = (PER("proxy-nca", lambda values: {"loss": "original", "scale": 2.0, "start": "xavier"}),)
     released_behaviour = (
         "released_per (PER's code): loss=original at scale 2, as corrected",
         "released_el (NIR's code): loss=softplus counts the own proxy once per sample of its class in the batch",

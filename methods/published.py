@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-def same_names(values: Mapping[str, float], fields: Collection[str], variant: str) -> dict[str, Any]:
-    """Keep the published parameters of a method that have the same name in this benchmark; the others are left out.
+def known(params: Mapping[str, Any], fields: Collection[str]) -> dict[str, Any]:
+    """Published values that are parameters of a method, by their names; the others are left out.
 
     Example:
-        >>> same_names({"scale": 16.0, "kl": 0.1}, ["scale", "margin"], "cosface")
+        >>> known({"scale": 16.0, "kl": 0.1}, ["scale", "margin"])
         {'scale': 16.0}
     """
-    return {name: value for name, value in values.items() if name in fields}
+    return {name: value for name, value in params.items() if name in fields}
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,13 @@ class PER:
 
     Attributes:
         name: Name of the method in PER, such as ``dul-cls``, to which rows may add the base model or the classifier.
-        convert: Function ``(values, fields, variant) -> parameters`` from the published values, the names of the
-            method's parameters, and the whole name of the row.
+        convert: Function from the published values, and the whole name of the row as ``variant``, to parameters; what
+            is no parameter of the method is left out. By default parameters have the published names.
         kinds: Further row names that are this method with other parameters, ``{name: value}``.
     """
 
     name: str
-    convert: Callable[[Mapping[str, float], Collection[str], str], dict[str, Any]] = same_names
+    convert: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
     kinds: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
@@ -47,13 +47,13 @@ class NivmfScripts:
     network.
 
     Attributes:
-        convert: Function ``(options, fields) -> (parameters, rates)`` of a row and the names of the parameters;
-            ``rates`` maps ``lr_objective`` to the learning rate of the loss's own parameters.
+        convert: Function ``options -> (parameters, rates)`` of a row; what is no parameter of the method is left out,
+            and ``rates`` maps ``lr_objective`` to the learning rate of the loss's own parameters.
         names: Names of methods in the scripts that stand for this method with certain parameters.
         released_only: Whether the settings make sense only if the method computes what the public code does.
     """
 
-    convert: Callable[[Mapping[str, str], Collection[str]], tuple[dict[str, Any], dict[str, Any]]]
+    convert: Callable[[Mapping[str, str]], tuple[dict[str, Any], dict[str, Any]]]
     names: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     released_only: bool = False
 

@@ -28,7 +28,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from ._base import Method, MethodParams, Paper, register
+from ._base import MethodParams, Paper, RatedMethod, register
 from .distributions.normal import PointMass, RatedPoint
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class SphereFlow(nn.Module):
 
 
 @register
-class Repvlm(Method):
+class Repvlm(RatedMethod):
     """REPVLM as a method: the density of unit embeddings under a flow on the sphere rates the images of a base.
 
     The embeddings are those of the base; only the flow is trained.
@@ -155,7 +155,3 @@ class Repvlm(Method):
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Build the flow, which is its own loss module."""
         return SphereFlow(dim, self.params.width, self.params.steps)
-
-    def confidence(self, distribution: Distribution) -> Tensor | None:
-        """Confidence ``[B]`` of the embeddings: the log density; None in training."""
-        return -distribution.uncertainty if isinstance(distribution, RatedPoint) else None

@@ -54,7 +54,6 @@ class SCF(SpreadMethod):
         """Hyper-parameter of SCF: the distribution of an embedding, ``vmf`` or ``normal``."""
 
         distribution: Literal["normal", "vmf"] = "vmf"
-        form: Literal["corrected", "released"] = "corrected"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Build the loss module: negative log likelihood of the class weights of a trained base model."""

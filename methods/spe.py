@@ -15,7 +15,7 @@ The second form draws where the two densities meet, so that few draws suffice ev
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from pydantic import Field
@@ -78,61 +78,6 @@ def log_expected_softmax(query: IsotropicNormal, prototype: IsotropicNormal, tar
     return mutual_likelihood(query, own, Pairs) + torch.logsumexp(log_inverse, 0) - math.log(max(1, samples))
 
 
-class PrototypeLoss(nn.Module):
-    """Loss of SPE (stochastic prototype embeddings): softmax over class prototypes that the batch makes itself.
-
-    The batch is cut into two halves. Images of one half are classified by prototypes, normal distributions made from
-    the images of the other half; then the halves change roles. The softmax is an expectation over draws per query, with
-    0 samples at a mean instead. ``noise`` adds a trained variance eps to the images' variances, of queries too
-    (``noisy_queries``).
-    """
-
-    learning_rates: ClassVar[dict[str, tuple[str, float]]] = {"log_noise": ("lr_objective", 0.2)}
-    noisy_queries: ClassVar[bool] = True
-
-    def __init__(self, samples: int, noise: bool = True) -> None:
-        super().__init__()
-        self.samples = samples
-        self.log_noise = nn.Parameter(torch.zeros(())) if noise else None
-
-    def noise(self) -> Tensor | float:
-        """Trained noise variance eps that is added to the images' variances; 0 without noise."""
-        return 0.0 if self.log_noise is None else self.log_noise.exp()
-
-    def split(self, labels: Tensor) -> Tensor:
-        """Half (False or True) ``[B]`` of the batch to which each image belongs, by :func:`halves`."""
-        return halves(labels)
-
-    def log_probability(self, query: IsotropicNormal, prototype: IsotropicNormal, target: Tensor) -> Tensor:
-        """Log probabilities ``[Q]`` of the queries' own classes, at positions ``target [Q]``, given the prototypes."""
-        return log_expected_softmax(query, prototype, target, self.samples)
-
-    def forward(self, distribution: IsotropicNormal, labels: Tensor) -> Tensor:
-        """Scalar loss of a batch of B embeddings with class labels ``[B]``.
-
-        Raises:
-            ValueError: If no image can be classified: a batch needs two classes, and two images of one of them.
-        """
-        known = on_host(labels)
-        half = self.split(known)
-        variance = distribution.variance + self.noise()
-        losses = []
-        for asked, support in ((~half, half), (half, ~half)):
-            (shown,) = places(support, variance.device)
-            classes, prototype = prototypes(distribution.loc[shown], variance[shown], known[support])
-            answered = asked & torch.isin(known, classes)
-            (queries,) = places(answered, variance.device)
-            if len(classes) < 2 or not len(queries):
-                continue
-            own = variance if self.noisy_queries else distribution.variance
-            query = IsotropicNormal(distribution.loc[queries], own[queries], validate_args=False)
-            target = sent(torch.searchsorted(classes, known[answered]), variance.device)
-            losses.append(-self.log_probability(query, prototype, target))
-        if not losses:
-            raise ValueError("SPE needs batches of at least two classes with two images each")
-        return torch.cat(losses).mean()
-
-
 def released_halves(labels: Tensor) -> Tensor:
     """Half (False or True) ``[B]`` of the batch to which each image belongs.
 
@@ -163,29 +108,58 @@ def log_released_softmax(query: IsotropicNormal, prototype: IsotropicNormal, tar
     return mutual_likelihood(query, own, Pairs) + torch.logsumexp(log_inverse, 0) - math.log(max(1, samples))
 
 
-class ReleasedPrototypeLoss(PrototypeLoss):
-    """Loss of SPE (stochastic prototype embeddings) as in the public code of Probabilistic Embeddings Revisited.
+class PrototypeLoss(nn.Module):
+    """Loss of SPE (stochastic prototype embeddings): softmax over class prototypes that the batch makes itself.
 
-    The noise variance is added to the images of a prototype and again to the prototype, but not to queries; it starts
-    at exp(0.01^(2/D)) and has the learning rate and weight decay of all parameters of the loss.
+    The batch is cut into two halves. Images of one half are classified by prototypes, normal distributions made from
+    the images of the other half; then the halves change roles. The softmax is an expectation over draws per query, with
+    0 samples at a mean instead. ``noise`` adds a trained variance eps to the images' variances, of queries too,
+    unless ``released``, as in the public code of Probabilistic Embeddings Revisited: there it is added to the images of
+    a prototype and again to the prototype, starts at exp(0.01^(2/D)), and has the learning rate and weight decay of all
+    parameters of the loss.
     """
 
-    learning_rates: ClassVar[dict[str, tuple[str, float]]] = {}
-    noisy_queries = False
+    def __init__(self, samples: int, dim: int, noise: bool = True, released: bool = False) -> None:
+        super().__init__()
+        self.samples, self.released = samples, released
+        self.learning_rates = {} if released else {"log_noise": ("lr_objective", 0.2)}
+        self.log_noise = nn.Parameter(torch.tensor(0.01 ** (2 / dim) if released else 0.0)) if noise else None
 
-    def __init__(self, samples: int, dim: int, noise: bool = True) -> None:
-        super().__init__(samples, noise)
-        if self.log_noise is not None:
-            nn.init.constant_(self.log_noise, 0.01 ** (2 / dim))
-
-    def split(self, labels: Tensor) -> Tensor:
-        """Half (False or True) ``[B]`` of the batch to which each image belongs, by :func:`released_halves`."""
-        return released_halves(labels)
+    def noise(self) -> Tensor | float:
+        """Trained noise variance eps that is added to the images' variances; 0 without noise."""
+        return 0.0 if self.log_noise is None else self.log_noise.exp()
 
     def log_probability(self, query: IsotropicNormal, prototype: IsotropicNormal, target: Tensor) -> Tensor:
-        """Log probabilities ``[Q]`` of the queries' own classes given the prototypes, to which noise is added first."""
+        """Log probabilities ``[Q]`` of the queries' own classes, at positions ``target [Q]``, given the prototypes."""
+        if not self.released:
+            return log_expected_softmax(query, prototype, target, self.samples)
         noisy = IsotropicNormal(prototype.loc, prototype.variance + self.noise(), validate_args=False)
         return log_released_softmax(query, noisy, target, self.samples)
+
+    def forward(self, distribution: IsotropicNormal, labels: Tensor) -> Tensor:
+        """Scalar loss of a batch of B embeddings with class labels ``[B]``.
+
+        Raises:
+            ValueError: If no image can be classified: a batch needs two classes, and two images of one of them.
+        """
+        known = on_host(labels)
+        half = (released_halves if self.released else halves)(known)
+        variance = distribution.variance + self.noise()
+        losses = []
+        for asked, support in ((~half, half), (half, ~half)):
+            (shown,) = places(support, variance.device)
+            classes, prototype = prototypes(distribution.loc[shown], variance[shown], known[support])
+            answered = asked & torch.isin(known, classes)
+            (queries,) = places(answered, variance.device)
+            if len(classes) < 2 or not len(queries):
+                continue
+            own = distribution.variance if self.released else variance
+            query = IsotropicNormal(distribution.loc[queries], own[queries], validate_args=False)
+            target = sent(torch.searchsorted(classes, known[answered]), variance.device)
+            losses.append(-self.log_probability(query, prototype, target))
+        if not losses:
+            raise ValueError("SPE needs batches of at least two classes with two images each")
+        return torch.cat(losses).mean()
 
 
 @register
@@ -238,7 +212,7 @@ class SPE(SpreadMethod):
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Build the loss module: expected softmax over the prototypes of the batch."""
         p = self.params
-        return ReleasedPrototypeLoss(p.samples, dim, p.noise) if self.released else PrototypeLoss(p.samples, p.noise)
+        return PrototypeLoss(p.samples, dim, p.noise, self.released)
 
     @property
     def without_effect(self) -> frozenset[str]:

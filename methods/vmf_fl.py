@@ -72,7 +72,6 @@ class VmfFl(SpreadMethod):
         """
 
         distribution: Literal["normal", "vmf"] = "vmf"
-        form: Literal["corrected", "released"] = "corrected"
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Build the loss module: cross-entropy over the likelihoods of the class weights."""

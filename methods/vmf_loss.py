@@ -12,7 +12,7 @@ an upper bound (Jensen) on the expected cross-entropy.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -189,7 +189,7 @@ class VmfLoss(nn.Module):
         return distribution.rsample((self.samples,))
 
 
-def _from_per(values: Mapping[str, float], fields: Collection[str], variant: str) -> dict[str, Any]:
+def _from_per(values: Mapping[str, Any]) -> dict[str, Any]:
     """Parameters from PER's log scale and its one mean resultant length for images and classes."""
     length = values["kappa_confidence"]
     return {"temperature": math.exp(values["initial_log_scale"]), "image_length": length, "class_length": length}

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from .declare import test
 from .embeddings import Embeddings
-from .query_metrics import Places, expected_metrics, mean_of_counted, per_query
+from .query_metrics import Places, expected_metrics, mean_row, per_query
 from .ranking import BLOCK_PLACES, Ranking, Scorer, filter_depth, positives_of, rank
 from .retrieval_confidence import JUDGED_BY, oracle_confidence, uniform_by_identity
-from .rows import Row, row
+from .rows import Row
 
 
 def filter_out_rows(
@@ -106,17 +106,8 @@ def _of_most_confident(values: Mapping[str, Tensor], order: Tensor, fraction: fl
 
 def _point(metric: str, values: Tensor, scorer: str, confidence: str, variant: str, fraction: float) -> Row:
     """One point of a curve, from the values of the kept queries."""
-    lone = int(values.isnan().sum())
-    return row(
-        f"filter_out_{metric}",
-        mean_of_counted(values),
-        scorer=scorer,
-        confidence=confidence,
-        variant=variant,
-        fraction=fraction,
-        n_queries=len(values) - lone,
-        n_lone=lone,
-    )
+    at = {"scorer": scorer, "confidence": confidence, "variant": variant, "fraction": fraction}
+    return mean_row(f"filter_out_{metric}", values, **at)
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,9 @@ def load_tests(groups: Iterable[str]) -> tuple[EmbeddingTest, ...]:
     Raises:
         ValueError: If a group is unknown.
     """
-    wanted = _checked(groups)
+    wanted, known = set(groups), known_groups()
+    if wanted - set(known):
+        raise ValueError(f"unknown group of tests {min(wanted - set(known))!r} (known: {', '.join(known)})")
     built_in = [
         test
         for group, module in BUILT_IN.items()
@@ -66,10 +68,3 @@ def load_tests(groups: Iterable[str]) -> tuple[EmbeddingTest, ...]:
 
 def _of_plugins() -> list[EmbeddingTest]:
     return [test for test in declared_tests() if not test.module.startswith(f"{__package__}.")]
-
-
-def _checked(groups: Iterable[str]) -> set[str]:
-    wanted, known = set(groups), known_groups()
-    if wanted - set(known):
-        raise ValueError(f"unknown group of tests {min(wanted - set(known))!r} (known: {', '.join(known)})")
-    return wanted

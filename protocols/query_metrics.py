@@ -8,11 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .ranking import Ranking, Scorer, full_depth, rank
+from .rows import Row, row
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,12 @@ def mean_of_counted(values: Tensor) -> float:
     """
     counted = values[~values.isnan()].tolist()
     return math.fsum(counted) / len(counted) if counted else math.nan
+
+
+def mean_row(metric: str, values: Tensor, **columns: Any) -> Row:
+    """Row of the mean of a metric over the queries ``[Q]`` whose value is not nan; the others are counted as lone."""
+    lone = int(values.isnan().sum())
+    return row(metric, mean_of_counted(values), n_queries=len(values) - lone, n_lone=lone, **columns)
 
 
 def map_at_r(scorer: Scorer, labels: Tensor) -> float:

@@ -9,7 +9,7 @@ arXiv 2202). In presets ``per`` and ``mlrc`` replicates are seeds at the best se
 from __future__ import annotations
 
 from ._base import Preset, Protocol, Selection, Tests
-from .recipes._base import Range
+from .recipes._base import CROPS, NO_JITTER, Range
 
 PRESETS = {
     "strict": Preset(),
@@ -41,16 +41,7 @@ PRESETS = {
             "images_per_class": 4,
             "epoch_repeats": 1.0,
             "pooling": "avg",
-            "augmentation": {
-                "area_low": 0.16,
-                "area_high": 1.0,
-                "ratio_low": 0.75,
-                "ratio_high": 4 / 3,
-                "flip": 0.5,
-                "brightness": 0.0,
-                "contrast": 0.0,
-                "saturation": 0.0,
-            },
+            "augmentation": {**CROPS, **NO_JITTER},
         },
         optim={
             "optimizer": "rmsprop",

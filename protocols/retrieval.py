@@ -13,9 +13,9 @@ from torch import Tensor
 
 from .declare import test
 from .embeddings import Embeddings
-from .query_metrics import Places, expected_precisions, mean_of_counted
+from .query_metrics import Places, expected_precisions, mean_row
 from .ranking import Scorer, rank
-from .rows import Row, row
+from .rows import Row
 
 
 def map_at_k_rows(
@@ -55,22 +55,14 @@ def map_at_k_rows(
     r, lone = positives.double(), positives == 0
     for variant, denominator in (("denominator=n", r + 1), ("denominator=min(k,n-1)", r.clamp(1, k))):
         each = (precision / denominator).masked_fill(lone, math.nan)
-        yield row(
-            f"map_at_{k}",
-            mean_of_counted(each),
-            scorer=scorer.name,
-            variant=variant,
-            n_queries=int((~lone).sum()),
-            n_lone=int(lone.sum()),
-        )
+        yield mean_row(f"map_at_{k}", each, scorer=scorer.name, variant=variant)
 
 
 @test(group="retrieval", per="scorer")
 def retrieval(view: Embeddings, scorer: str) -> Iterator[Row]:
     """Recall@k, MAP@R, R-precision and Precision@1 over the full gallery: means of queries that have a positive."""
     for metric, each in view.query_values(scorer).items():
-        lone = int(each.isnan().sum())
-        yield row(metric, mean_of_counted(each), scorer=scorer, n_queries=len(each) - lone, n_lone=lone)
+        yield mean_row(metric, each, scorer=scorer)
 
 
 @test(group="map_at_1000", per="scorer", clean_only=True)

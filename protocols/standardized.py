@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ._base import GROUPS, Preset, Protocol, Selection, Tests
+from .recipes._base import CROPS, NO_JITTER
 
 PHOTOGRAPHS: Mapping[str, Any] = {
     "backbone": "resnet50.tv_in1k",
@@ -21,16 +22,7 @@ PHOTOGRAPHS: Mapping[str, Any] = {
     "classes_per_batch": 56,
     "images_per_class": 2,
     "epoch_repeats": 1.0,
-    "augmentation": {
-        "area_low": 0.08,
-        "area_high": 1.0,
-        "ratio_low": 0.75,
-        "ratio_high": 4 / 3,
-        "flip": 0.5,
-        "brightness": 0.0,
-        "contrast": 0.0,
-        "saturation": 0.0,
-    },
+    "augmentation": {**CROPS, "area_low": 0.08, **NO_JITTER},
 }
 """Settings that replace those in the recipes of photographs; proxies learn at 4000 times the backbone's rate (NIR)."""
 

@@ -82,20 +82,16 @@ def _known(data_root: Path | None, plugins: tuple[Path, ...]) -> Registry:
 def _verify(dataset: Dataset, as_json: bool = False) -> None:
     from rich.console import Console
 
-    from ..datasets.features import Features
     from ..datasets.releases import PhotoDataset
-    from ..datasets.verification import verify_in_memory
     from ..progress import progress_bar
 
     found: Row
     try:
         if isinstance(dataset, PhotoDataset):
             with progress_bar(Console(stderr=True)) as progress:
-                found = {**dataset.verify(progress)}
+                found = dataset.verify(progress)
         else:
-            if isinstance(dataset, Features):
-                dataset.check_files()
-            found = {**verify_in_memory(dataset)}
+            found = dataset.verify()
     except ValueError as error:
         raise UserError(f"data set {dataset.name!r}: {error}") from None
     if as_json:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ..errors import UserError
 from ..methods._base import Method
-from ..methods.published import PER, NivmfScripts
+from ..methods.published import PER, NivmfScripts, known
 from .experiment import Values
 
 
@@ -142,7 +142,7 @@ def _revisited(
             variant=variant,
             network="bn_inception/128",
             values=values,
-            params={**source.convert(rest, method.Params.model_fields, variant), **kind},
+            params={**known(source.convert({**rest, "variant": variant}), method.Params.model_fields), **kind},
             optim=optim,
             run=PER_RUN,
             data=REVISITED_DATA,
@@ -174,7 +174,7 @@ def _scripts(source: NivmfScripts, method: type[Method], dataset: str) -> list[P
         kind = next((kind for name, kind in source.names.items() for tail in tails if variant == name + tail), None)
         if kind is None or where != DATASETS.get(dataset):
             continue
-        params, rates = source.convert({**values, "dataset": dataset}, method.Params.model_fields)
+        params, rates = source.convert({**values, "dataset": dataset})
         epochs = int(values["n_epochs"])
         optim = {**SCRIPTS, **rates, "epochs": epochs, "head_epochs": int(values.get("warmup", 0))}
         milestones = [int(text) for text in values.get("tau", "").split() if int(text) < epochs]
@@ -194,7 +194,7 @@ def _scripts(source: NivmfScripts, method: type[Method], dataset: str) -> list[P
                 variant=variant,
                 network=f"resnet50.tv_in1k/{dim}",
                 values=values,
-                params={**params, **kind},
+                params={**known(params, method.Params.model_fields), **kind},
                 optim=optim,
                 run=SCRIPTS_RUN,
                 data=data,

@@ -20,7 +20,6 @@ from ..protocols.confidence import risk_coverage
 from ..protocols.metrics import find_metric, title_of
 from ..protocols.rows import KINDS, kind_of
 from ..protocols.statistics.bootstrap import FEW
-from ..scoring.bursts import MANY
 from ..store.files import write_atomic
 from .operating import OperatingPoints
 from .page import svg
@@ -146,7 +145,7 @@ def print_scored(scored: Mapping[str, Scored], comparison: Sequence[Line], conso
     lines = lines_of(scored)
     _print_metrics(list(scored), lines, comparison, console)
     for name, each in scored.items():
-        if each.copies > MANY:
+        if each.near_duplicates is not None:
             _say(
                 f"{name}: {percent(each.copies, 0)} % of the images and their answers are near-duplicates, as in bursts"
                 " or copies, which lift all values; images of one of `groups` would not count for each other.",

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from ..datasets.corruptions.registry import CORRUPTIONS
 from ..datasets.damage import FILE, DamagedImages, check_few, left_out, skipped_table
+from ..datasets.dataset import Progress
 from ..datasets.folder import Folder, images_below, twins
-from ..datasets.photo_images import PhotoImages, Progress
+from ..datasets.photo_images import PhotoImages
 from ..datasets.releases import Listing, PhotoDataset
 from ..engine.inputs import CorruptedImages
 from ..engine.trained import Encoder, Load

@@ -9,7 +9,6 @@ import torch
 
 from ..errors import BadInput, UnknownName
 from ..protocols.operate import DEFAULTS, Document, document_of
-from .bursts import MANY
 from .score import Scored
 
 SMALLEST = 1e-9
@@ -58,7 +57,7 @@ def operating_points(scored: Scored, wishes: Mapping[str, float]) -> Document:
         made = document_of(
             scored.view, next(iter(scored.values)), wishes, None if set_up is None else torch.from_numpy(set_up)
         )
-        return made | {"near_duplicates": scored.copies if scored.copies > MANY else None}
+        return made | {"near_duplicates": scored.near_duplicates}
     except ValueError as error:
         raise BadInput(str(error)) from None
     finally:

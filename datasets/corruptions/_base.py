@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..dataset import ImageSet
 from ..feature_images import FeatureImages
+from ..identity_draws import raw_numbers, uniform
 
 CROP = "crop"
 """Name of the centre crop, which starts from the original image instead of the pixels of the evaluation view.
@@ -55,27 +56,14 @@ class Corruption:
 def identity_uniform(ids: Sequence[str], seed: int) -> Tensor:
     """Uniform random number in [0, 1) for each image, float64 ``[N]``, from its identity and the seed alone."""
     # 53 bits: as many as a float64 in [0, 1) resolves.
-    bits = [int.from_bytes(blake2b(_key(i, seed), digest_size=8).digest(), "little") >> 11 for i in ids]
+    keys = (f"{seed}|{name}".encode("utf-8", "surrogateescape") for name in ids)
+    bits = [int.from_bytes(blake2b(key, digest_size=8).digest(), "little") >> 11 for key in keys]
     return torch.tensor(bits, dtype=torch.float64) * 2.0**-53
 
 
 def identity_draw(identity: str, seed: int) -> Draw:
     """Stream of random numbers, float64 in (0, 1), that depends on an image's identity and the seed alone."""
-
-    def draw(count: int) -> NDArray[np.float64]:
-        # Raw bits of a bit generator have a stable stream (NEP 19); torch's and numpy's distributions have not.
-        key = int.from_bytes(blake2b(_key(identity, seed), digest_size=16).digest(), "little")
-        raw = np.random.PCG64(key).random_raw(count)
-        # Centres of 2^52 intervals: never 0 or 1, for which the normal quantile is infinite.
-        uniform: NDArray[np.float64] = ((raw >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
-        return uniform
-
-    return draw
-
-
-def _key(identity: str, seed: int) -> bytes:
-    # File names that are not UTF-8 reach Python as lone surrogates.
-    return f"{seed}|{identity}".encode("utf-8", "surrogateescape")
+    return lambda count: uniform(raw_numbers([f"{seed}|{identity}"], count)[0])
 
 
 LEVELS = 5

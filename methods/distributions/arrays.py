@@ -1,4 +1,4 @@
-"""What all distributions share: broadcasting, and conversion to named arrays, which stores embeddings without pickles.
+"""What distributions share: a base, broadcasting, and conversion to named arrays, which stores them without pickles.
 
 A distribution class declares its array form where it is defined::
 
@@ -9,13 +9,14 @@ A distribution class declares its array form where it is defined::
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Distribution, constraints
 
 D = TypeVar("D", bound=type[Distribution])
 
@@ -151,6 +152,33 @@ def on_device(distribution: Distribution, device: str | torch.device) -> Distrib
     """Same distribution with its parameters on the given device."""
     kind, arrays = to_arrays(distribution)
     return from_arrays(kind, {name: value.to(device) for name, value in arrays.items()})
+
+
+class Located(Distribution):
+    """Base of our distributions, which have a location ``[*B, D]``; all their tensors begin with the batch shape."""
+
+    support = constraints.real_vector
+    has_rsample = True
+    loc: Tensor
+
+    @property
+    def dim(self) -> int:
+        """Number of dimensions D."""
+        return self.loc.shape[-1]
+
+    @property
+    def mean(self) -> Tensor:
+        """The location ``[*B, D]``."""
+        return self.loc
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Self:
+        """Same distribution with a broadcast batch shape, as in :class:`torch.distributions.Distribution`."""
+        new, own = copy(self), len(self.batch_shape)
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(new, name, value.expand(*batch_shape, *value.shape[own:]))
+        Distribution.__init__(new, torch.Size(batch_shape), self.event_shape, validate_args=False)
+        return new
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> torch.Size:

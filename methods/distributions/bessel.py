@@ -180,73 +180,39 @@ def _mean_derivative(k: Tensor, dim: int) -> Tensor:
     return out.reshape(k.shape).to(k.dtype)
 
 
-class _LogRatio(torch.autograd.Function):
-    """k -> -L(k) = log C(k) - log C(0), with gradient -A(k)."""
+class _Integral(torch.autograd.Function):
+    """k -> L(k), with gradient A(k), or if ``large`` k - L(k), with gradient 1 - A(k)."""
 
     @staticmethod
-    def forward(ctx: Any, k: Tensor, dim: int) -> Tensor:
-        log, mean = _evaluate(k, dim, True)
-        ctx.dim = dim
-        ctx.save_for_backward(k, mean)
-        return -log
+    def forward(ctx: Any, k: Tensor, dim: int, large: bool) -> Tensor:
+        value, slope = _evaluate_large(k, dim) if large else _evaluate(k, dim, True)
+        ctx.dim, ctx.large = dim, large
+        ctx.save_for_backward(k, slope)
+        return value
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        k, mean = ctx.saved_tensors
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        k, slope = ctx.saved_tensors
         if torch.is_grad_enabled():  # a second derivative is wanted
-            mean = vmf_mean_resultant_length(k, ctx.dim)
-        return -grads[0] * mean, None
+            slope = (vmf_shortfall if ctx.large else vmf_mean_resultant_length)(k, ctx.dim)
+        return grads[0] * slope, None, None
 
 
-class _MeanResultantLength(torch.autograd.Function):
-    """k -> A(k), with gradient A'(k)."""
+class _Slope(torch.autograd.Function):
+    """k -> A(k), with gradient A'(k), or if ``large`` 1 - A(k), with gradient -A'(k)."""
 
     @staticmethod
-    def forward(ctx: Any, k: Tensor, dim: int) -> Tensor:
-        _, mean = _evaluate(k, dim, False)
-        ctx.dim = dim
+    def forward(ctx: Any, k: Tensor, dim: int, large: bool) -> Tensor:
+        ctx.dim, ctx.large = dim, large
         ctx.save_for_backward(k)
-        return mean
+        return (_evaluate_large(k, dim) if large else _evaluate(k, dim, False))[1]
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (k,) = ctx.saved_tensors
-        return grads[0] * _mean_derivative(k, ctx.dim), None
-
-
-class _Peak(torch.autograd.Function):
-    """k -> k - L(k), with gradient 1 - A(k)."""
-
-    @staticmethod
-    def forward(ctx: Any, k: Tensor, dim: int) -> Tensor:
-        peak, shortfall = _evaluate_large(k, dim)
-        ctx.dim = dim
-        ctx.save_for_backward(k, shortfall)
-        return peak
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        k, shortfall = ctx.saved_tensors
-        if torch.is_grad_enabled():  # a second derivative is wanted
-            shortfall = vmf_shortfall(k, ctx.dim)
-        return grads[0] * shortfall, None
-
-
-class _Shortfall(torch.autograd.Function):
-    """k -> 1 - A(k), with gradient -A'(k)."""
-
-    @staticmethod
-    def forward(ctx: Any, k: Tensor, dim: int) -> Tensor:
-        ctx.dim = dim
-        ctx.save_for_backward(k)
-        return _evaluate_large(k, dim)[1]
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        (k,) = ctx.saved_tensors
-        return -grads[0] * _mean_derivative(k, ctx.dim), None
+        derivative = grads[0] * _mean_derivative(k, ctx.dim)
+        return -derivative if ctx.large else derivative, None, None
 
 
 def _evaluate_large(k: Tensor, dim: int) -> tuple[Tensor, Tensor]:
@@ -297,7 +263,7 @@ def vmf_log_normalizer_ratio(concentration: Tensor, dim: int) -> Tensor:
     accuracy is kept down to k = 0, unlike that of the difference of the two logarithms. The gradient is minus the mean
     resultant length.
     """
-    result: Tensor = _LogRatio.apply(concentration, _check_dim(dim))
+    result: Tensor = -_Integral.apply(concentration, _check_dim(dim), False)
     return result
 
 
@@ -327,7 +293,7 @@ def vmf_mean_resultant_length(concentration: Tensor, dim: int) -> Tensor:
         >>> round(vmf_mean_resultant_length(torch.tensor(1.0, dtype=torch.float64), 3).item(), 9)  # coth 1 - 1
         0.313035285
     """
-    result: Tensor = _MeanResultantLength.apply(concentration, _check_dim(dim))
+    result: Tensor = _Slope.apply(concentration, _check_dim(dim), False)
     return result
 
 
@@ -337,7 +303,7 @@ def vmf_log_peak(concentration: Tensor, dim: int) -> Tensor:
     It grows like log k, while k and log C(k) cancel: computed without them, and so is its gradient, the
     :func:`vmf_shortfall`. For concentrations k >= 0 of any shape and dtype, and ``dim`` of at least 2.
     """
-    result: Tensor = _Peak.apply(concentration, _check_dim(dim))
+    result: Tensor = _Integral.apply(concentration, _check_dim(dim), True)
     return result
 
 
@@ -346,7 +312,7 @@ def vmf_shortfall(concentration: Tensor, dim: int) -> Tensor:
 
     For concentrations k >= 0 of any shape and dtype, and ``dim`` of at least 2; differentiable once.
     """
-    result: Tensor = _Shortfall.apply(concentration, _check_dim(dim))
+    result: Tensor = _Slope.apply(concentration, _check_dim(dim), True)
     return result
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.distributions import Distribution, constraints
+from torch.distributions import constraints
 
-from .arrays import broadcast_shapes
+from .arrays import Located, broadcast_shapes
 from .bessel import LARGE, perhaps_large, vmf_log_normalizer, vmf_log_peak, vmf_log_uniform
 from .von_mises_fisher import VonMisesFisher, on_sphere
 
@@ -68,10 +68,11 @@ def _assemble(
     return result - (kt.log() if normalizer == "heuristic" else 0.5 * dim * stretched.log())
 
 
-class NonIsotropicVonMisesFisher(Distribution):
+class NonIsotropicVonMisesFisher(Located):
     """Non-isotropic von Mises-Fisher distribution nivMF(loc, concentration): a vMF stretched along the axes.
 
-    The stretch is a diagonal matrix K.
+    The stretch is a diagonal matrix K. ``mean`` is the direction mu in place of E[z], which has no closed form and is
+    not what retrieval compares.
 
     Args:
         loc: Directions mu ``[*B, D]``, D >= 2; normalised here.
@@ -84,8 +85,6 @@ class NonIsotropicVonMisesFisher(Distribution):
         "loc": constraints.real_vector,
         "concentration": constraints.independent(constraints.positive, 1),
     }
-    support = constraints.real_vector
-    has_rsample = True
 
     def __init__(
         self,
@@ -107,26 +106,9 @@ class NonIsotropicVonMisesFisher(Distribution):
         super().__init__(shape[:-1], shape[-1:], validate_args=validate_args)
 
     @property
-    def dim(self) -> int:
-        """Dimension D of the space around the sphere."""
-        return self.loc.shape[-1]
-
-    @property
     def mode(self) -> Tensor:
         """Direction mu ``[*B, D]``: the mode under the heuristic normaliser, because K z points along K mu there."""
         return self.loc
-
-    @property
-    def mean(self) -> Tensor:
-        """Direction mu ``[*B, D]`` in place of E[z], which has no closed form and is not what retrieval compares."""
-        return self.loc
-
-    def expand(self, batch_shape: Any, _instance: Any = None) -> NonIsotropicVonMisesFisher:
-        """Same distribution with a broadcast batch shape, as in :class:`torch.distributions.Distribution`."""
-        shape = (*batch_shape, self.dim)
-        return NonIsotropicVonMisesFisher(
-            self.loc.expand(shape), self.concentration.expand(shape), self.normalizer, validate_args=False
-        )
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log densities of unit vectors ``value [*, D]``; not normalised unless ``normalizer`` is ``exact``."""

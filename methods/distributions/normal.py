@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, constraints, register_kl
+from torch.distributions import constraints, register_kl
 
-from .arrays import array_form, broadcast_shapes
+from .arrays import Located, array_form, broadcast_shapes
 
 
 @array_form("point", "loc")
-class PointMass(Distribution):
+class PointMass(Located):
     """Degenerate distribution with all mass at the point ``loc``.
 
     Args:
@@ -23,8 +23,6 @@ class PointMass(Distribution):
     """
 
     arg_constraints = {"loc": constraints.real_vector}  # noqa: RUF012 (torch declares it as a plain attribute)
-    support = constraints.real_vector
-    has_rsample = True
 
     def __init__(self, loc: Tensor, validate_args: bool | None = None) -> None:
         if loc.dim() < 1:
@@ -35,18 +33,9 @@ class PointMass(Distribution):
         super().__init__(loc.shape[:-1], loc.shape[-1:], validate_args=validate_args)
 
     @property
-    def mean(self) -> Tensor:
-        """The point itself, ``[*B, D]``."""
-        return self.loc
-
-    @property
     def variance(self) -> Tensor:
         """Variance of a point: zeros ``[*B, D]``."""
         return torch.zeros_like(self.loc)
-
-    def expand(self, batch_shape: Any, _instance: Any = None) -> PointMass:
-        """Same point with a broadcast batch shape, as in :class:`torch.distributions.Distribution`."""
-        return PointMass(self.loc.expand(*batch_shape, self.loc.shape[-1]), validate_args=False)
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         """Draws ``[*sample_shape, *B, D]``, all of them the point itself."""
@@ -84,21 +73,13 @@ class RatedPoint(PointMass):
         self.uncertainty = uncertainty
         super().__init__(loc, validate_args=validate_args)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> RatedPoint:
-        """Same points with a broadcast batch shape, as in :class:`torch.distributions.Distribution`."""
-        loc = self.loc.expand(*batch_shape, self.loc.shape[-1])
-        return RatedPoint(loc, self.uncertainty.expand(*batch_shape), validate_args=False)
-
 
 LOG_2PI = math.log(2 * math.pi)
 
 
-class _Normal(Distribution):
+class _Normal(Located):
     """Base of the isotropic and the diagonal normal, which differ in the shape of ``variance`` only."""
 
-    support = constraints.real_vector
-    has_rsample = True
-    loc: Tensor
     _variance: Tensor
 
     @property
@@ -109,16 +90,6 @@ class _Normal(Distribution):
     def _variance_vector(self) -> Tensor:
         """Variance per dimension, broadcastable to ``loc``."""
         raise TypeError("use IsotropicNormal or DiagonalNormal")
-
-    @property
-    def mean(self) -> Tensor:
-        """``[*B, D]``."""
-        return self.loc
-
-    @property
-    def dim(self) -> int:
-        """Number of dimensions D."""
-        return self.loc.shape[-1]
 
     def log_det_covariance(self) -> Tensor:
         """Log determinant of the covariance, ``[*B]``."""
@@ -160,12 +131,6 @@ class IsotropicNormal(_Normal):
     def _variance_vector(self) -> Tensor:
         return self._variance.unsqueeze(-1)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> IsotropicNormal:
-        """Same distribution with a broadcast batch shape, as in :class:`torch.distributions.Distribution`."""
-        return IsotropicNormal(
-            self.loc.expand(*batch_shape, self.dim), self._variance.expand(batch_shape), validate_args=False
-        )
-
 
 @array_form("diagonal_normal", "loc", "variance")
 class DiagonalNormal(_Normal):
@@ -191,11 +156,6 @@ class DiagonalNormal(_Normal):
 
     def _variance_vector(self) -> Tensor:
         return self._variance
-
-    def expand(self, batch_shape: Any, _instance: Any = None) -> DiagonalNormal:
-        """Same distribution with a broadcast batch shape, as in :class:`torch.distributions.Distribution`."""
-        shape = (*batch_shape, self.dim)
-        return DiagonalNormal(self.loc.expand(shape), self._variance.expand(shape), validate_args=False)
 
 
 def _kl_normal(p: _Normal, q: _Normal) -> Tensor:

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.distributions import Distribution, constraints, register_kl
+from torch.distributions import constraints, register_kl
 
-from .arrays import array_form, broadcast_shapes
+from .arrays import Located, array_form, broadcast_shapes
 from .bessel import (
     LARGE,
     perhaps_large,
@@ -40,7 +40,7 @@ _MOST_AT_ONCE = 1 << 22
 
 
 @array_form("von_mises_fisher", "loc", "concentration")
-class VonMisesFisher(Distribution):
+class VonMisesFisher(Located):
     """Von Mises-Fisher distribution vMF(loc, concentration) on the unit sphere, with density C(k) exp(k mu.z).
 
     Args:
@@ -54,8 +54,6 @@ class VonMisesFisher(Distribution):
     """
 
     arg_constraints = {"loc": constraints.real_vector, "concentration": constraints.nonnegative}  # noqa: RUF012
-    support = constraints.real_vector
-    has_rsample = True
 
     def __init__(
         self, loc: Tensor, concentration: Tensor, validate_args: bool | None = None, *, gradient: str = "auto"
@@ -73,11 +71,6 @@ class VonMisesFisher(Distribution):
             raise ValueError("loc contains a zero vector, which has no direction")
 
     @property
-    def dim(self) -> int:
-        """Dimension D of the space around the sphere."""
-        return self.loc.shape[-1]
-
-    @property
     def mean_resultant_length(self) -> Tensor:
         """Mean resultant length ``[*B]``: the length of the mean, A(k) = |E z|."""
         return vmf_mean_resultant_length(self.concentration, self.dim)
@@ -91,15 +84,6 @@ class VonMisesFisher(Distribution):
     def mode(self) -> Tensor:
         """Mode mu ``[*B, D]``, a unit vector."""
         return self.loc
-
-    def expand(self, batch_shape: Any, _instance: Any = None) -> VonMisesFisher:
-        """Same distribution with a broadcast batch shape, as in :class:`torch.distributions.Distribution`."""
-        new = VonMisesFisher.__new__(VonMisesFisher)
-        new.loc = self.loc.expand(*batch_shape, self.dim)
-        new.concentration = self.concentration.expand(batch_shape)
-        new.gradient = self.gradient
-        Distribution.__init__(new, torch.Size(batch_shape), self.loc.shape[-1:], validate_args=False)
-        return new
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log densities of unit vectors ``value [*, D]`` with respect to the surface measure of the sphere."""

@@ -7,6 +7,7 @@ vector per image, an inner product that any exact search can rank.
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +18,7 @@ from ..distributions.bessel import LARGE, vmf_shortfall
 from ..distributions.normal import DiagonalNormal, IsotropicNormal, PointMass
 from ..distributions.von_mises_fisher import VonMisesFisher, legendre
 from .inner_products import DistanceBound, InnerBound, inner_of_means, unit_mean
-from .spec import Bound, Layout, Rows, ScorerSpec
+from .spec import Layout, ScorerSpec
 
 SAMPLES = 10
 """Draws per image of the sampled score, as in PER."""
@@ -103,10 +104,6 @@ def _sampled_point(d: Distribution, seed: int = 0) -> PointMass:
     return PointMass(sampled_direction(d, seed=seed), validate_args=False)
 
 
-def _expected_l2_bound(rows_at: Rows, count: int) -> Bound:
-    return DistanceBound(rows_at, count, total_variance)
-
-
 SPECS = (
     ScorerSpec(
         "expected_cosine",
@@ -125,6 +122,10 @@ SPECS = (
         bound=InnerBound,
     ),
     ScorerSpec(
-        "expected_l2", "-E ||z1 - z2||^2, in closed form", expected_l2, bound=_expected_l2_bound, invariant=True
+        "expected_l2",
+        "-E ||z1 - z2||^2, in closed form",
+        expected_l2,
+        bound=partial(DistanceBound, terms=total_variance),
+        invariant=True,
     ),
 )

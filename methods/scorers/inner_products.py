@@ -109,12 +109,10 @@ class InnerBound:
         self._longest = self._norms.max()
 
     def left(self, rows: Tensor) -> Tensor:
-        """Means ``[B, D]`` of the queries."""
+        """Means ``[B, D]`` of the queries, and as ``right`` of the gallery items."""
         return self._rows_at(rows).mean
 
-    def right(self, rows: Tensor) -> Tensor:
-        """Means ``[B, D]`` of the gallery items."""
-        return self._rows_at(rows).mean
+    right = left
 
     def value(self, inner: Tensor, rows: Tensor, items: Tensor) -> Tensor:
         """Scores ``[B, M]``: the inner products themselves."""

@@ -9,12 +9,12 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from ..distributions.bessel import LARGE, vmf_log_normalizer_ratio, vmf_log_peak, vmf_log_uniform
-from ..distributions.normal import DiagonalNormal, IsotropicNormal
+from ..distributions.normal import LOG_2PI, DiagonalNormal, IsotropicNormal
 from ..distributions.von_mises_fisher import VonMisesFisher
 from .inner_products import DistanceBound, Keys, statistic
 from .spec import Layout, Matrix, Rows, ScorerSpec
 
-LOG_2PI, _LOG_4PI = math.log(2 * math.pi), math.log(4 * math.pi)
+_LOG_4PI = math.log(4 * math.pi)
 _BLOCK_ELEMENTS = 1 << 16  # of an intermediate: 512 KiB in float64 stay in the cache
 _GPU_BLOCK_ELEMENTS = 1 << 24  # few and large kernels
 
@@ -229,17 +229,12 @@ class VonMisesFisherBound:
         self._sag = self._step**2 / (8 * self._dim)
 
     def left(self, rows: Tensor) -> Tensor:
-        """Modes ``[B, D]`` of the queries, the left factors of the cosine."""
-        return self._direction(rows)
-
-    def right(self, rows: Tensor) -> Tensor:
-        """Modes ``[B, D]`` of the gallery items, the right factors of the cosine."""
-        return self._direction(rows)
-
-    def _direction(self, rows: Tensor) -> Tensor:
+        """Modes ``[B, D]`` of the queries, and as ``right`` of the gallery items: the factors of the cosine."""
         d = self._rows_at(rows)
         assert isinstance(d, VonMisesFisher)
         return d.loc
+
+    right = left
 
     def _above(self, k: Tensor) -> Tensor:
         """The chord of L at concentrations ``k``, which is overwritten."""

@@ -95,6 +95,12 @@ HEADS = Stage(
 )
 """Optimisation of heads on the cached features of a frozen backbone, the same on all data sets so far."""
 
+CROPS = {"area_low": 0.16, "area_high": 1.0, "ratio_low": 0.75, "ratio_high": 4 / 3, "flip": 0.5}
+"""Usual random crops and flips of training photographs."""
+
+NO_JITTER = {"brightness": 0.0, "contrast": 0.0, "saturation": 0.0}
+"""Training photographs that keep their colours."""
+
 BATCHES = (
     "classes_per_batch",
     "images_per_class",

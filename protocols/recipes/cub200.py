@@ -6,7 +6,7 @@ defaults are near the middle of the settings that PER published for ArcFace and 
 
 from __future__ import annotations
 
-from ._base import HEADS, Range, Recipe, Stage
+from ._base import CROPS, HEADS, Range, Recipe, Stage
 
 RECIPE = Recipe(
     backbone="bn_inception",
@@ -29,16 +29,7 @@ RECIPE = Recipe(
         },
     ),
     frozen=HEADS,
-    augmentation={
-        "area_low": 0.16,
-        "area_high": 1.0,
-        "ratio_low": 0.75,
-        "ratio_high": 4 / 3,
-        "flip": 0.5,
-        "brightness": 0.25,
-        "contrast": 0.25,
-        "saturation": 0.25,
-    },
+    augmentation={**CROPS, "brightness": 0.25, "contrast": 0.25, "saturation": 0.25},
     feature_views=4,
     view={"image_size": 224, "resize": 256, "fit": "crop", "antialias": True, "cache_side": 512, "cache": True},
     freeze_norm="all",

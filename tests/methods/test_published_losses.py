@@ -15,7 +15,7 @@ from bench.methods.losses import ArcFaceLoss, CosFaceLoss, arcface_cosines
 from bench.methods.margin import Margin, margin_loss
 from bench.methods.multi_similarity import MultiSimilarity, multi_similarity_loss
 from bench.methods.nir import NIR
-from bench.methods.nivmf_losses import distance_logits, el_nivmf_logits
+from bench.methods.nivmf_losses import el_nivmf_logits, negative_distances
 from bench.methods.norm_softmax import NormSoftmax
 from bench.methods.proxies import proxy_anchor_loss, proxy_nca_loss, proxy_nca_softplus_loss
 from bench.methods.proxy_anchor import ProxyAnchor
@@ -30,6 +30,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "losses"
 TRUTH = json.loads((GOLDEN / "truth_summary.json").read_text())
 BASELINES = json.loads((GOLDEN / "truth_baselines.json").read_text())
 DIMS = (8, 128, 512)
+FORM = {"normalizer": "heuristic", "released": False}
 TRIPLETS = torch.tensor([[0, 1, 2], [2, 3, 5], [4, 5, 0], [6, 7, 9], [8, 9, 1], [10, 0, 4], [1, 10, 8]])
 
 
@@ -75,7 +76,7 @@ CLOSED_FORM = [
 def test_closed_form_distances_against_the_equations(given, distance, options, key):
     data, dim = given
     k = data.kk if distance == "nivmf" else data.k
-    loss = data.loss(distance_logits(distance, data.z, data.loc, k, data.t, **options))
+    loss = data.loss(negative_distances(distance, data.z, data.loc, k, **FORM | options) / data.t)
     assert loss.item() == pytest.approx(TRUTH[f"{key}_M{dim}"], rel=1e-8, abs=1e-8)
 
 
@@ -89,7 +90,7 @@ EXPECTED = [
 @pytest.mark.parametrize(("options", "key"), EXPECTED, ids=[c[1] for c in EXPECTED])
 def test_expected_likelihood_against_the_equations(given, options, key):
     data, dim = given
-    logits = el_nivmf_logits(data.draws, data.loc, data.kk, data.t, **options)
+    logits = el_nivmf_logits(data.draws, data.loc, data.kk, data.t, **FORM | options)
     assert data.loss(logits).item() == pytest.approx(TRUTH[f"{key}_M{dim}"], rel=1e-8)
     # Logits up to what is common to all classes.
     difference = logits - _load(f"truth_M{dim}")[key]

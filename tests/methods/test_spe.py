@@ -59,7 +59,7 @@ def test_without_noise_it_is_a_softmax_over_squared_distances():
 def test_both_halves_are_queries_and_a_lone_image_is_none():
     x, labels = _normals(7, 4), torch.tensor([0, 0, 1, 1, 2, 0, 0])
     assert halves(labels).tolist() == [False, True, False, True, False, False, True]
-    objective = PrototypeLoss(samples=3)
+    objective = PrototypeLoss(samples=3, dim=4)
     variance = x.variance + 1.0
     seen = []
     for queries, support in ((~halves(labels), halves(labels)), (halves(labels), ~halves(labels))):
