@@ -57,7 +57,6 @@ class Results:
 
     @cached_property
     def _judged(self) -> Judged:
-
         found = collect(self._store)
         self._store.keep_in_mind()
         return Judged(self._store, found)

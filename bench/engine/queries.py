@@ -58,7 +58,16 @@ def queries_file(views: Mapping[str, Embeddings], groups: Collection[str]) -> by
                     small = values.dtype == torch.float64 and torch.equal(values.float().double(), values)
                     arrays[f"{split}.{place}.{scorer}.{name}"] = values.float() if small else values
     texts["own_scorers"] = json.dumps({split: view.own_scorers for split, view in views.items()})
-    return save({name: values.contiguous().clone() for name, values in arrays.items()}, texts)  # no shared memory
+    return array_file({name: values.contiguous().clone() for name, values in arrays.items()}, texts)  # no shared memory
+
+
+def array_file(arrays: dict[str, Tensor], texts: Mapping[str, str]) -> bytes:
+    """Content of a safetensors file, whose texts :func:`save` would put in a random order."""
+    data = save(arrays, dict(texts))
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.dumps(json.loads(data[8 : 8 + length]) | {"__metadata__": dict(texts)}).encode()
+    header += b" " * (-len(header) % 8)
+    return struct.pack("<Q", len(header)) + header + data[8 + length :]
 
 
 def read_queries(

@@ -12,7 +12,6 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
 from ..datasets.dataset import ImageSet
@@ -34,7 +33,7 @@ from .embedded_model import ConcatenatedModels, Embedded, EmbeddedModel
 from .environment import environment
 from .inputs import CorruptedImages
 from .networks import default_confidence, load_ensemble, load_model, trained_record
-from .queries import QUERIES, queries_file
+from .queries import QUERIES, array_file, queries_file
 from .running import Running
 
 Model = EmbeddedModel | ConcatenatedModels
@@ -412,4 +411,4 @@ def _arrays(member: EmbeddedModel, images: TestImages) -> bytes:
         distribution, parameters = to_arrays(member.embeddings[split])
         confidences = {f"confidence.{key}": value for key, value in member.confidence[split].items()}
         arrays |= {f"{name}.{key}": value.contiguous() for key, value in {**parameters, **confidences}.items()}
-    return save(arrays, {"distribution": distribution, "ids": "\n".join(images.images.ids)})
+    return array_file(arrays, {"distribution": distribution, "ids": "\n".join(images.images.ids)})

@@ -84,7 +84,7 @@ def test_a_damaged_record_is_left_out_with_a_warning(runs, found, tmp_path):
 
 
 def test_results_are_read_when_they_are_asked_for(runs, monkeypatch):
-    monkeypatch.setattr("bench.report.frame.collect", lambda *stores: 1 / 0)
+    monkeypatch.setattr("bench.api.results.collect", lambda *stores: 1 / 0)
     found = bench.results(runs)
     assert isinstance(found.history, pd.DataFrame)
     with pytest.raises(ZeroDivisionError):

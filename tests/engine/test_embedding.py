@@ -3,6 +3,7 @@
 import pytest
 import torch
 from bench.engine.networks import at_once, backbone_features, embed, load_model
+from bench.engine.queries import array_file
 from bench.engine.training import run_training
 from bench.methods._model import EmbeddingModel, EnsembleModel
 from bench.methods.backbones.registry import build_backbone
@@ -12,6 +13,8 @@ from bench.methods.distributions.arrays import rows_of, to_arrays
 from bench.methods.scorers import DistributionScorer
 from bench.protocols.verification import sample_pairs, verification_rows
 from bench.site import Site
+from bench.store.files import file_texts
+from safetensors.torch import load
 
 from tests.plans import planned
 from tests.retrieval_rows import retrieval_rows
@@ -126,3 +129,10 @@ def test_the_values_of_photographs_do_not_depend_on_their_number(photographs, co
     whole = _parts(embed(ensemble, images.__getitem__, 70, "cpu"))
     few = _parts(embed(ensemble, images.__getitem__, count, "cpu"))
     _assert_equal(few, {name: value[:count] for name, value in whole.items()})
+
+
+def test_equal_arrays_and_texts_are_the_same_file():
+    texts, arrays = {f"text{n}": "ä" * n for n in range(8)}, {"b": torch.arange(3), "a": torch.ones(2, 2)}
+    (data,) = {array_file(arrays, texts) for _ in range(5)}  # by safetensors alone they are five files
+    assert file_texts(data) == texts
+    assert {name: each.tolist() for name, each in load(data).items()} == {"a": [[1, 1], [1, 1]], "b": [0, 1, 2]}
