@@ -157,7 +157,7 @@ def carry_out(
     from ..engine.pool import workers_of
     from ..store.claims import Claims
     from ..store.files import write_atomic
-    from ..store.folder import Remembered
+    from ..store.remembered import Remembered
 
     plans = tuple(plan for batch in batches for plan in batch)
     store = site.store

@@ -45,7 +45,6 @@ PLACE = re.compile(rf"{_PART}/{_PART}/{_PART}/({_RECORD})\.json|experiments/[0-9
 LEFT_FOR = 600.0
 """Age in seconds from which a temporary file or a claim that nobody renews is a leftover of a dead process."""
 
-
 _TEMPORARY = re.compile(r"\..+\.part|\..+\.[a-z0-9_]{8}|\.checkpoint\.pt\.\d+")  # the last two: of earlier versions
 _WRITER = re.compile(r".+\.([A-Za-z0-9-]+)-(\d+)-[0-9a-f]{8}\.part")
 _SEAL = hashlib.sha256().digest_size

@@ -14,25 +14,16 @@ Everything else (tables, figures) is a function of the records and can be delete
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import json
 import os
 import re
 import shutil
-import sys
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
-from functools import cached_property
 from pathlib import Path
 from shlex import quote
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-from pydantic import ValidationError
-from pydantic_core import from_json
-
-from .._version import __version__
 from ..errors import UserError, first_line
 from ..names import part_of_path
 from .files import (
@@ -41,28 +32,25 @@ from .files import (
     MARKER,
     PLACE,
     DamagedFile,
-    State,
     file_sha256,
     file_state,
     read_archive,
     read_sealed,
-    sealed_file,
     sha256,
     write_atomic,
 )
 from .records import (
     SCHEMA_VERSION,
     DamagedRecord,
-    Layout,
     Marker,
     RescoreRecord,
-    Rows,
     StudyRecord,
     TestRecord,
     TrainRecord,
     TrialRecord,
     read_marker,
 )
+from .remembered import R, Remembered
 from .specs import Cell, Kind
 
 RECORD = "record.json"
@@ -97,83 +85,6 @@ class Damage(NamedTuple):
 def is_whole_cache(path: Path) -> bool:
     """Check that a file of cached features has the SHA-256 that its name ends with."""
     return file_sha256(path) == path.stem.rpartition("-")[2]
-
-
-REMEMBERED = ".records"
-"""Copy of what commands have read of the records of a large results folder, for the next one; it has no authority."""
-
-MANY = 200
-"""Number of records that are not in the copy from which it is written again."""
-
-REMEMBERED_BY = f"records of schema {SCHEMA_VERSION}, bench {__version__}, {sys.byteorder} endian"
-
-R = TypeVar("R", TrainRecord, TestRecord, StudyRecord, TrialRecord, RescoreRecord)
-
-Entry = tuple[State, bytes | memoryview, Layout, bytes | memoryview]
-"""State of a file, the fields of its record but for the rows as JSON, and layout and values of the rows."""
-
-
-class Remembered:
-    """Records of a folder by their place in it, as earlier commands have read them.
-
-    An entry counts if its record's file has the size, times and inode that it had before it was read. The copy is
-    sealed: a damaged one, or one of another version, is passed over and made again.
-    """
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self._new: dict[str, Entry] = {}
-
-    @cached_property
-    def _old(self) -> dict[str, Entry]:
-        try:
-            index, _, blob = read_sealed(self.root / REMEMBERED, REMEMBERED_BY).partition(b"\n")
-        except (OSError, DamagedFile):
-            return {}
-        held, data, end = json.loads(index), memoryview(blob), 0
-        layouts = [Layout(tuple(map(tuple, keys))) for keys in held["layouts"]]
-        found: dict[str, Entry] = {}
-        for place, state, fields, layout, values in held["records"]:
-            start, middle, end = end, end + fields, end + fields + values
-            found[place] = tuple(state), data[start:middle], layouts[layout], data[middle:end]
-        return found
-
-    def get(self, path: Path, state: State, kind: type[R]) -> R | None:
-        """The record of a file if that is in this state, as it was read; else None."""
-        known = self._old.get(str(path.relative_to(self.root)))
-        if known is None or known[0] != state:
-            return None
-        _, fields, layout, values = known
-        held = from_json(bytes(fields))
-        if kind in (TestRecord, RescoreRecord):
-            held["rows"] = Rows(layout, array("d", bytes(values)))
-        with contextlib.suppress(ValidationError):
-            return kind.model_validate(held)
-        return None
-
-    def add(self, path: Path, state: State, record: R) -> None:
-        """Remember a record whose file was in this state before it was read."""
-        fields = record.model_dump_json(exclude={"rows"}).encode()
-        rows = Rows.of(record.rows if isinstance(record, TestRecord | RescoreRecord) else ())
-        self._new[str(path.relative_to(self.root))] = state, fields, rows.layout, rows.values.tobytes()
-
-    def write(self) -> None:
-        """Write the copy again if many records are not in it; a folder that is gone or read-only has none."""
-        if len(self._new) < MANY or not self.root.is_dir():
-            return
-        every = {place: each for place, each in {**self._old, **self._new}.items() if (self.root / place).exists()}
-        layouts = {layout: at for at, layout in enumerate(dict.fromkeys(layout for _, _, layout, _ in every.values()))}
-        held = {
-            "layouts": [layout.keys for layout in layouts],
-            "records": [
-                [place, s, len(fields), layouts[of], len(values)] for place, (s, fields, of, values) in every.items()
-            ],
-        }
-        with contextlib.suppress(OSError), sealed_file(self.root / REMEMBERED, REMEMBERED_BY) as file:
-            file.write(json.dumps(held).encode() + b"\n")
-            for _, fields, _, values in every.values():
-                file.write(bytes(fields) + bytes(values))
-        self._new.clear()
 
 
 class Store:

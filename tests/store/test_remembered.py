@@ -10,7 +10,7 @@ import pytest
 from bench.protocols.rows import row
 from bench.report.frame import collect
 from bench.seeds import content_id
-from bench.store import folder
+from bench.store import folder, remembered
 from bench.store.check import damages
 from bench.store.folder import Store
 from bench.store.records import DamagedRecord, TestRecord
@@ -29,7 +29,7 @@ def _test(seed, value=0.5):
 
 @pytest.fixture
 def root(tmp_path, monkeypatch):
-    monkeypatch.setattr(folder, "MANY", 1)
+    monkeypatch.setattr(remembered, "MANY", 1)
     records.stored(tmp_path, map(_test, range(3)))
     return tmp_path
 
@@ -134,7 +134,7 @@ def test_a_check_believes_nothing(root, monkeypatch):
 ])  # fmt: skip
 def test_a_damaged_copy_is_passed_over_and_made_again(root, spoil):
     first, _ = _read(root)
-    file = root / folder.REMEMBERED
+    file = root / remembered.FILE
     whole = file.read_bytes()
     file.write_bytes(spoil(whole))
     assert _read(root)[0] == first
@@ -143,8 +143,8 @@ def test_a_damaged_copy_is_passed_over_and_made_again(root, spoil):
 
 def test_the_copy_of_another_version_is_passed_over(root, monkeypatch):
     assert len(_read(root)[0]) == 3
-    monkeypatch.setattr(folder, "REMEMBERED_BY", "another")
-    assert folder.Remembered(root)._old == {}
+    monkeypatch.setattr(remembered, "VERSION", "another")
+    assert remembered.Remembered(root)._old == {}
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
