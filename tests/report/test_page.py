@@ -289,9 +289,10 @@ def test_a_training_whose_loss_never_fell_is_named():
     assert training(None, 2.0, 2.0 - 1e-9).loss_note.startswith("the loss never fell: 2 in")  # rounding alone
     (test,) = POINT.records()[:1]
     assert list(tables.losses([(test, falls)])) == []
-    assert list(tables.losses([(test, (training(None, 2.0, 2.5, 2.25),))])) == [
-        "point on d, seed 0: the loss never fell: 2 in the first epoch, 2.25 at best later."
-    ]
+    rises = (test, (training(None, 2.0, 2.5, 2.25),))
+    said = "point on d, seed 0: the loss never fell: 2 in the first epoch, 2.25 at best later."
+    assert list(tables.losses([rises])) == [said]
+    assert list(tables.losses([rises] * 3)) == ["point on d, seed 0, and 2 more: the loss never fell."]
 
 
 def test_prose_is_short(tree):

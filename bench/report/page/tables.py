@@ -149,12 +149,18 @@ def tested(store: Store, tests: Sequence[TestRecord]) -> list[Tested]:
 
 
 def losses(found: Iterable[Tested]) -> Iterator[str]:
-    """Sentences about trainings whose loss never fell."""
-    for test, trainings in found:
-        of = test.columns
+    """Sentences about trainings whose loss never fell, one for each method and data set."""
+    noted = [
+        (test.columns, note)
+        for test, trainings in found
+        for note in dict.fromkeys(train.loss_note for train in trainings)
+        if note
+    ]
+    for own in grouped(noted, lambda each: (each[0].method, each[0].dataset)).values():
+        of, note = own[0]
         place = f"{of.dataset}{f', class split {of.pinned.class_seed}' * bool(of.pinned.class_seed)}"
-        for note in dict.fromkeys(train.loss_note for train in trainings if train.loss_note):
-            yield f"{of.method} on {place}, seed {of.seed}: {note}."
+        said = f", and {len(own) - 1} more: {note.partition(':')[0]}" if len(own) > 1 else f": {note}"
+        yield f"{of.method} on {place}, seed {of.seed}{said}."
 
 
 def roundings(found: Iterable[Tested]) -> Iterator[str]:
