@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..engine.estimate import estimate
 from ..engine.networks import load_model
+from ..errors import UnitFailed
 from ..methods.norm_concentration import DistributionProxies
 from ..report.figures.registry import Missing
 from ..report.figures.tested import read_model
@@ -24,7 +25,7 @@ def image_norms(record: TestRecord, site: Site) -> Tensor:
     """
     try:
         kept: Tensor = getattr(read_model(site.store, record, "").distribution, "concentration", torch.empty(0))
-    except Missing:
+    except (Missing, UnitFailed):
         return torch.empty(0)
     return kept
 

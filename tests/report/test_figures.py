@@ -394,7 +394,9 @@ def test_what_is_missing_is_said_in_one_line(tmp_path):
         _test(store, "both", 0, False, None, unit="concatenated0"),
         _test(store, "lost", 0, False, _arrays(1), train="lost"),
         _test(store, "torn", 0, False, _arrays(1)).model_copy(update={"files": {"embeddings.safetensors": ""}}),
+        _test(store, "folder", 0, False, None),
     ]
+    (store.unit_dir(tests[-1].cell, "test", "folder0") / "embeddings.safetensors").mkdir()
     source = _source(store, tests, absent)
     notes = []
     drawn = write_kinds(kinds_of(["spectra", "images", "convergence"]), source, tmp_path / "out", notes.append)
@@ -404,6 +406,7 @@ def test_what_is_missing_is_said_in_one_line(tmp_path):
     for line in (
         "spectra: tiny, gone, seed 0: its embeddings are damaged, or gone as in an archive; ",
         "spectra: tiny, torn, seed 0: its embeddings are damaged, ",
+        "spectra: tiny, folder, seed 0: its embeddings are damaged, ",
         "spectra: tiny, both, seed 0: no embeddings are kept of models side by side",
         "images: tiny, whole: no images to show: tiny is not in data/",
         "images: tiny, lost: its training has no record",

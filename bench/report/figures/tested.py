@@ -72,7 +72,11 @@ def read_model(store: Store, record: TestRecord, label: str) -> TestedModel:
     if not record.files:
         raise Missing("no embeddings are kept of models side by side")
     path = store.unit_dir(record.cell, "test", record.unit) / min(record.files)
-    if not path.exists() or file_sha256(path) != record.files[path.name]:
+    try:
+        whole = file_sha256(path) == record.files[path.name]
+    except OSError:
+        whole = False
+    if not whole:
         raise Missing("its embeddings are damaged, or gone as in an archive; their command makes them again")
     model = rescoring.read_model(path, record.role.primary_scorer)
     everything = torch.arange(len(model.labels))
@@ -120,8 +124,8 @@ def draw_spectra(source: Source, dataset: str, note: Note) -> Iterator[Drawing]:
     points = seed_points(contenders, [], "number", "singular_value")
     decay = [each.rows.groupby("seed")["spectral_decay"].first().mean() for each in contenders]
     curves = [
-        seed_curve(f"{label} (decay {own:.2f})", look, points[number,])
-        for (number, label, look, _), own in zip(contenders, decay)
+        seed_curve(f"{rows['label'].iloc[0]} (decay {own:.2f})", look, points[number,])
+        for (number, _, look, rows), own in zip(contenders, decay)
     ]
     title, x = f"{dataset}, test embeddings (band: SD over seeds)", "number of the singular value"
     figure = curve_figure([Panel("", curves, "share of their sum")], x=x, title=title, yscale="log")
