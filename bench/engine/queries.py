@@ -67,7 +67,7 @@ def array_file(arrays: dict[str, Tensor], texts: Mapping[str, str]) -> bytes:
     (length,) = struct.unpack("<Q", data[:8])
     header = json.dumps(json.loads(data[8 : 8 + length]) | {"__metadata__": dict(texts)}).encode()
     header += b" " * (-len(header) % 8)
-    return struct.pack("<Q", len(header)) + header + data[8 + length :]
+    return b"".join((struct.pack("<Q", len(header)), header, memoryview(data)[8 + length :]))  # one copy of the arrays
 
 
 def read_queries(
