@@ -1,4 +1,4 @@
-"""Draw docs/figures/study_photographs.svg: every method with its own confidence against the plain one, photographs.
+"""Draw study_photographs.svg and study_toys.svg: every method with its own confidence against the plain method.
 
 Run ``uv run python docs/figures/systems.py``. The records are those of results/reference.
 """
@@ -14,7 +14,9 @@ from matplotlib import pyplot as plt
 matplotlib.use("Agg")
 matplotlib.rcParams.update({"svg.fonttype": "path", "svg.hashsalt": "bench", "font.size": 8})
 
-DATASETS = ("grocery", "cub200", "cars196")
+PHOTOGRAPHS = ("grocery", "cub200", "cars196")
+TOYS = ("ndigit", "glyphs", "omniglot")
+UNITS = ("split", "replicate", "seed")
 LOOKS = {
     ("before_gallery", "clean"): "Before the gallery, clean",
     ("before_gallery", "crop"): "Before the gallery, crops",
@@ -25,17 +27,19 @@ COLOURS = {"better": "#0068ad", "worse": "#b54a00"}
 
 
 def counted(rows: pd.DataFrame) -> pd.DataFrame:
-    """Systems over class splits by AUGRC, against the norm and against the free confidence that validation chose."""
-    rows = rows[rows["unit"].eq("split") & rows["metric"].eq("augrc") & rows["chosen"].astype(bool)]
-    plain = rows[["same_order_as", "ensemble"]].fillna("").eq("").all(axis=1)
-    rows = rows[plain & rows["fidelity"].eq("corrected") & rows["n"].gt(1)]
-    return rows[rows["question"].eq("system") | (rows["question"].eq("rival") & rows["rival"].eq("norm"))]
+    """Systems by AUGRC, against the norm and the free confidence that validation chose; over splits where there are."""
+    plain = rows[["same_order_as", "ensemble"]].fillna("").eq("").all(axis=1) & rows["fidelity"].eq("corrected")
+    rows = rows[plain & rows["hparams"].eq("tuned") & rows["metric"].eq("augrc") & rows["chosen"].astype(bool)]
+    rows = rows[rows["question"].eq("system") | (rows["question"].eq("rival") & rows["rival"].eq("norm"))]
+    rows = rows[rows["outcome"].ne("no verdict") & rows["n"].gt(1)]
+    place = rows["unit"].map(UNITS.index)
+    return rows[place.eq(place.groupby(rows["dataset"]).transform("min"))]
 
 
-def draw(rows: pd.DataFrame, width: float = 9.0) -> plt.Figure:
+def draw(rows: pd.DataFrame, width: float = 9.0, among: tuple[str, ...] = PHOTOGRAPHS) -> plt.Figure:
     """A panel for every data set, use and kind of images: circles against the norm, squares against the chosen one."""
     shown = counted(rows)
-    datasets = [name for name in DATASETS if name in set(shown["dataset"])]
+    datasets = [name for name in among if name in set(shown["dataset"])]
     orders = {name: order_of(shown[shown["dataset"] == name]) for name in datasets}
     heights = [len(orders[name]) + 1 for name in datasets]
     figure, axes = plt.subplots(
@@ -76,7 +80,8 @@ def panel(axis: plt.Axes, rows: pd.DataFrame, methods: list[str]) -> None:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore", UserWarning)
-    target = Path(__file__).with_name("study_photographs.svg")
-    records = Path(__file__).parents[2] / "results" / "reference"
-    draw(bench.results(records).comparisons).savefig(target, metadata={"Date": None})
-    print(target)
+    comparisons = bench.results(Path(__file__).parents[2] / "results" / "reference").comparisons
+    for name, among in (("study_photographs", PHOTOGRAPHS), ("study_toys", TOYS)):
+        target = Path(__file__).with_name(f"{name}.svg")
+        draw(comparisons, among=among).savefig(target, metadata={"Date": None})
+        print(target)
