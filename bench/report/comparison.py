@@ -179,7 +179,7 @@ def compare_within(groups: Sequence[SeedGroup]) -> list[ComparisonRow]:
 
 
 FEW = 3
-"""Rows of which all are said what thresholds give."""
+"""Most rows of a table of which it is said what thresholds give."""
 
 ALONE = "budgets of one method each"
 """Words for the table of the rows that have nothing to compare with."""
@@ -214,9 +214,9 @@ class Part(NamedTuple):
 
     @property
     def thresholds(self) -> list[str]:
-        """Sentences on thresholds of a few rows, or of that of the highest MAP@R."""
-        shown = self.rows if len(self.rows) <= FEW else self.rows[:1]
-        return [f"Thresholds: with {row.label}, {row.thresholds}." for row in shown if row.thresholds]
+        """Sentences on thresholds of the rows, if they are few."""
+        shown = [row for row in self.rows if row.thresholds and len(self.rows) <= FEW]
+        return [f"Thresholds: with {row.label}, {row.thresholds}." for row in shown]
 
     @property
     def unequal(self) -> str:
