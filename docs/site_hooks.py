@@ -26,6 +26,8 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "examples/README.md": "examples.md",
+    "results/study/README.md": "study_records.md",
+    "results/study/PLAN.md": "study_plan.md",
 }
 """Pages outside docs/, by their place in the repository, and their names in the site."""
 
