@@ -1,6 +1,6 @@
-"""Run the experiments of a contributed archive again, and compare all values that both runs have.
+"""Run the first seed of a contributed archive's experiments again, and compare all values that both runs have.
 
-    uv run python .ci/run_again.py ARCHIVE [options of bench run, such as --seeds 1]
+    uv run python .ci/run_again.py ARCHIVE [options of bench run]
 
 The exit code is 1 if a value differs by more than 0.01, or there is none to compare.
 """
@@ -30,8 +30,8 @@ def run_again(archive: Path, options: list[str]) -> int:
         for place, text in texts.items():
             file = Path(folder, Path(place).name)
             file.write_bytes(text)
-            trials = trials_of_a_study(tomllib.loads(text.decode()), claimed) if "--seeds" in options else []
-            if main(["run", str(file), "--results", f"{folder}/again", *options, *trials]):
+            first = first_seed(tomllib.loads(text.decode()), claimed)
+            if main(["run", str(file), "--results", f"{folder}/again", *first, *options]):
                 return 1
         again = collect(Store(Path(folder, "again"))).frame if texts else claimed[:0]
     both = claimed.merge(again, on=[*KEYS, *ROW_KEYS], suffixes=("", "_again"))
@@ -42,10 +42,12 @@ def run_again(archive: Path, options: list[str]) -> int:
     return 0 if difference <= TOLERANCE else 1
 
 
-def trials_of_a_study(experiment: dict[str, Any], claimed: pd.DataFrame) -> list[str]:
-    """Option by which fewer replicates have studies as long as those of the archive; none if all share one study."""
+def first_seed(experiment: dict[str, Any], claimed: pd.DataFrame) -> list[str]:
+    """Options for the first seed, with a study as long as those of the archive if replicates were tuned anew."""
     each = math.ceil(experiment.get("trials", 50) / experiment.get("seeds", 5))
-    return ["--trials", str(each)] if (claimed["replicate"].eq("study") & claimed["trials"].eq(each)).any() else []
+    anew = experiment.get("hparams", "tuned") == "tuned" and "studies" not in experiment.get("tuning", {})
+    found = claimed["replicate"].eq("study") & claimed["trials"].eq(each)
+    return ["--seeds", "1", "--trials", str(each)] if anew and found.any() else ["--seeds", "1"]
 
 
 if __name__ == "__main__":
