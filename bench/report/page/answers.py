@@ -225,8 +225,8 @@ def _declared(name: str) -> tuple[str, str]:
     return known.kind if known.kind in FAMILIES else "", f"{known.summary}. {known.licence}. {known.citation}"
 
 
-def headline(parts: Sequence[Part]) -> str:
-    """Whose confidence is shown to be better on which data sets of a family, by use, and what all come to."""
+def headline(parts: Sequence[Part]) -> Markup:
+    """Whose confidence is shown to be better on which data sets of a family, by use; smaller, what all come to."""
     said = []
     for use in USES:
         rows = [(part, row) for split in IMAGES for part in parts for row in part.at((use, split)) if row.counts]
@@ -236,8 +236,9 @@ def headline(parts: Sequence[Part]) -> str:
         ordered = sorted((row for _, row in rows), key=lambda row: (OUTCOMES.index(row.outcome), not row.holds))
         words = (row.outcome + " unadjusted" * (row.outcome in HOLDS and not row.holds) for row in ordered)
         counts = ", ".join(f"{count} {outcome}" for outcome, count in Counter(words).items())
-        said += [f"{USES[use]} {', '.join(names) or 'none'}: {counts} of {len(rows)}"] if rows else []
-    return f"{'; '.join(said) or 'no comparison'}."
+        text = Markup("{} {}<small>: {} of {}</small>").format(USES[use], ", ".join(names) or "none", counts, len(rows))
+        said += [text] if rows else []
+    return Markup("; ").join(said) or Markup("no comparison")
 
 
 def _where(places: Sequence[tuple[str, str]], several: bool) -> str:
@@ -273,9 +274,8 @@ def answers(parts: Sequence[Part]) -> Iterator[tuple[str, Markup]]:
     for use, own in grouped((row for _, row in rows if row.counts), lambda row: row.use).items():
         undecided = [row.high for row in own if row.outcome == "undecided"]
         count = f"{len(undecided)} of {len(own)} comparisons {USES[use]}" if len(own) > len(IMAGES) else USES[use]
-        said += (
-            [f"{count}: a loss, or a gain of up to {percent(max(undecided), 1)} points of AUGRC"] if undecided else []
-        )
+        if undecided:
+            said.append(f"{count}: a loss, or a gain of up to {percent(max(undecided), 1)} points of AUGRC")
     yield "Not decided", Markup("{}").format("; ".join(said) or "nothing")
     turned = [
         (part.names[row.contender], f"{USES[row.use]}, {IMAGES[row.column.split]}")
