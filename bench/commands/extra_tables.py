@@ -11,7 +11,7 @@ import pandas as pd
 from ..engine.tuning import choose, distributions_of, objectives
 from ..errors import UserError, require_known
 from ..papers.items import every_item
-from ..report.exchange import published, write_every_eval_ever, write_hub
+from ..report.exchange import published, write_hub
 from ..report.frame import as_texts
 from ..report.render import write_documents
 from ..report.table import Document
@@ -26,9 +26,8 @@ PARQUET = "parquet"
 OPTUNA = "optuna"
 
 HUB = "hub"
-EVERY_EVAL_EVER = "every_eval_ever"
 
-OTHERS = (PARQUET, OPTUNA, HUB, EVERY_EVAL_EVER)
+OTHERS = (PARQUET, OPTUNA, HUB)
 
 
 def check_extras(chosen: Sequence[str]) -> None:
@@ -53,9 +52,7 @@ def write_extras(chosen: Sequence[str], site: Site, judged: Judged, out: Path, w
         for stem, frame in {"metrics": metrics, **tables}.items():
             paths.append(out / f"{stem}.parquet")
             write_atomic(paths[-1], frame.to_parquet(index=False, engine="pyarrow"))
-    flowing = published(results, site) if {HUB, EVERY_EVAL_EVER} & {*chosen} else []
-    paths += write_hub(flowing, out) if HUB in chosen else []
-    paths += write_every_eval_ever(flowing, out) if EVERY_EVAL_EVER in chosen else []
+    paths += write_hub(published(results, site), out) if HUB in chosen else []
     return [*paths, *([write_optuna(site.store, out)] if OPTUNA in chosen else [])]
 
 

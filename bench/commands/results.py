@@ -152,8 +152,8 @@ def report(
         list[str] | None,
         typer.Option(
             help="Write these, too, comma separated: parquet (a copy of every table), optuna (a journal of all tuning),"
-            " hub (headers of model cards, .eval_results), every_eval_ever (its JSON), or a table of a paper to fill"
-            " with these results, such as per/table1 (`bench paper list`).",
+            " hub (headers of model cards, .eval_results), or a table of a paper to fill with these results, such as"
+            " per/table1 (`bench paper list`).",
             metavar="NAME[,NAME]",
         ),
     ] = None,

@@ -1,10 +1,10 @@
-"""Results in the forms of other places: the Hugging Face Hub's model-index and ``.eval_results``, Every Eval Ever."""
+"""Results in the forms of the Hugging Face Hub: its model-index and ``.eval_results``."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -13,8 +13,6 @@ from ..protocols.metrics import title_of
 from ..protocols.statistics.paired import Summary, summarise
 from ..seeds import content_id
 from ..store.files import write_atomic
-from ..store.records import TestRecord
-from .contender import Contender
 from .frame import Results
 from .seeds import COMPARED, ComparedColumn, SeedGroup, defined_values, seed_groups
 
@@ -41,16 +39,13 @@ OF_CONFIDENCE = (
 EVAL_RESULTS = f".eval_results/{NAME}.yaml"
 """File of results in a repository of a model. The Hub shows those on data sets that it took in as benchmarks."""
 
-SCHEMA = "0.3.0"
-"""Version of Every Eval Ever's schema (arXiv:2606.14516)."""
-
 
 @dataclass(frozen=True)
 class Published:
     """Means of a contender, with what other places want to know of its method and data set.
 
-    ``hub`` is the repository of the data set on the Hub, ``source`` the address of its owners; empty if there is none,
-    and if only a part of the release was there.
+    ``hub`` is the repository of the data set on the Hub; empty if there is none, and if only a part of the release was
+    there.
     """
 
     group: SeedGroup
@@ -58,14 +53,10 @@ class Published:
     title: str
     tags: Sequence[str]
     hub: str
-    source: str
-    bench: str
-    finished: float
 
     @classmethod
-    def of(cls, group: SeedGroup, site: Site, tests: Iterable[TestRecord]) -> Self:
+    def of(cls, group: SeedGroup, site: Site) -> Self:
         """The values of a group; a metric without any is left out."""
-        own = [record for record in tests if Contender.of_columns(record.columns) == group.contender]
         columns = [(column, defined_values(group.column(column))) for column in (*COMPARED, *OF_CONFIDENCE)]
         values = tuple((column, summarise(list(found.values()))) for column, found in columns if found)
         method, dataset = group.contender.method, group.contender.dataset
@@ -76,9 +67,6 @@ class Published:
             site.methods.get(method).title if method in site.methods.names else method,
             paper_tags(site, method),
             "" if group.contender.pinned.partial else getattr(data, "hub", ""),
-            getattr(data, "source", ""),
-            own[-1].environment.bench,
-            max(record.finished for record in own),
         )
 
     def details(self, column: ComparedColumn, summary: Summary) -> dict[str, str]:
@@ -99,7 +87,7 @@ def paper_tags(site: Site, method: str) -> list[str]:
 
 def published(results: Results, site: Site) -> list[Published]:
     """What each contender of the results reached."""
-    return [Published.of(group, site, results.tests) for group in seed_groups(results.measured)]
+    return [Published.of(group, site) for group in seed_groups(results.measured)]
 
 
 def of_training(site: Site, unit: str) -> Published | None:
@@ -162,78 +150,6 @@ def eval_results(each: Published) -> str:
         for column, summary in each.values
     ]
     return json.dumps(eval_result_entries_to_yaml(entries), indent=1, ensure_ascii=False) + "\n"
-
-
-def every_eval_ever(each: Published) -> dict[str, object]:
-    """Document of Every Eval Ever about a contender."""
-    contender, time = each.group.contender, str(int(each.finished))
-    model = f"{NAME}/{contender.method}-{contender.dataset}-{content_id(str(contender))}"
-    data: dict[str, object] = {"dataset_name": contender.dataset, "source_type": "other"}
-    if each.hub:
-        data |= {"source_type": "hf_dataset", "hf_repo": each.hub}
-    elif each.source.startswith("http"):
-        data |= {"source_type": "url", "url": each.source.split()[:1]}
-    return {
-        "schema_version": SCHEMA,
-        "evaluation_id": f"{contender.dataset}/{model}/{time}",
-        "evaluation_timestamp": time,
-        "retrieved_timestamp": time,
-        "source_metadata": {
-            "source_name": NAME,
-            "source_type": "evaluation_run",
-            "source_organization_name": "not given",
-            "evaluator_relationship": "other",
-        },
-        "eval_library": {"name": NAME, "version": each.bench or "unknown"},
-        "model_info": {
-            "name": f"{each.title} ({contender.label}, {contender.network})",
-            "id": model,
-            "additional_details": {
-                "deployment_type": "self_deployed",
-                "model_availability": "unknown",
-                **dict(tag.split(":", 1) for tag in each.tags),
-                "hyperparameters": contender.tuning,
-            },
-        },
-        "evaluation_results": [_evaluation(each, data, *value) for value in each.values],
-    }
-
-
-def _evaluation(
-    each: Published, data: dict[str, object], column: ComparedColumn, summary: Summary
-) -> dict[str, object]:
-    """A value as an evaluation result: its metric, its score and the interval over replicates or seeds."""
-    metric, title, details = column.declared, title_of(column.metric), each.details(column, summary)
-    low, high = (
-        number if math.isfinite(number) else f"{'-' * (number < 0)}Infinity" for number in (metric.low, metric.high)
-    )
-    uncertainty: dict[str, object] = {"num_samples": summary.n}
-    if not math.isnan(summary.sd):
-        interval = {"lower": summary.ci_low, "upper": summary.ci_high, "confidence_level": 0.95, "method": "t"}
-        uncertainty |= {"standard_deviation": summary.sd, "confidence_interval": interval}
-    return {
-        "evaluation_result_id": f"{column.split}/{column.metric}",
-        "evaluation_name": f"{each.group.contender.dataset}: {title} ({column.split})",
-        "source_data": data,
-        "metric_config": {
-            "metric_id": column.metric,
-            "metric_name": title,
-            "metric_unit": {"share": "proportion"}.get(metric.unit, metric.unit),
-            "lower_is_better": metric.better == "lower",
-            "score_type": "continuous",
-            "min_score": low,
-            "max_score": high,
-        },
-        "score_details": {"score": summary.mean, "details": details, "uncertainty": uncertainty},
-    }
-
-
-def write_every_eval_ever(results: Sequence[Published], out: Path) -> list[Path]:
-    """Write one document a contender."""
-    return [
-        _write(place.with_name(f"{place.name}.json"), json.dumps(every_eval_ever(each), indent=1))
-        for each, place in _places(results, out / "every_eval_ever")
-    ]
 
 
 def write_hub(results: Sequence[Published], out: Path) -> list[Path]:
