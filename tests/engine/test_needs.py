@@ -116,11 +116,11 @@ def test_other_features_are_named(machine, tmp_path):
         files = {split: tmp_path / f"{split}.npz" for split in ("train", "test")}
         import_features("birds", files, tmp_path / home, lambda *said: None)
     site = machine(data_root=None, weights=None, data_home=str(tmp_path / "one"))
-    (plan,), _ = planned(site, "cosface", datasets=("birds",), seeds=1)
+    plans, _ = planned(site, "cosface", datasets=("birds",), seeds=1)
     (tmp_path / "runs").mkdir()
-    needs = needs_of([plan], site, tmp_path)
+    needs = needs_of(plans, site, tmp_path)
     check(needs, site, lambda step: None)
-    said = _refused(needs, site.model_copy(update={"data_home": str(tmp_path / "other")}))
+    said = _refused(needs, machine(data_root=None, weights=None, data_home=str(tmp_path / "other")))
     assert said == "its files of data set birds are not those of this run (--data-root)"
 
 
