@@ -6,6 +6,7 @@ The exit code is 1 if a value differs by more than 0.01, or there is none to com
 """
 
 import math
+import re
 import sys
 import tempfile
 import tomllib
@@ -29,7 +30,8 @@ def run_again(archive: Path, options: list[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         for place, text in texts.items():
             file = Path(folder, Path(place).name)
-            file.write_bytes(text)
+            # As many studies as seeds are tuned anew without that line, and then one seed has one study.
+            file.write_text(re.sub(r"(?m)^studies = (?!1$).*\n", "", text.decode()))
             first = first_seed(tomllib.loads(text.decode()), claimed)
             if main(["run", str(file), "--results", f"{folder}/again", *first, *options]):
                 return 1
@@ -44,8 +46,9 @@ def run_again(archive: Path, options: list[str]) -> int:
 
 def first_seed(experiment: dict[str, Any], claimed: pd.DataFrame) -> list[str]:
     """Options for the first seed, with a study as long as those of the archive if replicates were tuned anew."""
-    each = math.ceil(experiment.get("trials", 50) / experiment.get("seeds", 5))
-    anew = experiment.get("hparams", "tuned") == "tuned" and "studies" not in experiment.get("tuning", {})
+    studies = experiment.get("tuning", {}).get("studies", 5)
+    each = math.ceil(experiment.get("trials", 50) / experiment.get("seeds", studies))
+    anew = experiment.get("hparams", "tuned") == "tuned" and studies > 1
     found = claimed["replicate"].eq("study") & claimed["trials"].eq(each)
     return ["--seeds", "1", "--trials", str(each)] if anew and found.any() else ["--seeds", "1"]
 

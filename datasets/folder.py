@@ -19,7 +19,7 @@ from .files import DataError, check_regular
 from .photo_images import PhotoImages
 from .releases import IMAGE_SUFFIXES, Listing, PhotoDataset, of_system
 from .soft_labels import FILE, read_soft_labels
-from .tables import PARQUET, SPLITS, TABLE, listed, settled, tables_of
+from .tables import PARQUET, SPLITS, TABLE, listed, parts_of, settled, tables_of
 from .view import View
 
 SAMPLE = 8
@@ -189,7 +189,7 @@ def splits_or_table(source: Path) -> Listing | None:
     listing = listed(source)
     if listing is not None or not source.is_dir():
         return listing
-    splits = {name: SPLITS.get(name.lower(), "") for name in _class_folders(source)}
+    splits = parts_of(_class_folders(source))
     if len(splits) < 2 or not all(splits.values()) or {"query", "gallery"} & {*splits.values()}:
         return None
     listing = Listing(source)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Literal, Self, TypeVar
 
@@ -19,7 +21,7 @@ from .augmentation import TrainingAugmentation
 from .damage import DamagedImages
 from .dataset import ImageSet, Progress
 from .decode import decode, open_image
-from .files import DataError
+from .files import DataError, check_regular
 from .pixel_cache import PixelCache, cache_folder, resized_boxes
 from .view import PhotoAugmentation, View, colour_jitter, crop_boxes, cropped_view, evaluation_view, finished, resize
 
@@ -29,6 +31,8 @@ Result = TypeVar("Result")
 Purpose = Literal["training", "evaluation"]
 """What decoded pixels are for: ``training`` (random crops of whole images) or ``evaluation`` (the evaluation view)."""
 
+UNCOMPRESSED = (".bmp", ".pbm", ".pgm", ".pnm", ".ppm", ".tif", ".tiff")
+"""Ends of the names of images that have one size in bytes whatever they show."""
 
 _OPENING = threading.Lock()
 """Held while a cache is opened, which decodes all images if there is none."""
@@ -166,12 +170,12 @@ class PhotoImages(ImageSet):
                 yield from pool.map(function, items[start : start + 256])
 
     def manifest_content(self, order: Sequence[int]) -> Iterable[bytes]:
-        """Size of each file in bytes, as text, so that replacing a file nearly always changes the hash."""
+        """Size of each file in bytes, as text, and a checksum of uncompressed ones.
+
+        Replacing a file nearly always changes the hash: compressed images seldom have one size.
+        """
         for i in order:
-            try:
-                yield f"{self.paths[i].stat().st_size}\n".encode()
-            except OSError:
-                yield b"missing\n"
+            yield f"{_size_and_time(self.paths[i])[0]}\n".encode()
 
     def _cache_path(self, purpose: Purpose) -> Path:
         import PIL
@@ -183,12 +187,10 @@ class PhotoImages(ImageSet):
         used += [key for key in ("upright", "interpolation") if view[key] != getattr(View, key)]
         digest = hashlib.sha256(json.dumps([purpose, {k: view[k] for k in used}]).encode())
         digest.update(f"{torchvision.__version__} {PIL.__version__}".encode())
+        for code in ("decode.py", "view.py"):  # what they once made of a file may have been wrong
+            digest.update(Path(__file__).with_name(code).read_bytes())
         for path, name in zip(self.paths, self.ids):
-            try:
-                file = path.stat()
-                digest.update(f"{name}|{file.st_size}|{file.st_mtime_ns}\n".encode())
-            except OSError:
-                digest.update(f"{name}|missing\n".encode())
+            digest.update("|".join([name, *_size_and_time(path)]).encode() + b"\n")
         return cache_folder() / "pixels" / f"{purpose}-{digest.hexdigest()[:16]}"
 
     def _cache(self, purpose: Purpose) -> PixelCache:
@@ -344,3 +346,21 @@ class PhotoImages(ImageSet):
         return type(self)(
             paths, labels, ids, class_names, view=self.view, threads=self.threads, within=(whole, rows[index])
         )
+
+
+def _size_and_time(path: Path) -> tuple[str, str]:
+    """Size of a file, with a checksum of an uncompressed one, and when it was changed; "missing" if it is not there."""
+    try:
+        file = path.stat()
+        known = path.suffix.lower() in UNCOMPRESSED
+        content = f" {_checksum(path, file.st_size, file.st_mtime_ns)}" if known else ""
+    except (OSError, DataError):
+        return "missing", ""
+    return f"{file.st_size}{content}", str(file.st_mtime_ns)
+
+
+@cache
+def _checksum(path: Path, size: int, changed: int) -> int:
+    """CRC-32 of a file in some state, which is read once."""
+    check_regular(path)
+    return zlib.crc32(path.read_bytes())

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
@@ -116,7 +116,7 @@ def listed(source: Path) -> Listing | None:
         root = _cached(files)
         files = [root / TABLE]
     listing = Listing(root)
-    lost, unknown = list[str](), set[str]()
+    lost, splits = list[str](), list[str]()
     for file in files:
         inside = file.parent.relative_to(root).as_posix()
         of_file = "" if file == root / TABLE else _split_of(file)
@@ -125,10 +125,11 @@ def listed(source: Path) -> Listing | None:
             if not label:
                 lost.append(f"row {number} ({name[:100]})")
                 continue
-            split = split.lower() or of_file
-            unknown |= {split} - {*SPLITS, ""}
+            splits.append(split.lower() or of_file)
             label = normalize("NFC", label)
-            listing.add(name, label, label, SPLITS.get(split, ""), group)
+            listing.add(name, label, label, group=group)
+    parts = parts_of({*splits})
+    listing.parts = [parts[split] for split in splits]
     seen = (each.relative_to(root).parts for each in root.rglob("*") if each.suffix.lower() in IMAGE_SUFFIXES)
     hidden = (any(of_system(part) or part.startswith(".") for part in parts) for parts in seen)
     found = sum(not each for each in hidden) if source.is_dir() else 0
@@ -139,10 +140,22 @@ def listed(source: Path) -> Listing | None:
         listing.notes.append(f"{source}: {len(lost)} rows without a class are left out, the first is {lost[0]}")
     if not listing.ids:
         raise DataError(f"{source} lists no image with a class{'; ' + listing.notes[-1] if lost else ''}")
-    if unknown:
+    if unknown := {*splits} - {*SPLITS, ""}:
         listing.notes.append(f"{source}: splits of no meaning here: {', '.join(sorted(unknown))[:200]}")
     listing.check_names()
     return listing
+
+
+def parts_of(splits: Iterable[str]) -> dict[str, str]:
+    """Part that each split is by its name, "" if it has no meaning here.
+
+    With training and validation alone, validation is what is held out: the test.
+    """
+    parts = {split: SPLITS.get(split.lower(), "") for split in splits}
+    training = {split for split in parts if split.lower().startswith("train")}
+    if training and {*parts.values()} == {"dev"}:
+        parts |= dict.fromkeys(parts.keys() - training, "test")
+    return parts
 
 
 def settled(listing: Listing, source: Path) -> Listing:
@@ -203,7 +216,8 @@ def _rows(file: Path) -> Iterator[Row]:
             table.fieldnames = [name.strip() for name in table.fieldnames or ()]
             read = columns(table.fieldnames)
             for row in table:
-                path, label, split, group = ((row.get(read.get(what, "")) or "").strip() for what in COLUMNS)
+                cells = {what: (row.get(name) or "").strip() for what, name in read.items()}
+                path, label, split, group = (cells.get(what, "") for what in COLUMNS)
                 if "\n" in path + label:
                     raise DataError(f"line {table.line_num}: a quote that opens in a row does not close in it")
                 yield path, label, split, group

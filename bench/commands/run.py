@@ -216,7 +216,8 @@ def _is_of(columns: Columns, plan: Plan) -> bool:
     template = plan.template
     mine = (plan.preset, plan.hparams, plan.trials, plan.replicate, plan.pinned, template.form, template.backbone)
     dims = (template.dim * plan.seeds,) if plan.ensemble else (template.dim, template.dim * plan.models)
-    return mine == tuple(getattr(columns, name) for name in names) and columns.dim in dims
+    of_base = columns.base == (plan.base.cell.method if plan.base else "") and columns.seed in plan.replicates
+    return of_base and mine == tuple(getattr(columns, name) for name in names) and columns.dim in dims
 
 
 def _network(plan: Plan, site: Site) -> str:

@@ -138,7 +138,7 @@ class FrozenBackbone:
         assert spec.base is not None
         views = range(spec.batches.feature_views)
         held = [spec.augmentation, spec.view, len(views), spec.batches.pooling, spec.folds, spec.fold]
-        stem = f"{FEATURES}{content_id([spec.base.unit, *held, data.train.manifest_sha256()])}-"
+        stem = f"{FEATURES}{content_id([spec.base.unit, *held, *in_order(data)])}-"
 
         def of_views(split: str, images: ImageSet) -> Tensor:
             gens = [generator("features", spec.dataset, split, view) for view in views]
@@ -276,7 +276,12 @@ class _Entering(nn.Module):
 
 def frozen_folder(spec: TrainSpec, site: Site, data: TrainVal) -> Path:
     """Folder of the cached features of a backbone at its starting weights."""
-    return site.store.features(content_id([spec.features, data.train.manifest_sha256(), data.val.manifest_sha256()]))
+    return site.store.features(content_id([spec.features, *in_order(data)]))
+
+
+def in_order(data: TrainVal) -> list[list[str]]:
+    """Content and order of both sets: features are stored by row, and a manifest does not depend on the order."""
+    return [[images.manifest_sha256(), *images.ids] for images in (data.train, data.val)]
 
 
 def set_scale(backbone: nn.Module, scale: Tensor) -> None:

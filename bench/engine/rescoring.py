@@ -59,9 +59,9 @@ class Arrays(NamedTuple):
 def rescore(record: TestRecord, site: Site, groups: Sequence[str], arrays: Store | None = None) -> RescoreRecord:
     """Compute tests from the files that a finished test, or another results folder, has kept, and write their record.
 
-    Nothing is trained or embedded. A rescoring that is there already is read, not done again. Tests of confidences
-    follow from the queries, if these are kept, and all others from the embeddings. Groups of tests that need images
-    that are not there give nothing. Files that are missing or damaged are a failure.
+    Nothing is trained or embedded. A rescoring that is there already is not done again, but becomes the latest. Tests
+    of confidences follow from the queries, if these are kept, and all others from the embeddings. Groups of tests that
+    need images that are not there give nothing. Files that are missing or damaged are a failure.
     """
     started = time.perf_counter()
     found = find_arrays(record, site.store, arrays)
@@ -81,7 +81,8 @@ def rescore(record: TestRecord, site: Site, groups: Sequence[str], arrays: Store
         arrays={name: digest for name, (_, digest) in (found.embeddings | found.queries).items()},
     )
     done = site.store.rescored(record.cell, spec.id)
-    if done is not None:
+    if done is not None:  # asked for last, it counts: its code may be back after another one
+        site.store.write(done := done.model_copy(update={"finished": time.time()}))
         return done
     rows = query_rows(record, found, of_queries)
     computable = scorers
@@ -195,7 +196,7 @@ def stored_rows(
     """Rows of some tests on the test images, clean and corrupted, averaged over models unless they are side by side."""
     tests = load_tests(groups)
     needed = {name for test in tests for name in test.needs} & OF_IMAGES
-    images = _images(record, site) if needed else None
+    images = _images(record, site, models[0].ids) if needed else None
     together = record.columns.ensemble == "concatenated"
     noise = noise_of(models[0].ids, record.columns.dataset, record.columns.seed)
     shown: Sequence[Embedded | ConcatenatedModels] = [ConcatenatedModels(models)] if together else models
@@ -237,14 +238,15 @@ def views_of_queries(record: TestRecord, path: Path) -> dict[str, Embeddings]:
     )
 
 
-def _images(record: TestRecord, site: Site) -> ImageSet | None:
-    """Test images of the data set; None if they are not on this machine, or are not those that were tested."""
+def _images(record: TestRecord, site: Site, ids: Sequence[str]) -> ImageSet | None:
+    """Test images of the data set; None if they are not here, or not those that were tested, in the same order."""
     first = site.store.trained(record.trained_cell, record.spec.train[0])
     try:
         images = site.dataset(record.columns.dataset, None if first is None else first.spec.view).test()
     except UserError:
         return None
-    return images if images.manifest_sha256() == record.manifests.get("test") else None
+    same = images.manifest_sha256() == record.manifests.get("test") and images.ids == tuple(ids)
+    return images if same else None
 
 
 def _common_view(record: TestRecord, first: StoredModel, images: ImageSet | None) -> Embeddings:

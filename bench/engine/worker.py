@@ -135,9 +135,9 @@ def _check_plan(plan: jobs.PlanNeeds, site: Site) -> None:
     if weights_hash(spec.backbone, site.weights) != spec.weights:
         raise UserError(f"its weights of {spec.backbone} are not those of this run; copy the same file to every node")
     data = site.dataset(spec.dataset, spec.view)
-    same = data.soft_labels_sha256 == plan.testing.soft_labels
-    if spec.view:
-        same &= data.partial == spec.partial and files_hash(data, spec.fold, spec.folds) == spec.files
+    same = data.soft_labels_sha256 == plan.testing.soft_labels and data.partial == spec.partial
+    if spec.files:  # of photographs and of features
+        same &= files_hash(data, spec.fold, spec.folds) == spec.files
     if not same:
         raise UserError(f"its files of data set {spec.dataset} are not those of this run (--data-root)")
 

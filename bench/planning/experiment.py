@@ -317,8 +317,8 @@ class Experiment(Section):
         for key, values in self.sweep.items():
             if key in self.set:
                 raise UserError(f"--sweep {key}={','.join(values)}: {key} is set or swept already")
-            if key == "data.test_queries":
-                raise UserError(f"--sweep {key}: it cannot be swept; use --set {key}={values[0]}")
+            if key == "data.test_queries" or key.startswith(("tuning.", "run.")):
+                raise UserError(f"--sweep {key}: it cannot be swept; use --set {key}={values[0]}, a run for each value")
             if key.removeprefix("data.") in Data.model_fields:
                 raise UserError(f"--sweep {key}: use --set data.class_splits={max(2, len(values))}")
         if self.data.class_seed and self.data.class_splits:

@@ -718,7 +718,7 @@ def _differences(
     if asked.folds is not None:
         said.append(f"{asked.folds} folds")
     before = {**unfixed, **setting.layer(method=setting.build(type(method), unfixed).params.model_dump())}
-    changed = [key for key, value in values.items() if value != before[key]]
+    changed = [key for key, value in values.items() if value != before.get(key)]
     said += [key for key in sorted(changed, key=place) if not key.startswith("model.")]
     if template.partial:
         said.append("a partial release")

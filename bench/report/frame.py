@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, cached_property, lru_cache
@@ -236,18 +236,24 @@ def confidences(results: Results) -> pd.DataFrame:
     return table
 
 
-def provenance(results: Results) -> pd.DataFrame:
-    """Table with where, when, and with which code and data each test was made, and each rescoring of it."""
+def provenance(results: Results, codes: Mapping[str, str]) -> pd.DataFrame:
+    """Table with where, when, and with which code and data each test was made, and each rescoring of it.
+
+    ``codes`` are those of the trainings by their ids; column ``trained_by`` has those of the tested networks.
+    """
     tests = {test.unit: test for test in results.tests}
     rows = [_origin(test, test, " ".join(test.files[name] for name in sorted(test.files))) for test in tests.values()]
     for each in results.rescorings:
         arrays = " ".join(each.spec.arrays.values())
         rows += [_origin(tests[each.spec.test], each, arrays)] if each.spec.test in tests else []
+    for row in rows:
+        trained = tests[row["rescored"] or row["unit"]].spec.train
+        row["trained_by"] = "; ".join(dict.fromkeys(codes[unit] for unit in trained if unit in codes))
     frame = pd.DataFrame(rows)
     return frame.sort_values([*KEYS, "rescored", "unit"], kind="stable", ignore_index=True) if rows else frame
 
 
-def _origin(test: TestRecord, made: TestRecord | RescoreRecord, embeddings: str) -> dict[str, object]:
+def _origin(test: TestRecord, made: TestRecord | RescoreRecord, embeddings: str) -> dict[str, Any]:
     """Row of a test, or of a rescoring of it: ``rescored`` is then the id of the test."""
     environment = made.environment
     rescoring = made if isinstance(made, RescoreRecord) else None

@@ -41,7 +41,7 @@ def print_tables(judged: Judged, console: Console) -> None:
     ]
     over_seeds = (row for row in judged.ask(SYSTEM) if row.contender.dataset not in judged.over_splits)
     print_answers([*over_seeds, *apart], console)
-    for line in study_lines(judged.studies):
+    for line in (*study_lines(judged.studies), *judged.mixed):
         console.print(printable(line), markup=False, highlight=False)
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from ..site import Site
 from ..store.folder import Damage, Store
-from ..store.specs import Cell
+from ..store.records import TestRecord
+from ..store.specs import Cell, versions_text
 from . import views
-from .compare import Comparison, Question, comparisons_frame, decided
+from .compare import Comparison, Question, comparisons_frame, decided, on_own_split
 from .comparison import ComparisonRow, Part, compare_within, comparison_document, parts
-from .contender import Budget, by_budget
+from .contender import Budget, Contender, by_budget
 from .cost import CostRow, cost_document, costs
 from .figures.registry import Note, Source, write_automatic
 from .frame import Results, confidences, provenance, scorers
@@ -33,6 +34,11 @@ class Judged:
     store: Store
     results: Results
     _asked: dict[str, list[Comparison]] = field(default_factory=dict, init=False)
+
+    @property
+    def tests(self) -> tuple[TestRecord, ...]:
+        """The tests that count, and those on class splits."""
+        return (*self.results.tests, *self.results.splits)
 
     @cached_property
     def groups(self) -> list[SeedGroup]:
@@ -79,6 +85,23 @@ class Judged:
         return costs(self.store, self.results.tests)
 
     @cached_property
+    def codes(self) -> dict[str, str]:
+        """Code of each tested training whose record is there, by its id."""
+        places = {unit: test.trained_cell for test in self.tests for unit in test.spec.train}
+        found = (self.store.trained(cell, unit) for unit, cell in places.items())
+        return {record.unit: versions_text(record.spec.versions) for record in found if record}
+
+    @cached_property
+    def mixed(self) -> list[str]:
+        """Sentences about contenders whose networks were trained by different codes, yet are one row."""
+        said = []
+        for of, own in grouped(self.tests, lambda test: on_own_split(Contender.of_columns(test.columns))).items():
+            codes = sorted({self.codes[unit] for test in own for unit in test.spec.train if unit in self.codes})
+            if len(codes) > 1:
+                said.append(f"{of.name} on {of.dataset}: trained by {len(codes)} codes: {'; '.join(codes)}.")
+        return said
+
+    @cached_property
     def studies(self) -> list[StudyRow]:
         """Tuning studies, by data set and method."""
         return study_rows(self.store, self.results.trained)
@@ -91,7 +114,7 @@ class Judged:
     @cached_property
     def untested(self) -> dict[str, list[str]]:
         """Methods that were begun and have no finished test, by data set."""
-        tested = {record.cell for record in (*self.results.tests, *self.results.splits)}
+        tested = {record.cell for record in self.tests}
         tested |= {record.trained_cell for record in self.results.tests}
         root = self.store.root
         cells = [Cell(*path.relative_to(root).parts) for path in sorted(root.glob("[!.]*/*/*"))]
@@ -128,7 +151,7 @@ def write_report(
         "corruptions": corruptions(judged.groups),
         "paired": views.paired_frame(judged.ask(PAIR)),
         "paired_with_base": views.base_frame(asked.get(BASE.name, ())),
-        "provenance": provenance(judged.results),
+        "provenance": provenance(judged.results, judged.codes),
         "scorers": scorers(judged.results),
     }
     documents += [Document(name, numbers=each) for name, each in numbers.items()]

@@ -62,7 +62,8 @@ def embed_features(
         images = _of_dataset(*source, encoder, site)
     ranges = {kind: (CORRUPTIONS[kind].low, CORRUPTIONS[kind].high) for kind in kinds}
     corrupted = {kind: CorruptedImages.of(images, name, kind, ends) for kind, ends in ranges.items()}
-    content = [images.manifest_sha256(), encoder.digest, asdict(encoder.view), asdict(augmentation), name]
+    seen = [encoder.digest, asdict(encoder.view), asdict(augmentation), name]
+    content = [images.manifest_sha256(), [*images.ids], *seen]  # parts are stored by row, in this order
     kept = out.with_name(f".{out.name}.{content_id(content)}")
     kept.mkdir(parents=True, exist_ok=True)
     images.prepare("evaluation", progress)  # of a data set

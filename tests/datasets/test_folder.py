@@ -15,6 +15,7 @@ from bench.datasets import DataError
 from bench.datasets.damage import DamagedImages, skipped_table
 from bench.datasets.decode import decode
 from bench.datasets.folder import Folder, images_below, twins
+from bench.datasets.photo_images import PhotoImages
 from bench.datasets.scans import Scans
 from bench.datasets.soft_labels import FILE
 from bench.datasets.view import View
@@ -461,3 +462,25 @@ def test_a_table_that_is_wrong_is_refused_with_its_reason(releases, text, messag
     said = one_line(DataError, Folder, _write(releases.folder(), text))
     assert message in said
     assert FILE in said
+
+
+@pytest.mark.parametrize("suffix", ["pgm", "bmp", "TIF"])
+def test_uncompressed_images_are_known_by_more_than_their_size(tmp_path, monkeypatch, suffix):
+    """Two folders with equal names, sizes and times: a scan and its negative. New code decodes the files again."""
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
+    sets = []
+    for grey in (10, 245):
+        path = tmp_path / str(grey) / f"0.{suffix}"
+        path.parent.mkdir()
+        Image.new("L", (8, 8), grey).save(path)
+        os.utime(path, (1, 1))
+        view = View(image_size=8, resize=8)
+        sets.append(PhotoImages([path], torch.zeros(1, dtype=torch.int64), ["0"], ["a"], view=view))
+    scan, negative = sets
+    assert scan.manifest_sha256() != negative.manifest_sha256()
+    assert [int(each.pixels_of(torch.tensor([0])).max()) for each in sets] == [10, 245]
+    known = scan._cache_path("training")
+    for name in ("decode.py", "view.py"):
+        (tmp_path / name).write_text("")
+    monkeypatch.setattr("bench.datasets.photo_images.__file__", str(tmp_path / "photo_images.py"))
+    assert scan._cache_path("training") != known

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -116,10 +117,24 @@ def test_a_layout_gives_the_images_classes_and_splits_of_class_folders(tmp_path,
     for part in (lambda d: d.train_val().train, lambda d: d.train_val().val, Folder.test):
         assert part(data).class_names == part(plain).class_names
     assert any("share 8 of 8 classes, so they are put together" in note for note in data.remarks())
-    apart = Folder(LAYOUTS[layout](tmp_path / "apart", APART))
-    assert list(apart.test().class_names) == NAMES[5:8]
-    assert any("different classes: 5 to train on, 3 to test" in note for note in apart.remarks())
-    assert _content(images_below(tmp_path / "apart")[0]) == _content(plain.listing)
+    for held in ("test", "val"):  # of two splits, the second is the test
+        rows = [(c, i, split.replace("test", held)) for c, i, split in APART]
+        apart = Folder(LAYOUTS[layout](tmp_path / held, rows))
+        assert list(apart.test().class_names) == NAMES[5:8]
+        assert any("different classes: 5 to train on, 3 to test" in note for note in apart.remarks())
+        assert _content(images_below(tmp_path / held)[0]) == _content(plain.listing)
+
+
+def test_validation_beside_a_test_is_of_development_and_a_column_without_a_name_is_no_split(tmp_path):
+    """``pandas.DataFrame.to_csv`` writes its index as a column without a name, which is neither split nor group."""
+    three = [(c, i, ("train", "train", "train", "val", "test", "test", "test", "test")[c]) for c, i, _ in APART]
+    for layout in (_folders, _tables):
+        assert list(Folder(layout(tmp_path / layout.__name__, three)).test().class_names) == NAMES[4:8]
+    for table in (tmp_path / "_tables").glob("*/metadata.csv"):
+        rows = pandas.read_csv(table, index_col=False, usecols=["file_name", "label"])
+        rows.to_csv(table)
+    data = Folder(tmp_path / "_tables")
+    assert (list(data.test().class_names), {*data.listing.groups}) == (NAMES[4:8], {""})
 
 
 def test_one_file_of_a_table_is_a_source_and_groups_and_roles_go_with_its_rows(tmp_path):

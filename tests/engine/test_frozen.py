@@ -1,5 +1,7 @@
 """Training on cached features of a backbone that stays at its starting weights (`--frozen`)."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from bench.engine.inputs import Features, FrozenBackbone, cached, fitted_rows, write_file
@@ -103,6 +105,23 @@ def _starts(site, *methods, **changes):
     return [
         _trained(site, *methods, set=(*pins, f"model.head_start={start}"), **changes) for start in ("pca", "random")
     ]
+
+
+def test_features_belong_to_their_images_when_these_come_in_another_order(tmp_path, site):
+    """A cache of one order, at the starting weights or of a trained base, is not read for another one."""
+    base, head = first_seed(_plans(site, "cosface", "pfe", frozen=False)).values()
+    ordered = (dataset := site.dataset(base.dataset, base.view)).train_val(0, base.folds)
+    parts = (images.select(torch.arange(len(images)).flip(0)) for images in (ordered.train, ordered.val))
+    turned = replace(ordered, train=next(parts), val=next(parts))
+    frozen = _seed_0(_plans(site, "cosface")[0])[0]
+    at_start = (FrozenBackbone(frozen, site, dataset, data, Running()).load()[0] for data in (ordered, turned))
+    backbone = build_backbone("convnet", 1)
+    of_base = (
+        FrozenBackbone(head, site, dataset, data, Running()).of_base(backbone, tmp_path) for data in (ordered, turned)
+    )
+    for first, second in ([*at_start], [*of_base]):
+        assert torch.equal(first.evaluation, second.evaluation.flip(0))
+        assert not torch.equal(first.train[0], second.train[0])
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """A data set of features that were computed before: equal to the images that they are of, or refused in one line."""
 
 import json
+from contextlib import nullcontext
 
 import numpy as np
 import pandas as pd
@@ -8,11 +9,14 @@ import pytest
 import torch
 from bench.cli import main
 from bench.datasets.features import Features
+from bench.datasets.view import View
 from bench.engine.testing import drawn_queries
 from bench.methods.backbones.registry import build_backbone
 from bench.registry import Registry
 from bench.scoring import feature_files, feature_parts, files
 from bench.scoring.files import held, write_columns, write_embeddings
+from bench.site import Site
+from PIL import Image
 from safetensors.numpy import save_file
 from safetensors.torch import load_file
 
@@ -100,6 +104,38 @@ def test_heads_on_features_are_those_on_the_images_with_a_frozen_network(embedde
     differ = (tables[0] - tables[1]).abs() > 1e-3 * tables[0].abs().clip(lower=1)
     assert differ.mean() < 0.01  # ranks of nearly equal scores may change
     assert not differ[tables[0].index.get_level_values("metric").isin(["map_at_r", "recall_at_1"])].any()
+
+
+def test_an_interrupted_embedding_of_a_table_that_is_sorted_anew_begins_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
+    for grey in range(12):
+        Image.new("L", (8, 8), 20 * grey).save(tmp_path / f"{grey}.png")
+
+    class Mean:
+        """Encoder whose features are the grey of an image; it is interrupted before a column."""
+
+        digest, about, view = "mean", "mean", View(image_size=8, resize=8)
+
+        def __init__(self, columns):
+            self.columns = columns
+
+        def run(self, load, count):
+            self.columns -= 1
+            if self.columns < 0:
+                raise KeyboardInterrupt
+            grey = load(torch.arange(count)).mean((1, 2, 3))
+            return {"embeddings": grey[:, None].numpy()}
+
+    for order, columns in ((range(12), 1), (range(11, -1, -1), 2)):
+        rows = "".join(f"{grey}.png,c{grey // 3}\n" for grey in order)
+        (tmp_path / "metadata.csv").write_text(f"path,label\n{rows}")
+        with nullcontext() if columns == 2 else pytest.raises(KeyboardInterrupt):
+            feature_parts.embed_features(
+                tmp_path / "out.npz", Mean(columns), Site(results="unused"), lambda *said: None, tmp_path, 1, ()
+            )
+    made = np.load(tmp_path / "out.npz")
+    by_grey = sorted(range(12), key=lambda row: int(made["ids"][row].split(".")[0]))
+    assert (np.diff(made["embeddings"][by_grey, 0]) > 0).all()
 
 
 @pytest.mark.slow

@@ -4,12 +4,14 @@ import os
 import threading
 import time
 
+import numpy as np
 import pytest
 from bench.engine import jobs, worker
 from bench.engine.jobs import TestJob, TrainJob, needs_of, software, visible
 from bench.engine.worker import check
 from bench.errors import UserError
 from bench.methods.backbones.registry import build_backbone
+from bench.scoring.feature_files import import_features
 from bench.site import Site
 from bench.store.folder import RECORD, WEIGHTS
 from bench.store.specs import TUNING
@@ -102,6 +104,24 @@ def test_other_photographs_are_named(needs, machine, tmp_path):
     Image.new("RGB", (36, 36)).save(tmp_path / "data" / "c15" / "1.png")
     said = _refused(needs, machine(data_root=str(tmp_path / "data")))
     assert said == "its files of data set folder are not those of this run (--data-root)"
+
+
+def test_other_features_are_named(machine, tmp_path):
+    """Features of two machines under one name, which have the shapes and classes of one another."""
+    for home in ("one", "other"):
+        for split, start in (("train", 0), ("test", 12)):
+            labels = np.repeat(np.arange(start, start + 12), 4)
+            made = np.random.default_rng(len(home)).normal(size=(48, 6)).astype(np.float32)
+            np.savez(tmp_path / f"{split}.npz", features=made, labels=labels)
+        files = {split: tmp_path / f"{split}.npz" for split in ("train", "test")}
+        import_features("birds", files, tmp_path / home, lambda *said: None)
+    site = machine(data_root=None, weights=None, data_home=str(tmp_path / "one"))
+    plans, _ = planned(site, "cosface", datasets=("birds",), seeds=1)
+    (tmp_path / "runs").mkdir()
+    needs = needs_of(plans, site, tmp_path)
+    check(needs, site, lambda step: None)
+    said = _refused(needs, machine(data_root=None, weights=None, data_home=str(tmp_path / "other")))
+    assert said == "its files of data set birds are not those of this run (--data-root)"
 
 
 def test_a_results_folder_that_is_not_shared_is_named(needs, machine, tmp_path):

@@ -2,6 +2,7 @@
 
 import pandas as pd
 import pytest
+from bench.report.frame import collect
 from bench.store.folder import Store
 from bench.store.records import ROW_KEYS
 
@@ -37,6 +38,13 @@ def test_old_results_get_a_new_metric_and_become_a_contribution(cli):
     assert min(_equal_values(cli.cwd / "results/runs")) > 500
     (cli.cwd / "firsts.py").write_text(PLUGIN)
     assert all(row["values"] == 2 for row in cli.json("rescore", "--plugin", "firsts.py", "--tests", "firsts"))
+    # Code that is edited and put back: its values count again.
+    first = collect(Store(cli.cwd / "results/runs")).rows("metric == 'first_mean'")
+    for text in (PLUGIN.replace("[:, 0]", "[:, 1]"), PLUGIN):
+        (cli.cwd / "firsts.py").write_text(text)
+        cli.json("rescore", "--plugin", "firsts.py", "--tests", "firsts")
+        now = collect(Store(cli.cwd / "results/runs")).rows("metric == 'first_mean'")
+        assert now.equals(first) == (text == PLUGIN)
     cli("report", "--plugin", "firsts.py")
     table = pd.read_csv(cli.cwd / "results/runs/metrics.csv", keep_default_na=False)
     assert len(table[(table["metric"] == "first_mean") & (table["split"] == "test")]) == tests

@@ -4,11 +4,13 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from bench.commands.run import _is_of
 from bench.datasets.corruptions._base import draw_quality
 from bench.protocols import rows
 from bench.store.folder import Store
@@ -17,6 +19,7 @@ from bench.store.specs import TUNING
 from safetensors.numpy import load_file
 
 from tests.in_process import bring_workers_in, forget_determinism
+from tests.plans import planned
 
 from .conftest import TINY, loaded_tool
 
@@ -213,6 +216,18 @@ def test_typing_the_command_again_trains_nothing(tiny_run, inside, tmp_path, mon
     forget_determinism()
     assert {p.parts[-3] for p, t in before.items() if p.stat().st_mtime_ns != t} == {"dul_cls"}
     assert "has results" in inside.refused("run", "--method", "dul_cls", *TINY, "--on-existing", "error")
+
+
+def test_results_of_another_base_or_replicate_are_no_results_of_a_plan(tmp_path):
+    (*_, head), _ = planned(tmp_path, "scf", base="arcface", seeds=2)
+    own = {name: getattr(head, name) for name in ("preset", "hparams", "trials", "replicate", "pinned")}
+    own |= {"fidelity": head.template.form, "backbone": head.template.backbone, "dim": head.template.dim}
+    found = {
+        (base, seed): _is_of(SimpleNamespace(**own, base=base, seed=seed), head)
+        for base in ("arcface", "cosface")
+        for seed in (1, 2)
+    }
+    assert [key for key, same in found.items() if same] == [("arcface", 1)]
 
 
 @pytest.mark.slow

@@ -182,6 +182,7 @@ def test_the_released_form_and_nothing_else_leaves_the_features_of_photographs_a
         ({"pins": ["data.calibrate=true"]}, "data.calibrate"),
         ({"pins": ["optim.grad_clip=0"]}, "optim.grad_clip"),
         ({"pins": ["method.samples=2"]}, "method.samples"),
+        ({"pins": ["data.upright=true"]}, "data.upright"),
         ({"tuning": {"folds": 2}}, "2 folds"),
         ({}, "random weights instead of ImageNet's"),
     ],

@@ -44,6 +44,9 @@ ASKED = {
     "does not fit method 'cosface'": {"sweep": ("method.scale=8,-1",)},
     "did you mean 'method.scale'": {"sweep": ("method.scael=8,16",)},
     r"--sweep data\.class_seed: use --set data\.class_splits=3": {"sweep": ("data.class_seed=1,2,3",)},
+    r"--sweep tuning\.sampler: it cannot be swept; use --set tuning\.sampler=gp, a run for each value": (
+        TUNED | {"sweep": ("tuning.sampler=gp,tpe",)}
+    ),
     "one form only": {"fidelity": "released"},
     r"data\.class_seed=1: leave it out, or data\.class_splits": {"set": ("data.class_seed=1", "data.class_splits=2")},
     r"data\.class_splits=2: settings are tuned on 4 folds, whose classes other splits test; use --folds 1": (

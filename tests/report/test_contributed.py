@@ -177,7 +177,7 @@ def test_archived_records_are_read_as_if_each_had_a_file(made, alone, capsys, tm
         assert archived.trained(record.cell, unit) == site.store.trained(record.cell, unit)
     assert collect(archived).frame.equals(collect(site.store).frame)
     assert archived.marker_of_records() == site.store.marker_of_records()
-    assert provenance(collect(archived)).equals(provenance(collect(site.store)))
+    assert provenance(collect(archived), {}).equals(provenance(collect(site.store), {}))
     (row,) = status_rows(archived)
     assert (row["trained"], row["tested"]) == (2, 2)
     results = ["--results", str(archived.root)]
@@ -265,7 +265,7 @@ def test_a_new_test_gives_all_rows_of_the_reference_a_value_without_a_training(m
         assert record.spec.versions["test.firsts"].startswith("file.")
     assert set(collected.frame[collected.frame["metric"] == "map_at_r"]["unit"]) == set(before)
     assert {record.unit: record for record in reference.tests()} == before
-    assert provenance(collected)["rescored"].tolist().count("") == 2
+    assert provenance(collected, {})["rescored"].tolist().count("") == 2
     (status,) = status_rows(reference)
     assert sum(status["codes"].values()) == 4
     # The second time, nothing is computed.

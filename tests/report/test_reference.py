@@ -1,11 +1,12 @@
 """Heads on frozen features against the network as it is: verdicts, marks, and first lines of page and terminal."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from bench.protocols.embeddings import row
 from bench.report.comparison import MARK, comparison_document
-from bench.report.frame import Results
+from bench.report.frame import Results, provenance
 from bench.report.terminal import print_comparison
 from bench.report.write import Judged
 from bench.store.folder import Store
@@ -88,3 +89,18 @@ def test_each_metric_of_retrieval_has_a_sentence_if_some_head_is_not_better(tmp_
     (part,) = judged.comparison
     sentence = "R@1 of heads against raw, the network as it is (50.00): worse: wins."
     assert part.against == [f"{MARK} {sentence}"]  # its MAP@R is better
+
+
+def test_replicates_of_different_code_are_said_and_their_codes_are_in_the_sources(tmp_path):
+    records = []
+    for record in _made("mine", 0.5, 0.6, models=1).records():
+        spec = record.spec.model_copy(update={"train": (f"of seed {record.columns.seed}",)})
+        records.append(record.model_copy(update={"spec": spec}))
+
+    def trained(cell, unit):
+        return SimpleNamespace(unit=unit, spec=SimpleNamespace(versions={"method": 1 + int(unit[-1])}))
+
+    judged = Judged(SimpleNamespace(root=tmp_path, trained=trained), Results(tuple(records)))
+    assert judged.mixed == ["mine on d: trained by 2 codes: method 2; version 1."]
+    assert provenance(judged.results, judged.codes)["trained_by"].tolist() == ["version 1", "method 2"]
+    assert Judged(judged.store, Results((records[0],))).mixed == []

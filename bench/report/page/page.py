@@ -50,8 +50,7 @@ def page_html(judged: Judged, damaged: Iterable[Damage], pictures: Sequence[Path
     found: list[Damage] = list(damaged)
     judged.store.on_damage = found.append
     parts = answers.parts_of(judged)
-    tests = (*judged.results.tests, *judged.results.splits)
-    tested = tables.tested(judged.store, tests)
+    tested = tables.tested(judged.store, judged.tests)
     failed = failures(judged.store, found)
     style, script = _read("page.css") + _read("svg.css"), _read("page.js")
     rows = [(part.title, part.what, part.over, part.budget) for part in parts]
@@ -67,7 +66,7 @@ def page_html(judged: Judged, damaged: Iterable[Damage], pictures: Sequence[Path
         tables=tables,
         table=to_html,
         warnings=[*_warnings(parts)],
-        losses=[*tables.losses(tested), *tables.roundings(tested)],
+        losses=[*tables.losses(tested), *tables.roundings(tested), *judged.mixed],
         legend=Markup(
             svg.legend(
                 ("better", "better adjusted", "worse", "worse adjusted", "undecided", "depends on tuning", "no verdict")
@@ -79,7 +78,7 @@ def page_html(judged: Judged, damaged: Iterable[Damage], pictures: Sequence[Path
         machines=tables.machines_table(tested),
         failures=cells_table("What failed, and why", headings("where", "what", "why", labels=3), failed),
         pictures=[_picture(path) for path in pictures],
-        methods=tables.methods_table(tests),
+        methods=tables.methods_table(judged.tests),
         metric=find_metric,
     )
     return text.lstrip()
