@@ -323,17 +323,17 @@ def decided(rows: Iterable[Comparison], question: Question) -> list[Comparison]:
                 row.reason = Reason.NOT_ABOVE_CHANCE
             elif row.same_order_as:
                 row.reason, row.detail = Reason.SAME_ORDER, row.same_order_as
-            elif row.unit == "replicate":
-                _agree(row)
+            elif row.unit == "replicate" and row.outcome != "equivalent":
+                agree(row)
     _mark_survivors(found)
     return found
 
 
-def _agree(row: Comparison) -> None:
+def agree(row: Comparison) -> None:
     """Take a decision back if replicates differ in sign, and say so if they contradict each other."""
     differences = np.array([row.column.sign * (row.values[at] - row.others[at]) for at in common(row)])
     signs = [differences[differences > paired.ROUNDING], differences[differences < -paired.ROUNDING]]
-    if not min(map(len, signs)) or row.outcome == "equivalent":  # a tie contradicts nothing
+    if not min(map(len, signs)):  # a tie contradicts nothing
         return
     row.reason, row.detail = Reason.SIGNS, f"{max(map(len, signs))} of {len(differences)}"
     row.outcome = "undecided"
