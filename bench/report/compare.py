@@ -409,8 +409,10 @@ def over_units(
         # A constant confidence or an unknown ranking on one split leaves the whole without a verdict: a mean over the
         # other splits would hide it.
         lasting = (row for row in by_split.values() if row.reason in (Reason.CONSTANT, Reason.NO_RANKING))
-        refused = next(lasting, first if not held else next((row for row in held.values() if row.reason), None))
-        same = {row.same_order_as for row in held.values()}
+        # One that answers everything rightly has no AUROC, but risks as the others have.
+        judged = [row for row in held.values() if not row.reason]
+        refused = next(lasting, None if judged else first)
+        same = {row.same_order_as for row in judged or held.values()}
         remarks = [name for name in first.about if name.endswith("_remark")]
         said = {name: _every(str(row.about[name]) for row in by_split.values()) for name in remarks}
         contender = named(first.contender)
@@ -430,7 +432,7 @@ def over_units(
                 name: {n: mean_of(row.free[name], common(row)) for n, row in held.items() if name in row.free}
                 for name in dict.fromkeys(name for row in held.values() for name in row.free)
             },
-            same_order_as=first.same_order_as if len(same) == 1 else "",
+            same_order_as=same.pop() if len(same) == 1 else "",
             ranking=_every(row.ranking for row in by_split.values()),
             confidence=_every(row.confidence for row in by_split.values()),
             rival=_every(row.rival for row in by_split.values()),
