@@ -130,13 +130,20 @@ def _no_ranking(group: SeedGroup) -> Reason | None:
 
 def _recalls(group: SeedGroup) -> dict[str, float]:
     """Recall@1 on validation images by ranking, mean over clean and corrupted ones."""
+    by_scorer = {scorer: group.under(scorer) for scorer in rankings_of(group)}
     splits = _held_out(group, "recall_at_1")
-    means = {}
-    for scorer in rankings_of(group):
-        values = [group.under(scorer).per_seed("recall_at_1", split) for split in splits]
-        if values and all(len(defined_values(each)) == group.seeds for each in values):
-            means[scorer] = float(np.mean([value for each in values for value in each.values()]))
-    return means
+    return _means(splits, by_scorer, lambda name, split: defined_values(by_scorer[name].per_seed("recall_at_1", split)))
+
+
+def _means(
+    splits: Sequence[str], names: Iterable[str], read: Callable[[str, str], Mapping[int, float]]
+) -> dict[str, float]:
+    """Means over images and seeds of those that have a value wherever any of them has one."""
+    values = {
+        name: {(split, seed): value for split in splits for seed, value in read(name, split).items()} for name in names
+    }
+    places = {place for own in values.values() for place in own}
+    return {name: float(np.mean([*own.values()])) for name, own in values.items() if places and own.keys() == places}
 
 
 def _held_out(group: SeedGroup, metric: str) -> list[str]:
@@ -169,12 +176,7 @@ def choose(group: SeedGroup, use: Use, names: Sequence[str] = ()) -> Choice:
     if errors < FEW_ERRORS and default in names:
         return Choice(default, f"default, {errors:.0f} wrong validation answers")
     # A seed that answers every validation query rightly has no AUROC there, of any confidence.
-    values = {
-        name: {(split, seed): value for split in splits for seed, value in aurocs(group, split, name).items()}
-        for name in names
-    }
-    places = {place for own in values.values() for place in own}
-    means = {name: float(np.mean([*own.values()])) for name, own in values.items() if places and own.keys() == places}
+    means = _means(splits, names, lambda name, split: aurocs(group, split, name))
     if not means:
         return Choice(reason=Reason.NO_CHOICE)
     means = ({CONSTANT: 0.5} if free else {}) | means
