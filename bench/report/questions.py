@@ -33,7 +33,7 @@ from ..protocols.rows import (
 )
 from ..registry import Registry
 from .compare import Comparison, Question, Reason, Use, over_units
-from .contender import COMMON, Contender, by_budget
+from .contender import COMMON, Budget, Contender, budget_of, by_budget, method_names
 from .frame import tested_splits
 from .seeds import ComparedColumn, SeedGroup, compared, defined_values, divided, mean_of
 from .table import grouped
@@ -234,9 +234,20 @@ def _plain_methods(groups: Iterable[SeedGroup]) -> dict[Contender, SeedGroup | N
     found: dict[Contender, SeedGroup | None] = {}
     for own in divided(groups, ["dataset"]).values():
         held = {group.contender: group for group in own}
-        for contenders in by_budget(held).values():
-            found |= dict.fromkeys(contenders, plain_of(held[each] for each in contenders))
+        for budget, contenders in by_budget(held).items():
+            # Methods with one form have it at budgets of public codes, if possible with features as these have them.
+            names = method_names(contenders)
+            others = sorted(held, key=lambda each: not each.pinned.uncalibrated)
+            one_form = [each for each in others if each.name not in names and _has_one_form(each, budget)]
+            found |= dict.fromkeys(contenders, plain_of(held[each] for each in (*contenders, *one_form)))
     return found
+
+
+def _has_one_form(contender: Contender, budget: Budget) -> bool:
+    """Whether the form of a contender, which has no base, is all that tells its budget from one of public codes."""
+    public = contender._replace(fidelity=budget.fidelity, pinned=replace(contender.pinned, uncalibrated=False))
+    forms = contender.fidelity, budget.fidelity
+    return not contender.base and forms[0] == "corrected" != forms[1] and budget_of(public) == budget
 
 
 def base_of_recipe(dataset: str) -> str:

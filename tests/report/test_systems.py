@@ -189,6 +189,22 @@ def test_what_cannot_win_is_listed_and_not_counted():
     each = _found(PLAIN, (both, roles.assign(probabilistic=True)))[0]
     assert each.same_order_as == ""
 
+@pytest.mark.parametrize("rest", [(), ("arcface",)])
+def test_a_plain_method_with_one_form_is_that_of_public_codes_at_the_same_budget(rest):
+    """As ``bench run --fidelity released`` records CosFace; another plain one at hand must not take its place."""
+    skill = {"norm": 0.5, "margin": 1.5}
+    plain = _method("cosface", skill, dataset="ndigit")
+    own = _method("spread", {OWN: 1.2, "norm": 0.1}, dataset="ndigit", fidelity="released")
+    others = [_method(name, skill, dataset="ndigit", fidelity="released") for name in rest]
+    found = _before(plain, own, *others)
+    assert [(row.against.label, row.n) for row in found] == [("cosface", 5)]
+    # A method in a form of a public code is none at the budget of the corrected ones.
+    corrected = _method("spread", {OWN: 1.2, "norm": 0.1}, dataset="ndigit")
+    public = _method("cosface", skill, dataset="ndigit", fidelity="released")
+    fewer_trials = _method("arcface", skill, dataset="ndigit", trials=9)
+    assert [row.against for row in _before(corrected, public, fewer_trials)] == [None]
+
+
 
 @pytest.mark.slow
 def test_no_better_method_seldom_wins():
