@@ -208,6 +208,11 @@ def common(row: Comparison) -> list[int]:
     return sorted(at for at, value in row.values.items() if value == value and other.get(at, NAN) == other.get(at, NAN))
 
 
+def level(row: Comparison, values: Mapping[int, float]) -> float:
+    """Mean of a side of a comparison over the units of its difference; without any, over all that it has."""
+    return mean_of(values, common(row) or None)
+
+
 class Question(NamedTuple):
     """How comparisons are made and decided.
 

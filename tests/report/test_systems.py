@@ -9,7 +9,7 @@ from bench.report.compare import ask, decided, over_units
 from bench.report.questions import CONSTANT, DECIDES, RIVAL, SYSTEM, choose
 from bench.report.render import files_of
 from bench.report.terminal import print_answers
-from bench.report.views import rival_document, split_document
+from bench.report.views import rival_document, split_document, system_document
 from bench.store.specs import Pinned
 from scipy import stats
 
@@ -92,6 +92,18 @@ def test_a_system_is_compared_by_paired_risks():
     assert before.p == pytest.approx(max(each.pvalue for each in tests))
     assert query.rival == "margin"
     assert query.against.method == "cosface"
+
+
+def test_levels_are_those_at_the_units_of_the_difference():
+    frame, roles = SPREAD
+    kept = frame[frame["seed"] < 2]
+    document = system_document(_found(PLAIN, (kept, roles[roles["unit"].isin(kept["unit"])])))
+    for _, line in document.numbers.iterrows():
+        assert line["seeds"] == 2
+        assert line["augrc_plain"] - line["augrc_method"] == pytest.approx(line["augrc_difference_mean"])
+    titles = [column.title for column in document.tables[0].columns]
+    cells = dict(zip(titles, (cell.value for cell in document.tables[0].rows[0].cells)))
+    assert cells["other's"] - cells["method's"] == pytest.approx(cells["difference"])
 
 
 def test_the_terminal_has_a_line_for_each_question_and_names_every_method():
@@ -177,18 +189,6 @@ def test_the_plain_method_is_the_base_of_the_heads_or_of_the_recipe():
     assert {each.against.method for each in _found(*plain, own, head)} == {"arcface"}
 
 
-def test_what_cannot_win_is_listed_and_not_counted():
-    own, roles = _method("concentration", {"norm": 0.9})
-    copies = own[own["confidence"] == "norm"].assign(confidence=OWN)
-    each = _found(PLAIN, (pd.concat([own, copies], ignore_index=True), roles.assign(probabilistic=True)))[0]
-    assert (each.same_order_as, each.counts, each.why) == ("norm", False, "orders images as norm")
-    assert np.isnan(each.p_holm)
-    # Where no order tells right from wrong, equal AUROCs do not show that it is the same.
-    both = pd.concat([own, copies], ignore_index=True)
-    both["value"] = both["value"].where(both["metric"] != "confidence_auroc", 0.5)
-    each = _found(PLAIN, (both, roles.assign(probabilistic=True)))[0]
-    assert each.same_order_as == ""
-
 @pytest.mark.parametrize("rest", [(), ("arcface",)])
 def test_a_plain_method_with_one_form_is_that_of_public_codes_at_the_same_budget(rest):
     """As ``bench run --fidelity released`` records CosFace; another plain one at hand must not take its place."""
@@ -204,6 +204,18 @@ def test_a_plain_method_with_one_form_is_that_of_public_codes_at_the_same_budget
     fewer_trials = _method("arcface", skill, dataset="ndigit", trials=9)
     assert [row.against for row in _before(corrected, public, fewer_trials)] == [None]
 
+
+def test_what_cannot_win_is_listed_and_not_counted():
+    own, roles = _method("concentration", {"norm": 0.9})
+    copies = own[own["confidence"] == "norm"].assign(confidence=OWN)
+    each = _found(PLAIN, (pd.concat([own, copies], ignore_index=True), roles.assign(probabilistic=True)))[0]
+    assert (each.same_order_as, each.counts, each.why) == ("norm", False, "orders images as norm")
+    assert np.isnan(each.p_holm)
+    # Where no order tells right from wrong, equal AUROCs do not show that it is the same.
+    both = pd.concat([own, copies], ignore_index=True)
+    both["value"] = both["value"].where(both["metric"] != "confidence_auroc", 0.5)
+    each = _found(PLAIN, (both, roles.assign(probabilistic=True)))[0]
+    assert each.same_order_as == ""
 
 
 @pytest.mark.slow
