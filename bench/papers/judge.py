@@ -339,12 +339,13 @@ def _decided(finding: Finding, holds: float, opposite: float) -> Finding:
     """The finding with its adjusted p-values, which one with too few seeds has not, and its outcome."""
     if not all(row.n for row in finding.rows):
         return finding
+    undecided = any(row.reason is Reason.SIGNS for row in finding.rows)
     for row in finding.rows:
         if row.unit == "replicate" and finding.claim.direction != "equal":
             agree(row)  # on a direction, also if their differences are equivalent to none
-    mixed = [row for row in finding.rows if row.reason is Reason.SIGNS]
-    outcome: Outcome = "holds" if holds <= ALPHA else "undecided"
-    if not all(map(finding.is_negligible, mixed)):
+    mixed = any(row.reason is Reason.SIGNS for row in finding.rows)
+    outcome: Outcome = "holds" if holds <= ALPHA and not mixed else "undecided"
+    if undecided:
         outcome = "undecided"
     elif opposite <= ALPHA and not mixed:
         outcome = "reversed"

@@ -525,7 +525,8 @@ def _family(row: Comparison) -> tuple[object, ...]:
 
 def _case(row: Comparison) -> tuple[object, ...]:
     """Cases of a data set, a use and a kind of images, those of its leading budget together."""
-    place = row.contender.dataset if row.leads else (row.against or row.contender.common)
+    place: object = (row.against, row.contender.fidelity) if row.against else row.contender.common
+    place = row.contender.dataset if row.leads else place
     about = {"confidence": row.confidence, "rival": row.rival}.get(row.question, row.column.metric)
     return row.use, row.column.split, about, place, row.about.get("chosen"), row.unit
 
