@@ -38,7 +38,8 @@ def results(folder: str | PathLike[str] = DEFAULT_RESULTS) -> Results:
         ::
 
             r = bench.results("results/runs")
-            r.metrics.query("metric == 'map_at_r' and split == 'test'").groupby("method")["value"].mean()
+            shown = r.metrics.query("metric == 'map_at_r' and split == 'test' and scorer == 'cosine'")  # one ranking
+            shown.groupby("method")["value"].mean()
             r.comparison, r.verdicts, r.trials, r.history, r.queries
     """
     return Results(open_results(Path(folder)))

@@ -334,6 +334,9 @@ def compare(
     store, methods = options.open_results(results), options.names(asked)
     collected, damaged = options.collect_from(store)
     tested = {each.columns.method for each in collected.tests}
+    alone = {each.columns.method for each in collected.splits} - tested
+    if on_splits := alone.intersection(methods) if tested or methods else alone:
+        raise UserError(f"{', '.join(sorted(on_splits))}: tested on class splits alone, which `bench report` compares")
     if not tested:
         raise UserError(f"{store.root} has no finished test yet; `bench status` shows what exists")
     for name in methods:

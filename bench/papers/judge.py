@@ -13,7 +13,7 @@ import numpy as np
 
 from ..planning.experiment import settings_of
 from ..protocols.statistics.paired import holm, p_greater, seeds_needed
-from ..report.compare import ALPHA, NAN, Comparison, Question, Reason, Unit, ask, common
+from ..report.compare import ALPHA, NAN, Comparison, Question, Reason, Unit, agree, ask, common
 from ..report.contender import Contender
 from ..report.frame import Results
 from ..report.seeds import ComparedColumn, SeedGroup, SeedStatistics, defined_values, seed_groups, seeds_text
@@ -45,9 +45,10 @@ NOWHERE = Setting("", "", "", "", "", "", "", 0, Pinned(pooling=""), "", 0, "")
 class Finding:
     """What the records of one data set and setting say about a claim, in one form of the methods.
 
-    ``rows`` compare A with each B. P-values, of the claim and of its opposite, are adjusted by Holm's method; they are
-    nan with fewer than two seeds. ``more_seeds`` are still needed if it is undecided; 0 if that is not known.
-    ``released`` is the finding on public codes beside that on the corrected form, if one of them differs.
+    ``rows`` compare A with each B. P-values, of the claim and of its opposite, are adjusted by Holm's method; with
+    fewer than two seeds they are nan, that of the claim if it is so for some B. ``more_seeds`` are still needed if it
+    is undecided; 0 if that is not known. ``released`` is the finding on public codes beside that on the corrected form,
+    if one of them differs.
     """
 
     claim: Claim
@@ -92,10 +93,10 @@ class Finding:
         if self.outcome == "undecided" and row.reason is Reason.SIGNS:
             return f"depends on tuning: {row.why}" if row.outcome == "depends on tuning" else row.why
         if self.outcome == "undecided":
-            over_seeds = _seeds_still(self.more_seeds) if row.n > 1 else "one seed"
-            return over_seeds if row.unit == "seed" else row.why
+            single = next((each for each in self.rows if each.reason is Reason.ONE_UNIT), None)
+            return single.why if single else _seeds_still(self.more_seeds) if row.unit == "seed" else row.why
         if self.outcome == "negligible":
-            return "direction shown" if self.p_holds <= ALPHA else ""
+            return "direction shown" if self.p_holds <= ALPHA and not row.reason else ""
         return "negligible" if self.outcome == "reversed" and self.is_negligible(row) else ""
 
     @property
@@ -323,10 +324,10 @@ def _judged(found: Sequence[Finding]) -> list[Finding]:
     """Findings with adjusted p-values, outcomes and the seeds that they still need."""
     adjusted: dict[object, tuple[float, float]] = {}
     for setting, own in grouped(found, lambda each: each.setting).items():
-        tests = {each.test: [p_values(row) for row in each.rows] for each in own if each.is_testable}
-        holds = holm(np.array([max(p for p, _ in pairs) for pairs in tests.values()]))
-        # It is reversed by the smallest of its p-values (Bonferroni).
-        opposite = holm(np.array([min(1.0, len(pairs) * min(p for _, p in pairs)) for pairs in tests.values()]))
+        tests = {each.test: np.array([*map(p_values, each.rows)]) for each in own if any(r.p == r.p for r in each.rows)}
+        holds = holm(np.array([p[:, 0].max() for p in tests.values()]))  # nan if one of them is
+        # It is reversed by the smallest of its p-values (Bonferroni), of those that there are.
+        opposite = holm(np.array([min(1.0, sum(p[:, 1] == p[:, 1]) * np.nanmin(p[:, 1])) for p in tests.values()]))
         adjusted |= {(setting, key): (float(a), float(b)) for key, a, b in zip(tests, holds, opposite)}
     decided = [_decided(each, *adjusted.get((each.setting, each.test), (NAN, NAN))) for each in found]
     waiting = {(each.setting, each.test) for each in decided if each.outcome == "undecided" and each.is_testable}
@@ -338,10 +339,15 @@ def _decided(finding: Finding, holds: float, opposite: float) -> Finding:
     """The finding with its adjusted p-values, which one with too few seeds has not, and its outcome."""
     if not all(row.n for row in finding.rows):
         return finding
-    outcome: Outcome = "holds" if holds <= ALPHA else "undecided"
-    if any(row.reason is Reason.SIGNS for row in finding.rows):
+    undecided = any(row.reason is Reason.SIGNS for row in finding.rows)
+    for row in finding.rows:
+        if row.unit == "replicate" and finding.claim.direction != "equal":
+            agree(row)  # on a direction, also if their differences are equivalent to none
+    mixed = any(row.reason is Reason.SIGNS for row in finding.rows)
+    outcome: Outcome = "holds" if holds <= ALPHA and not mixed else "undecided"
+    if undecided:
         outcome = "undecided"
-    elif opposite <= ALPHA:
+    elif opposite <= ALPHA and not mixed:
         outcome = "reversed"
     elif any(map(finding.is_negligible, finding.rows)) and finding.is_testable:
         outcome = "negligible"

@@ -208,6 +208,11 @@ def common(row: Comparison) -> list[int]:
     return sorted(at for at, value in row.values.items() if value == value and other.get(at, NAN) == other.get(at, NAN))
 
 
+def level(row: Comparison, values: Mapping[int, float]) -> float:
+    """Mean of a side of a comparison over the units of its difference; without any, over all that it has."""
+    return mean_of(values, common(row) or None)
+
+
 class Question(NamedTuple):
     """How comparisons are made and decided.
 
@@ -323,17 +328,17 @@ def decided(rows: Iterable[Comparison], question: Question) -> list[Comparison]:
                 row.reason = Reason.NOT_ABOVE_CHANCE
             elif row.same_order_as:
                 row.reason, row.detail = Reason.SAME_ORDER, row.same_order_as
-            elif row.unit == "replicate":
-                _agree(row)
+            elif row.unit == "replicate" and row.outcome != "equivalent":
+                agree(row)
     _mark_survivors(found)
     return found
 
 
-def _agree(row: Comparison) -> None:
+def agree(row: Comparison) -> None:
     """Take a decision back if replicates differ in sign, and say so if they contradict each other."""
     differences = np.array([row.column.sign * (row.values[at] - row.others[at]) for at in common(row)])
     signs = [differences[differences > paired.ROUNDING], differences[differences < -paired.ROUNDING]]
-    if not min(map(len, signs)) or row.outcome == "equivalent":  # a tie contradicts nothing
+    if not min(map(len, signs)):  # a tie contradicts nothing
         return
     row.reason, row.detail = Reason.SIGNS, f"{max(map(len, signs))} of {len(differences)}"
     row.outcome = "undecided"
@@ -409,8 +414,10 @@ def over_units(
         # A constant confidence or an unknown ranking on one split leaves the whole without a verdict: a mean over the
         # other splits would hide it.
         lasting = (row for row in by_split.values() if row.reason in (Reason.CONSTANT, Reason.NO_RANKING))
-        refused = next(lasting, first if not held else next((row for row in held.values() if row.reason), None))
-        same = {row.same_order_as for row in held.values()}
+        # One that answers everything rightly has no AUROC, but risks as the others have.
+        judged = [row for row in held.values() if not row.reason]
+        refused = next(lasting, None if judged else first)
+        same = {row.same_order_as for row in judged or held.values()}
         remarks = [name for name in first.about if name.endswith("_remark")]
         said = {name: _every(str(row.about[name]) for row in by_split.values()) for name in remarks}
         contender = named(first.contender)
@@ -430,7 +437,7 @@ def over_units(
                 name: {n: mean_of(row.free[name], common(row)) for n, row in held.items() if name in row.free}
                 for name in dict.fromkeys(name for row in held.values() for name in row.free)
             },
-            same_order_as=first.same_order_as if len(same) == 1 else "",
+            same_order_as=same.pop() if len(same) == 1 else "",
             ranking=_every(row.ranking for row in by_split.values()),
             confidence=_every(row.confidence for row in by_split.values()),
             rival=_every(row.rival for row in by_split.values()),

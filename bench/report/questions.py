@@ -33,7 +33,7 @@ from ..protocols.rows import (
 )
 from ..registry import Registry
 from .compare import Comparison, Question, Reason, Use, over_units
-from .contender import COMMON, Contender, by_budget
+from .contender import COMMON, Budget, Contender, budget_of, by_budget, method_names
 from .frame import tested_splits
 from .seeds import ComparedColumn, SeedGroup, compared, defined_values, divided, mean_of
 from .table import grouped
@@ -130,13 +130,20 @@ def _no_ranking(group: SeedGroup) -> Reason | None:
 
 def _recalls(group: SeedGroup) -> dict[str, float]:
     """Recall@1 on validation images by ranking, mean over clean and corrupted ones."""
+    by_scorer = {scorer: group.under(scorer) for scorer in rankings_of(group)}
     splits = _held_out(group, "recall_at_1")
-    means = {}
-    for scorer in rankings_of(group):
-        values = [group.under(scorer).per_seed("recall_at_1", split) for split in splits]
-        if values and all(len(defined_values(each)) == group.seeds for each in values):
-            means[scorer] = float(np.mean([value for each in values for value in each.values()]))
-    return means
+    return _means(splits, by_scorer, lambda name, split: defined_values(by_scorer[name].per_seed("recall_at_1", split)))
+
+
+def _means(
+    splits: Sequence[str], names: Iterable[str], read: Callable[[str, str], Mapping[int, float]]
+) -> dict[str, float]:
+    """Means over images and seeds of those that have a value wherever any of them has one."""
+    values = {
+        name: {(split, seed): value for split in splits for seed, value in read(name, split).items()} for name in names
+    }
+    places = {place for own in values.values() for place in own}
+    return {name: float(np.mean([*own.values()])) for name, own in values.items() if places and own.keys() == places}
 
 
 def _held_out(group: SeedGroup, metric: str) -> list[str]:
@@ -169,12 +176,7 @@ def choose(group: SeedGroup, use: Use, names: Sequence[str] = ()) -> Choice:
     if errors < FEW_ERRORS and default in names:
         return Choice(default, f"default, {errors:.0f} wrong validation answers")
     # A seed that answers every validation query rightly has no AUROC there, of any confidence.
-    values = {
-        name: {(split, seed): value for split in splits for seed, value in aurocs(group, split, name).items()}
-        for name in names
-    }
-    places = {place for own in values.values() for place in own}
-    means = {name: float(np.mean([*own.values()])) for name, own in values.items() if places and own.keys() == places}
+    means = _means(splits, names, lambda name, split: aurocs(group, split, name))
     if not means:
         return Choice(reason=Reason.NO_CHOICE)
     means = ({CONSTANT: 0.5} if free else {}) | means
@@ -232,9 +234,20 @@ def _plain_methods(groups: Iterable[SeedGroup]) -> dict[Contender, SeedGroup | N
     found: dict[Contender, SeedGroup | None] = {}
     for own in divided(groups, ["dataset"]).values():
         held = {group.contender: group for group in own}
-        for contenders in by_budget(held).values():
-            found |= dict.fromkeys(contenders, plain_of(held[each] for each in contenders))
+        for budget, contenders in by_budget(held).items():
+            # Methods with one form have it at budgets of public codes, if possible with features as these have them.
+            names = method_names(contenders)
+            others = sorted(held, key=lambda each: not each.pinned.uncalibrated)
+            one_form = [each for each in others if each.name not in names and _has_one_form(each, budget)]
+            found |= dict.fromkeys(contenders, plain_of(held[each] for each in (*contenders, *one_form)))
     return found
+
+
+def _has_one_form(contender: Contender, budget: Budget) -> bool:
+    """Whether the form of a contender, which has no base, is all that tells its budget from one of public codes."""
+    public = contender._replace(fidelity=budget.fidelity, pinned=replace(contender.pinned, uncalibrated=False))
+    forms = contender.fidelity, budget.fidelity
+    return not contender.base and forms[0] == "corrected" != forms[1] and budget_of(public) == budget
 
 
 def base_of_recipe(dataset: str) -> str:
@@ -512,7 +525,8 @@ def _family(row: Comparison) -> tuple[object, ...]:
 
 def _case(row: Comparison) -> tuple[object, ...]:
     """Cases of a data set, a use and a kind of images, those of its leading budget together."""
-    place = row.contender.dataset if row.leads else (row.against or row.contender.common)
+    place: object = (row.against, row.contender.fidelity) if row.against else row.contender.common
+    place = row.contender.dataset if row.leads else place
     about = {"confidence": row.confidence, "rival": row.rival}.get(row.question, row.column.metric)
     return row.use, row.column.split, about, place, row.about.get("chosen"), row.unit
 

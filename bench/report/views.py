@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 
 from ..protocols.rows import FREE_IMAGE_CONFIDENCES, OWN, cost_of
-from .compare import Comparison, common
+from .compare import Comparison, level
 from .contender import COMMON, LABELS, Contender, distinct_labels, ranked_together
 from .questions import CONFIDENCE, DECIDES, IMAGES, PLAIN, SYSTEM, USES
 from .ranks import competition
-from .seeds import SeedGroup, compared, divided, mean_of
+from .seeds import SeedGroup, compared, divided
 from .splits import MEAN
 from .table import GAP, Cell, Column, Document, Table, grouped, interval, label, number, table_of
 
@@ -58,7 +58,7 @@ def _difference_text(row: Comparison) -> Cell | str:
 
 def _side_text(side: str) -> Callable[[Comparison], Cell]:
     def cell(row: Comparison) -> Cell:
-        mean = mean_of(getattr(row, side))
+        mean = level(row, getattr(row, side))
         ends = (row.low, row.high) if row.question == MEAN and side == "values" else (float("nan"),) * 2
         return Cell(interval(*(row.column.text(end) for end in (mean, *ends))), mean)
 
@@ -176,8 +176,7 @@ def form_document(rows: Sequence[Comparison]) -> Document:
 
     def line(row: Comparison) -> dict[str, object]:
         assert row.against is not None
-        both = (("corrected_mean", row.values), ("released_mean", row.others))
-        means = {name: mean_of(values, common(row)) for name, values in both}
+        means = {"corrected_mean": level(row, row.values), "released_mean": level(row, row.others)}
         return {**row.against._asdict(), **means, **_tested(row)}
 
     about = (
@@ -269,7 +268,7 @@ def verdict_document(rows: Sequence[Comparison]) -> Document:
             "challenger_mean": about["own_mean"],
             "rival": row.rival,
             "rival_remark": about["rival_remark"],
-            "rival_mean": mean_of(row.others),
+            "rival_mean": level(row, row.others),
             "best_on_test": about["best_on_test"],
             "best_on_test_mean": about["best_on_test_mean"],
             **_difference(row),
@@ -297,7 +296,7 @@ def system_document(rows: Iterable[Comparison]) -> Document:
         }
         for each in measures[row.contender, row.column.split, row.use]:
             name = each.column.metric
-            found |= {f"{name}_method": mean_of(each.values), f"{name}_plain": mean_of(each.others)}
+            found |= {f"{name}_method": level(each, each.values), f"{name}_plain": level(each, each.others)}
             found |= _difference(each, f"{name}_")
         return found | _judged(row, {})
 

@@ -130,6 +130,13 @@ def test_replicates_that_disagree_or_are_one_say_so_and_wait_for_no_more(ledger,
         records = results(*(runs(name, values[:count], replicate="study") for name, values in sides))
         found = _one(ledger(claim()), records, site)
         assert (found.outcome, found.reason, found.more_seeds) == ("undecided", reason, 0)
+    # A lead that is practically none still has no direction, unless all of it is smaller than the claim's region.
+    for factor, said in ((1, "undecided (4 of 5 replicates agree)"), (0.1, "negligible"), (-0.1, "negligible")):
+        lead_of_each = factor * np.array([-0.0003, 0.0035, 0.0037, 0.0040, 0.0041])
+        sides = (("dul_cls", BASE + lead_of_each), ("cosface", BASE))
+        found = _one(ledger(claim()), results(*(runs(name, v, replicate="study") for name, v in sides)), site)
+        assert verdict_text(found) == said
+        assert min(found.p_holds, found.p_reversed) < ALPHA
     both = ledger(claim(b='{ method = "cosface" }, { method = "arcface" }'))
     less = runs("arcface", BASE + lead - [0.001, 0.09, 0.002, 0.08, 0.001], replicate="study")
     sides = (("dul_cls", BASE + lead), ("cosface", BASE))
@@ -171,6 +178,18 @@ def test_a_claim_about_several_rivals_needs_all_and_is_reversed_by_one(ledger, r
     assert (same.outcome, same.decisive.about["b"]) == ("negligible", "hib")
     gap = _one(both, results(best, runs("cosface", BASE)), site)
     assert (gap.outcome, gap.reason) == ("no records", "no records of hib")
+
+
+@pytest.mark.parametrize(("lead", "outcome", "reason"), [(-0.03, "reversed", ""), (0.03, "undecided", "one seed")])
+def test_one_method_with_several_seeds_reverses_a_claim_and_all_of_them_are_needed_for_it(
+    lead, outcome, reason, ledger, results, site
+):
+    both = ledger(claim(b='{ method = "cosface" }, { method = "hib" }'))
+    difference = lead + NOISE
+    found = _one(both, results(runs("dul_cls", BASE + difference), runs("cosface", BASE), runs("hib", BASE[:1])), site)
+    assert (found.outcome, found.reason) == (outcome, reason)
+    assert np.isnan(found.p_holds)
+    assert found.p_reversed == pytest.approx(stats.ttest_1samp(difference, 0, alternative="less").pvalue)
 
 
 @pytest.mark.parametrize(

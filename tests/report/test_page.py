@@ -127,7 +127,7 @@ def test_it_names_what_to_use_and_what_is_not_decided(judged, tree):
     said = {topic: " ".join(text.striptags().split()) for topic, text in answers.answers([part])}
     level = f"leading (point) ({100 * part.level(part.retrieves):.1f})"
     assert said["To retrieve (MAP@R in %)"] == level
-    assert said["Learned confidence shown to be better before the gallery"] == "leading"
+    assert said["Systems with a learned confidence shown to be better before the gallery"] == "leading"
     first = tree.by_id("answer")
     assert "Other data: before the gallery leading (clean images): " in first
     assert all(text in first for each in said.items() for text in each)
@@ -140,6 +140,22 @@ def test_without_a_win_that_holds_the_free_confidence_of_the_plain_method_is_nam
     assert part.advised(("before_gallery", "test")) == ("norm", "70")
     none = "none: 1 worse, 1 undecided of 2"
     assert answers.headline([part]).striptags() == f"before the gallery {none}; at query time {none}"
+
+
+@pytest.mark.parametrize(
+    ("free", "advised", "bold"), [(0.6, "own of leading", "own"), (0.95, "norm of leading", "norm")]
+)
+def test_a_network_that_answers_better_is_named_with_its_free_confidence_if_the_own_one_is_worse(
+    free, advised, bold, tmp_path
+):
+    answers_better = replace(HEADS[0], auroc={"norm": (free, free, free)})
+    (part,) = parts_of(_judged(tmp_path, answers_better, POINT))
+    place = ("before_gallery", "test")
+    (win,) = part.wins(place)
+    assert part.confidence(win.contender, place).outcome == ("better" if free == 0.6 else "worse")
+    assert part.advised(place) == (advised, f"{100 * max(free, 0.91):.0f}")
+    (row,) = [each for each in confidence_table(part).rows if each.anchor == part.anchor(win)]
+    assert [cell.text.split()[0] for cell in row.cells if cell.bold] == [bold]
 
 
 def test_counts_of_the_first_sentence_add_up_and_a_win_has_its_data_set(tmp_path):
@@ -198,6 +214,9 @@ def test_the_table_of_results_is_of_the_leading_budget_and_names_the_others(tmp_
     two = [*MADE[:-1], replace(HEADS[0], map_at_r=(0.4, 0.41, 0.42), **TUNED), replace(POINT, **TUNED)]
     (part,) = parts_of(_judged(tmp_path, *two))
     assert (part.budget, len(part.labels)) == ("tuned once, 50 trials, net/8", 2)
+    frozen = Pinned(frozen_backbone=True, tune_for="both")
+    (part_of_frozen,) = parts_of(_judged(tmp_path, *(replace(each, pinned=frozen) for each in MADE)))
+    assert part_of_frozen.budget == "default settings, net/8, frozen backbone; tune_for=both"
     notes = results_table(part, [], []).notes
     assert "Only at other settings, in comparison.md: close (point), unsure (point)." in notes
 
@@ -230,8 +249,10 @@ def test_class_splits_answer_in_place_of_seeds_and_say_which_confidence_most_of_
     assert part.confidence(part.plain, ("before_gallery", "test")).rival == "norm or max_cosine"
     table = confidence_table(part)
     assert "most often norm 71.7" in [cell.text for row in table.rows for cell in row.cells]
-    (part,) = parts_of(_judged(tmp_path, *FEW, *_on_splits(HEADS[0], 1, 2), *plain))
-    assert "On fewer class splits: leading (point) (2)." in results_table(part, [], []).notes
+    (part,) = parts_of(_judged(tmp_path, *FEW, HEADS[1], *_on_splits(HEADS[0], 1, 2), *plain))
+    notes = results_table(part, [], []).notes
+    assert "On fewer class splits: leading (point) (2)." in notes
+    assert "On no class splits at this budget, in comparison.md: close (point)." in notes
 
 
 @pytest.mark.parametrize(
@@ -277,6 +298,28 @@ def test_data_sets_are_in_the_order_of_their_weight_and_families_are_answered_ap
     assert families == ["Photographs", "Other data", "Toys"]
     assert "CC BY 4.0" in tree.by_id("data")
     assert [text for each, text in tree.all("h3") if not each][-4:-1] == ["cub200", "x", "ndigit (toy)"]
+
+
+def test_settings_are_those_of_all_tests_of_a_method_not_of_one_of_them(tmp_path):
+    made = [record for each in FEW for record in each.records()]
+    params = [
+        {"margin": 0.3, "width": 0.5, "kind": "a", "form": "corrected"},
+        {"margin": 0.3, "width": 2.0, "kind": "b"},
+    ]
+    made[:3] = [
+        test.model_copy(update={"setting": {"params": own, "optim": {"lr": lr}}})
+        for test, own, lr in zip(made, (params[1], params[0], params[0]), (1e-3, 1e-4, 1e-3))
+    ]
+    (part,) = parts_of(Judged(Store(tmp_path), Results(tuple(made))))
+    for order in (made, made[::-1]):
+        table = tables.settings_table(part, [(test, ()) for test in order])
+        shown = {row.cells[0].text: row.cells[1].text for row in table.rows}
+        assert shown["hyper-parameters of leading (point)"] == "kind=a (2); b (1); margin=0.3; width=0.5 to 2"
+        assert (shown["hyper-parameters of point"], shown["optim.lr"]) == (
+            "margin=0.2",
+            "0.0001 to 0.001 (3); none (3)",
+        )
+        assert (shown["tuning trials"], shown["hyper-parameters"]) == ("0", "default")
 
 
 def test_a_training_whose_loss_never_fell_is_named():

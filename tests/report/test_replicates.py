@@ -115,6 +115,33 @@ def test_every_replicate_chooses_its_free_confidence_by_its_own_validation_image
     assert gain.about["own_mean"] == pytest.approx(np.mean(list(gain.values.values())))
 
 
+def test_a_replicate_that_answers_everything_rightly_takes_no_verdict_from_the_others():
+    """It has no AUROC; as seeds of one setting, the same risks and AUROCs come to the same."""
+    frame, roles = SPREAD
+    perfect, confident = (frame["seed"] == 3) & (frame["split"] == "test"), frame["metric"] == "confidence_auroc"
+    value = frame["value"].mask(perfect & (frame["metric"] == "recall_at_1"), 1.0).mask(perfect & confident)
+    value = value.mask(perfect & frame["variant"].str.startswith("recall_at_1"), 0.0)
+    found = []
+    for columns in (STUDIES, {"replicate": "seed", "trials": 10}):
+        made = (PLAIN[0].assign(**columns), PLAIN[1]), (frame.assign(value=value, **columns), roles)
+        rows = (row for row in ask(SYSTEM, _groups(*made)) if row.column == AUGRC)
+        found.append(next(row for row in rows if row.use == BEFORE))
+    assert [row.unit for row in found] == ["replicate", "seed"]
+    assert {(row.n, row.outcome, row.why, row.mean, row.p) for row in found} == {
+        (5, "better", "", found[1].mean, found[1].p)
+    }
+
+
+def test_a_free_confidence_in_disguise_is_one_also_if_a_replicate_has_no_auroc():
+    usual = {"question": "q", "contender": A, "column": AUGRC, "others": {0: 0.2}}
+    made = {n: [Comparison(**usual, values={0: 0.1}, aurocs={0: 0.7}, same_order_as="norm")] for n in range(3)}
+    made[0] = [Comparison(**usual, values={0: 0.0}, aurocs={}, reason=Reason.NO_VALUE)]
+    (row,) = over_units(made, "replicate")
+    assert (row.reason, row.same_order_as, row.values) == (None, "norm", {0: 0.0, 1: 0.1, 2: 0.1})
+    (row,) = over_units({0: made[0]}, "replicate")
+    assert row.reason is Reason.NO_VALUE
+
+
 def test_designs_are_never_averaged_or_compared():
     once = _method("cosface", {"norm": 0.5, "margin": 1.5}, replicate="seed", trials=10)
     each = _method("cosface", {"norm": 0.5, "margin": 1.5}, dataset="d", **STUDIES)

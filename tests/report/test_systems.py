@@ -9,7 +9,7 @@ from bench.report.compare import ask, decided, over_units
 from bench.report.questions import CONSTANT, DECIDES, RIVAL, SYSTEM, choose
 from bench.report.render import files_of
 from bench.report.terminal import print_answers
-from bench.report.views import rival_document, split_document
+from bench.report.views import rival_document, split_document, system_document
 from bench.store.specs import Pinned
 from scipy import stats
 
@@ -94,6 +94,18 @@ def test_a_system_is_compared_by_paired_risks():
     assert query.against.method == "cosface"
 
 
+def test_levels_are_those_at_the_units_of_the_difference():
+    frame, roles = SPREAD
+    kept = frame[frame["seed"] < 2]
+    document = system_document(_found(PLAIN, (kept, roles[roles["unit"].isin(kept["unit"])])))
+    for _, line in document.numbers.iterrows():
+        assert line["seeds"] == 2
+        assert line["augrc_plain"] - line["augrc_method"] == pytest.approx(line["augrc_difference_mean"])
+    titles = [column.title for column in document.tables[0].columns]
+    cells = dict(zip(titles, (cell.value for cell in document.tables[0].rows[0].cells)))
+    assert cells["other's"] - cells["method's"] == pytest.approx(cells["difference"])
+
+
 def test_the_terminal_has_a_line_for_each_question_and_names_every_method():
     every = (PLAIN, SPREAD, _method("[red]", {OWN: 0.8, "norm": 0.1}, risk=0.5))
     found, gained = _found(*every), {each.contender.method: each.text for each in _before(*every)}
@@ -175,6 +187,22 @@ def test_the_plain_method_is_the_base_of_the_heads_or_of_the_recipe():
     assert {each.against.method for each in _found(*plain, own)} == {"cosface"}
     head = _method("head", {OWN: 1.0, "norm": 0.1}, dataset="ndigit", base="arcface")
     assert {each.against.method for each in _found(*plain, own, head)} == {"arcface"}
+
+
+@pytest.mark.parametrize("rest", [(), ("arcface",)])
+def test_a_plain_method_with_one_form_is_that_of_public_codes_at_the_same_budget(rest):
+    """As ``bench run --fidelity released`` records CosFace; another plain one at hand must not take its place."""
+    skill = {"norm": 0.5, "margin": 1.5}
+    plain = _method("cosface", skill, dataset="ndigit")
+    own = _method("spread", {OWN: 1.2, "norm": 0.1}, dataset="ndigit", fidelity="released")
+    others = [_method(name, skill, dataset="ndigit", fidelity="released") for name in rest]
+    found = _before(plain, own, *others)
+    assert [(row.against.label, row.n) for row in found] == [("cosface", 5)]
+    # A method in a form of a public code is none at the budget of the corrected ones.
+    corrected = _method("spread", {OWN: 1.2, "norm": 0.1}, dataset="ndigit")
+    public = _method("cosface", skill, dataset="ndigit", fidelity="released")
+    fewer_trials = _method("arcface", skill, dataset="ndigit", trials=9)
+    assert [row.against for row in _before(corrected, public, fewer_trials)] == [None]
 
 
 def test_what_cannot_win_is_listed_and_not_counted():

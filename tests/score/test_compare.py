@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from bench.protocols.statistics.bootstrap import paired_bootstrap
 from bench.scoring.files import write_embeddings
+from bench.store.specs import Pinned
 
 from tests import records
 
@@ -147,6 +148,11 @@ def test_the_command_compares_the_methods_of_a_results_folder(bench, refused, tm
     assert [(line["first"], line["other"], line["metric"]) for line in found] == [("one", "two", "map_at_r")]
     assert found[0]["difference_mean"] == pytest.approx(0.15)
     assert "did you mean 'two'" in refused("compare", "one", "tow", "--results", "runs")
+    on_split = records.of_test(records.columns(method="four", pinned=Pinned().on_split(1)), [])
+    for folder, named in (("runs", ["one", "four"]), ("splits", [])):
+        records.stored(tmp_path / folder, [on_split])
+        said = "four: tested on class splits alone, which `bench report` compares"
+        assert said in refused("compare", *named, "--results", folder)
     failed = next((tmp_path / "runs" / "reality_check").iterdir()) / "three" / "train-0123456789abcdef"
     failed.mkdir(parents=True)
     (failed / "error.txt").write_text("Traceback ..\nValueError: no luck\n")

@@ -13,11 +13,12 @@ from markupsafe import Markup
 from ...errors import UserError, printable
 from ...protocols.rows import OWN
 from ...registry import Registry
-from ..compare import OUTCOMES, Comparison, Use, ask
+from ...store.specs import split_pinned
+from ..compare import OUTCOMES, Comparison, Use, ask, level
 from ..comparison import ComparisonRow
 from ..contender import Contender, budget_texts, by_budget, distinct_labels
 from ..questions import CONFIDENCE, CONSTANT, DECIDES, IMAGES, PLAIN, RETRIEVAL, SYSTEM, USES
-from ..seeds import SeedGroup, mean_of
+from ..seeds import SeedGroup
 from ..splits import MEAN, mean_row
 from ..table import GAP, Cell, Table, cells_table, grouped, headings, named_by_reason, percent
 from ..write import Judged
@@ -74,7 +75,8 @@ class Part:
     def budget(self) -> str:
         """Text of the leading budget, with the networks."""
         texts = list(budget_texts(list(by_budget(self.means))).values())[:1]
-        return ", ".join(dict.fromkeys([*texts, *(each.network for each in self.means)]))
+        shared, _ = split_pinned([each.pinned for each in self.means])
+        return ", ".join(filter(None, dict.fromkeys([*texts, *(each.network for each in self.means), shared])))
 
     @cached_property
     def labels(self) -> dict[Contender, str]:
@@ -124,15 +126,16 @@ class Part:
         return next((by_name[name] for name in names.split(" or ") if name in by_name), next(iter(own), None))
 
     def advised(self, place: Place) -> tuple[str, str]:
-        """Confidence to use at a place, with its method if it is learned, and its AUROC; empty if there is none."""
+        """Confidence to use at a place, with its network unless it is the plain one, and its AUROC; may be empty."""
         wins = self.wins(place)
         contender = wins[0].contender if wins else self.plain or self.retrieves
         row = self.confidence(contender, place, wins[0].confidence if wins else "")
         if row is None:
             return "", GAP
-        name, values = (row.confidence, row.values) if wins or won(row) else (row.rival, row.others)
-        text = f"{plainly(name)} of {self.names[row.contender]}" if name == row.confidence else mostly(name)
-        return text if name else "", percent(mean_of(values), 0)
+        own = use_own(row, wins[0] if wins else None)
+        name, values = (plainly(row.confidence), row.values) if own else (mostly(row.rival), row.others)
+        text = f"{name} of {self.names[row.contender]}" if own or wins else name
+        return text if row.rival or own else "", percent(level(row, values), 0)
 
     def anchor(self, row: Comparison) -> str:
         """Id of the row of the table of confidences that has a comparison."""
@@ -147,6 +150,11 @@ def place_of(row: Comparison) -> Place:
 def won(row: Comparison) -> bool:
     """Whether the contender is better, also after the adjustment."""
     return row.counts and row.outcome == "better" and row.holds
+
+
+def use_own(row: Comparison, system: Comparison | None) -> bool:
+    """Whether to use the own confidence of a network: one better than its free one, or of a better system not worse."""
+    return won(row) or (system is not None and won(system) and row.outcome != "worse")
 
 
 def plainly(confidence: str) -> str:
@@ -268,7 +276,7 @@ def answers(parts: Sequence[Part]) -> Iterator[tuple[str, Markup]]:
     for use in USES:
         wins = _spread(parts, use, lambda part, place: [(part.names[row.contender], "") for row in part.wins(place)])
         if found := _listed(wins):
-            yield f"Learned confidence shown to be better {USES[use]}", found
+            yield f"Systems with a learned confidence shown to be better {USES[use]}", found
     rows = [(part, row) for place in PLACES for part in parts for row in part.at(place)]
     said = []
     for use, own in grouped((row for _, row in rows if row.counts), lambda row: row.use).items():

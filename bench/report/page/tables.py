@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import compress
+from typing import Any
 
 import pandas as pd
 
@@ -13,16 +16,16 @@ from ...registry import Registry
 from ...store.folder import Store
 from ...store.records import Environment, TestRecord, TrainRecord
 from .. import comparison
-from ..compare import Comparison, on_own_split
+from ..compare import Comparison, level, on_own_split
 from ..comparison import ComparisonRow
 from ..contender import Contender
 from ..cost import CostRow
 from ..questions import RETRIEVAL
-from ..seeds import ComparedColumn, mean_of
+from ..seeds import ComparedColumn
 from ..studies import StudyRow, study_lines
 from ..table import GAP, Cell, Column, Table, cells_table, grouped, headings, interval, label, named_by_reason, table_of
 from ..views import outcome_text
-from .answers import HOLDS, PLACES, Part, mostly, place_of, plainly, title, won
+from .answers import HOLDS, PLACES, Part, mostly, place_of, plainly, title, use_own
 
 
 def results_table(part: Part, spent: Iterable[CostRow], studies: Iterable[StudyRow]) -> Table:
@@ -47,7 +50,8 @@ def results_table(part: Part, spent: Iterable[CostRow], studies: Iterable[StudyR
     said = comparison.Part("", "", [*rows.values()]).remarks
     others = sorted({each.label for each in part.groups} - {each.label for each in part.labels})
     texts = {"Unequal budget": named_by_reason((row.label, row.unequal) for row in rows.values())}
-    texts["Only at other settings, in comparison.md"] = ", ".join(others)
+    lacking = "Only at other settings" if rows else "On no class splits at this budget"
+    texts[f"{lacking}, in comparison.md"] = ", ".join(others)
     counts = {part.labels[each]: row.n for each, own in part.means.items() for row in own}
     fewer = ((name, str(count)) for name, count in counts.items() if count < max(counts.values()))
     texts["On fewer class splits"] = named_by_reason(fewer) * (not rows)
@@ -100,7 +104,7 @@ def confidence_table(part: Part) -> Table:
             system = systems.get((contender, place))
             row = part.confidence(contender, place, system.confidence if system else "")
             if row or system:
-                lines.append((name, title(place), *_confidence(row), *_system(part, system)))
+                lines.append((name, title(place), *_confidence(row, system), *_system(part, system)))
                 ids.append(part.anchor(row or system))  # type: ignore[arg-type]
     names = [name for name in part.labels.values() if name not in {line[0] for line in lines}]
     notes = (f"No confidence of the ranking was tested: {', '.join(names)}.",) if names else ()
@@ -108,11 +112,12 @@ def confidence_table(part: Part) -> Table:
     return cells_table(name, headings(*titles, labels=2), lines, anchors=ids, anchor=f"use-{part.slug}", notes=notes)
 
 
-def _confidence(row: Comparison | None) -> Sequence[Cell | str]:
+def _confidence(row: Comparison | None, system: Comparison | None) -> Sequence[Cell | str]:
     if row is None:
         return (GAP,) * 4
     own, free = _level(row, row.values, row.confidence), _level(row, row.others, row.rival)
-    sides = (replace(own, bold=won(row)), replace(free, bold=bool(row.rival) and not won(row)))
+    use = use_own(row, system)
+    sides = (replace(own, bold=use), replace(free, bold=bool(row.rival) and not use))
     return *sides, Cell(row.text, row.mean), _outcome(row)
 
 
@@ -126,7 +131,7 @@ def _system(part: Part, row: Comparison | None) -> Sequence[Cell | str]:
 
 def _level(row: Comparison, values: Mapping[int, float], name: str = "") -> Cell:
     """Mean of one side of a comparison, with the name of its confidence and in a note those of other splits."""
-    mean = mean_of(values)
+    mean = level(row, values)
     return Cell(f"{mostly(name)} {row.column.text(mean, brief=True)}".strip(), mean, note=name)
 
 
@@ -179,21 +184,26 @@ def methods_table(tests: Iterable[TestRecord]) -> Table:
 
 
 def settings_table(part: Part, found: Iterable[Tested]) -> Table:
-    """Settings of training and test of a data set: one value, or those that methods have with their numbers."""
-    own = {on_own_split(Contender.of_columns(each[0].columns)): each for each in found}
+    """Settings of training and test of a data set, over all tests of its methods."""
+    own = grouped(found, lambda each: on_own_split(Contender.of_columns(each[0].columns)))
     tested = {label: own[contender] for contender, label in part.labels.items() if contender in own}
-    every = pd.json_normalize([_settings(*each) for each in tested.values()])
-    rows = []
-    for name in every.columns:
-        counts = every[name].map(_text).value_counts()
-        texts = [value if len(counts) == 1 else f"{value} ({counts[value]})" for value in sorted(counts.index)]
-        rows.append((name, "; ".join(texts)))
-    for method, (test, _) in tested.items():
-        params = sorted(test.setting.get("params", {}).items())
-        texts = [f"{name}={_text(value)}" for name, value in params if name != "form"]
+    every = pd.json_normalize([_settings(*each) for tests in tested.values() for each in tests])
+    rows = [(name, _values(every[name].tolist())) for name in every.columns]
+    for method, tests in tested.items():
+        params = pd.DataFrame([test.setting.get("params", {}) for test, _ in tests])
+        texts = [f"{name}={_values(params[name].tolist())}" for name in sorted(params.columns) if name != "form"]
         rows.append((f"hyper-parameters of {method}", "; ".join(texts)))
-    titles = headings("setting", "value (number of methods with it)", labels=2)
+    titles = headings("setting", "value, or several (number of tests with each)", labels=2)
     return cells_table(f"{part.title}: settings", titles, rows, anchor=f"settings-{part.slug}")
+
+
+def _values(values: Sequence[Any]) -> str:
+    """The value of all tests, or each with the number of tests that have it; of numbers, the lowest and the highest."""
+    is_number = [type(value) in (int, float) and value == value for value in values]
+    numbers = [*compress(values, is_number)]
+    span = " to ".join(dict.fromkeys(_text(end(numbers)) for end in (min, max))) if numbers else ""
+    counts = Counter(span if known else _text(value) for value, known in zip(values, is_number))
+    return "; ".join(f"{text} ({counts[text]})" if len(counts) > 1 else text for text in sorted(counts))
 
 
 def _text(value: object) -> str:
