@@ -266,6 +266,8 @@ class EmbeddingSet:
         if mine.classes and other.classes and mine.classes != other.classes:
             strange = sorted(set(mine.classes) ^ set(other.classes))
             raise BadInput(f"labels differ: {strange[0]!r} is in one file only; files of the same images are compared")
+        if not (self.named and other.named) and (mine.embeddings.order != other.embeddings.order).any():
+            raise BadInput("ignore leaves other rows than in the first file; give both ids, or the same ignore")
         for key in ("labels", *MASKS, "groups"):
             differing = int((np.asarray(getattr(mine, key)) != np.asarray(getattr(other, key))).sum())
             if differing:
