@@ -6,7 +6,7 @@ import contextlib
 import operator
 import re
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -298,10 +298,19 @@ class EmbeddingSet:
         repeated = {key for key, times in Counter(keys).items() if times > 1}
         if not repeated:
             return tuple(keys)
-        # Equal embeddings are numbered in the order of the rest of their rows, so that equal rows are equal in all.
-        rest = list(self.columns.values())
+        # Equal embeddings are numbered in the order of the rest of their rows, so that equal rows are equal in all,
+        # then in that of the contents of their classes, whose numbers mean nothing.
+        rest = [value for name, value in self.columns.items() if name != "labels"]
+
+        def content(i: int) -> bytes:
+            return keys[i].encode() + b"".join(value[i].tobytes() for value in rest)
+
         twins = [i for i, key in enumerate(keys) if key in repeated]
-        twins.sort(key=lambda i: (keys[i], b"".join(value[i].tobytes() for value in rest)))
+        members: dict[int, list[bytes]] = defaultdict(list)
+        for i in np.flatnonzero(np.isin(self.labels, self.labels[twins])).tolist():
+            members[int(self.labels[i])].append(blake2b(content(i)).digest())
+        classes = {label: (blake2b(b"".join(sorted(rows))).digest(), label) for label, rows in members.items()}
+        twins.sort(key=lambda i: (content(i), classes[int(self.labels[i])]))
         seen: Counter[str] = Counter()
         for i in twins:
             key = keys[i]
