@@ -149,6 +149,9 @@ class EmbeddingSet:
                     raise BadInput(f"variance must have the shape [{count}] or [{count}, {dim}], not {[*values.shape]}")
             else:
                 _check_length(key, values, count)
+        for key in ("confidence", "quality"):
+            if key in floats and len(np.unique(floats[key])) < len(np.unique(inputs[key])):
+                raise BadInput(f"{key} has different numbers that are equal in float64: give {key} - {key}.min()")
         if "variance" in floats and floats["variance"].shape == (count, 1):
             floats["variance"] = floats["variance"][:, 0]
         _check_spread(floats)

@@ -271,6 +271,7 @@ def test_unnormalised_embeddings_are_scored_as_they_are(arrays):
         ({"embeddings": [[1.0], [1.0, 2.0]]}, "different lengths"),
         ({"embeddings": None}, "embeddings missing"),
         ({"labels": None}, "labels missing"),
+        *(({key: 2**60 + np.arange(41)}, rf"{key} - {key}\.min") for key in ("confidence", "quality")),
     ],
 )
 def test_what_is_wrong_is_said(arrays, change, message):
