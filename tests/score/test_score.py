@@ -360,8 +360,10 @@ BLAMED = r"'{}' gave \d+ scores .* most of them with row 77 \(from 0\)"
         *((scorer, {"one": 1e200}, BLAMED.format(scorer)) for scorer in ("raw_l2", "l2", "match")),
         ("raw_l2", {"size": 1e200}, "finite; scale the embeddings,"),
         ("raw_l2", {"size": 1e-200}, "too small to compare"),
+        ("raw_l2", {}, r"most of them with row 77 of unknown \(from 0\)"),
     ],
 )
 def test_a_row_is_blamed_for_scores_out_of_range_only_if_it_stands_out(scorer, world, said):
+    unknown = None if world else _world(one=1e200)[0]
     with pytest.raises(ValueError, match=said):
-        bench.score(*_world(**world), scorers=[scorer], metrics=RETRIEVAL, normalize=False)
+        bench.score(*_world(**world), scorers=[scorer], metrics=RETRIEVAL, normalize=False, unknown=unknown)
