@@ -2,7 +2,8 @@
 
 Two variants: ``query_only`` removes queries and leaves the gallery alone; ``query_and_gallery`` (PER's) removes images
 from both, so R and the number of distractors shrink and the curve moves under any order of removal. Compare the latter
-with its random control. Confidence ties are broken by a hash of the image's identity.
+with its random control. ``query_only`` removes a share of the queries that have a positive: the others count nowhere.
+Confidence ties are broken by a hash of the image's identity.
 """
 
 from __future__ import annotations
@@ -99,8 +100,13 @@ def _by_confidence(confidence: Tensor, tie_break: np.ndarray) -> Tensor:
 
 
 def _of_most_confident(values: Mapping[str, Tensor], order: Tensor, fraction: float) -> dict[str, Tensor]:
-    """Values of the queries that are left, in the order of the rows, so that sums do not depend on the confidence."""
-    kept = order[: round((1.0 - fraction) * len(order))].sort().values
+    """Values of the queries that are left, in the order of the rows, so that sums do not depend on the confidence.
+
+    Queries without a positive, whose values are nan, are all left: none of them stands for a query that counts.
+    """
+    lone = values["recall_at_1"][order].isnan()
+    counted = order[~lone]
+    kept = torch.cat([counted[: round((1.0 - fraction) * len(counted))], order[lone]]).sort().values
     return {metric: each[kept] for metric, each in values.items() if metric in JUDGED_BY}
 
 

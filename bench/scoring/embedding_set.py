@@ -6,7 +6,7 @@ import contextlib
 import operator
 import re
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -149,6 +149,9 @@ class EmbeddingSet:
                     raise BadInput(f"variance must have the shape [{count}] or [{count}, {dim}], not {[*values.shape]}")
             else:
                 _check_length(key, values, count)
+        for key in ("confidence", "quality"):
+            if key in floats and len(np.unique(floats[key])) < len(np.unique(inputs[key])):
+                raise BadInput(f"{key} has different numbers that are equal in float64: give {key} - {key}.min()")
         if "variance" in floats and floats["variance"].shape == (count, 1):
             floats["variance"] = floats["variance"][:, 0]
         _check_spread(floats)
@@ -266,6 +269,8 @@ class EmbeddingSet:
         if mine.classes and other.classes and mine.classes != other.classes:
             strange = sorted(set(mine.classes) ^ set(other.classes))
             raise BadInput(f"labels differ: {strange[0]!r} is in one file only; files of the same images are compared")
+        if not (self.named and other.named) and (mine.embeddings.order != other.embeddings.order).any():
+            raise BadInput("ignore leaves other rows than in the first file; give both ids, or the same ignore")
         for key in ("labels", *MASKS, "groups"):
             differing = int((np.asarray(getattr(mine, key)) != np.asarray(getattr(other, key))).sum())
             if differing:
@@ -296,10 +301,19 @@ class EmbeddingSet:
         repeated = {key for key, times in Counter(keys).items() if times > 1}
         if not repeated:
             return tuple(keys)
-        # Equal embeddings are numbered in the order of the rest of their rows, so that equal rows are equal in all.
-        rest = list(self.columns.values())
+        # Equal embeddings are numbered in the order of the rest of their rows, so that equal rows are equal in all,
+        # then in that of the contents of their classes, whose numbers mean nothing.
+        rest = [value for name, value in self.columns.items() if name != "labels"]
+
+        def content(i: int) -> bytes:
+            return keys[i].encode() + b"".join(value[i].tobytes() for value in rest)
+
         twins = [i for i, key in enumerate(keys) if key in repeated]
-        twins.sort(key=lambda i: (keys[i], b"".join(value[i].tobytes() for value in rest)))
+        members: dict[int, list[bytes]] = defaultdict(list)
+        for i in np.flatnonzero(np.isin(self.labels, self.labels[twins])).tolist():
+            members[int(self.labels[i])].append(blake2b(content(i)).digest())
+        classes = {label: (blake2b(b"".join(sorted(rows))).digest(), label) for label, rows in members.items()}
+        twins.sort(key=lambda i: (content(i), classes[int(self.labels[i])]))
         seen: Counter[str] = Counter()
         for i in twins:
             key = keys[i]

@@ -53,7 +53,7 @@ _CONVERTED = {
     ".npy": "np.savez('x.npz', embeddings=np.load({!r}), labels=labels)",
     ".pt": "np.savez('x.npz', embeddings=torch.load({!r}).numpy(), labels=labels)",
     ".pth": "np.savez('x.npz', embeddings=torch.load({!r}).numpy(), labels=labels)",
-    ".csv": "t = pd.read_csv({!r}); np.savez('x.npz', labels=t.pop('label'), embeddings=t.to_numpy())",
+    ".csv": "t = pd.read_csv({!r}); np.savez('x.npz', labels=list(t.pop('label')), embeddings=t.to_numpy())",
 }
 """Lines of Python that make a file of other formats one of embeddings."""
 

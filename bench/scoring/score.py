@@ -101,23 +101,24 @@ def score_set(
     extended = ordered if unknown is None else unknown.in_order()
     distribution = distribution_of(ordered, normalize)
     check_scorers(names, distribution)
-    groups = groups_of_tests(wanted)
+    groups, tested = groups_of_tests(wanted), ordered
     try:
         view = view_of(ordered, distribution, names, ks=recall_ks(wanted), device=device, curves=curves)
         primary = primary_of(view.confidences)
         ranked = bool(primary) or "retrieval" in groups
         if not ranked:  # free confidences are not worth a ranking that nobody asked for
             groups.discard("risk")
+        found = run_battery(view, load_tests(groups if unknown is None else groups - {OPEN_SET}))
         if unknown is not None:
+            tested = extended
             open_view = view_of(extended, distribution_of(extended, normalize), names, device=device)
-            found = run_battery(view, load_tests(groups - {OPEN_SET})) + run_battery(open_view, load_tests([OPEN_SET]))
-        else:
-            found = run_battery(view, load_tests(groups))
+            found += run_battery(open_view, load_tests([OPEN_SET]))
         rows = [row for row in found if is_wanted(row["metric"], wanted)]
     except NotFiniteError as error:
         row, what = "", "the embeddings"
         if error.image is not None:
-            row = f", most of them with row {ordered.embeddings.order[error.image]} (from 0)"
+            place, known = tested.embeddings.order[error.image], len(ordered.embeddings.stored)
+            row = f", most of them with row {place if place < known else f'{place - known} of unknown'} (from 0)"
             what = "that row or drop it"
         raise BadInput(f"{error}{row}; scale {what}, or use another scorer") from None
     except ValueError as error:

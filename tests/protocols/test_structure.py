@@ -99,6 +99,7 @@ def test_nmi_equals_its_definition_and_ami_is_zero_for_random_clusters():
     assert nmi(labels, found) == pytest.approx(information / mean)
     assert abs(ami(labels, found)) < 0.01
     assert nmi(labels, labels + 3) == pytest.approx(1)
+    assert max(ami(labels[:n], labels[:n] + 3) for n in range(20, 120, 10)) == 1
 
 
 def _cost(x, assigned):

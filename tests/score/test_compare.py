@@ -93,10 +93,13 @@ def test_files_of_other_images_are_refused(arrays, refused, tmp_path, change, me
     assert message in line
 
 
-def test_files_of_other_sizes_are_refused(arrays, refused, tmp_path):
+def test_files_of_other_sizes_or_ignored_rows_are_refused(arrays, refused, tmp_path):
     write_embeddings(tmp_path / "a.npz", arrays)
     write_embeddings(tmp_path / "b.npz", {key: value[1:] for key, value in arrays.items()})
     assert "40 images against 41" in refused("score", "a.npz", "b.npz")
+    for row in range(2):
+        write_embeddings(tmp_path / f"without_{row}.npz", arrays | {"ignore": np.arange(41) == row})
+    assert "ignore leaves other rows" in refused("score", "without_0.npz", "without_1.npz")
 
 
 @pytest.mark.slow
