@@ -48,16 +48,18 @@ def world():
 def test_what_is_reported_is_what_the_docs_lines_do_on_the_other_classes(world, tmp_path, monkeypatch):
     arrays, set_up, points = world
     cosines, labels = _cosines(arrays), arrays["labels"]
-    accepted, right, chances = {}, [], []
+    accepted, right, chances, verdicts = {}, [], [], set()
     for i in np.flatnonzero(~set_up):
         others = np.arange(len(labels)) != i
         names = _applied(points.document, cosines[i][others], labels[others], tmp_path, monkeypatch)
-        answer, known = (names["accept"].get((*of, None)) for of in (("answer", "risk"), ("known", "far")))
-        assert names["verdict"] == ("unknown" if known is False else "match" if answer else "not sure")
+        answer, known = names["accept"]["answer", "risk", None], names["accept"]["known", "far", None]
+        assert names["verdict"] == (("match" if answer else "not sure") if known else "unknown")
+        verdicts.add(names["verdict"])
         for key, value in names["accept"].items():
             accepted.setdefault(key, []).append(value)
         right.append(labels[others][names["top"]] == labels[i])
         chances.append(names["probability"]["answer"])
+    assert verdicts == {"unknown", "match", "not sure"}
     right = np.array(right)
     for point in points.document["points"]:
         key = point["decision"], point["wish"], point["guarantee"]
