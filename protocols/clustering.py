@@ -165,7 +165,7 @@ def clusters_of(view: Embeddings) -> list[Tensor]:
     )
 
 
-@test(group="clustering", per="embeddings", needs=("directions",), clean_only=True, version=4)
+@test(group="clustering", per="embeddings", needs=("directions",), clean_only=True, version=3)
 def clustering(view: Embeddings) -> Iterator[Row]:
     """NMI, AMI and pair F1 of k-means on the unit embeddings, with as many clusters as classes.
 

@@ -6,7 +6,7 @@ The result is a document for JSON, ``operate.json``, that a program applies with
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from .declare import test
 from .embeddings import Embeddings
 from .open_set import in_smaller_gallery
 from .operating_points import MEASURED, MISSING, WISHES, Cases, choose, fit_map, measure, reliability
-from .retrieval_confidence import LogisticFit, uniform_by_identity
+from .retrieval_confidence import LogisticFit, evened, uniform_by_identity
 from .rows import AGREEMENT, CHOSEN, MARGIN, UNDRAWN, Row, row
 from .verification import class_halves, classes_in_random_order, pair_scores, sample_pairs, verification_pairs
 
@@ -37,10 +37,10 @@ FREE = (MARGIN, TOP1, AGREEMENT, "spread")
 """Retrieval confidences that are tried: those that a few lines compute from the scores of a query."""
 
 QUERIES = 5_000
-"""Largest number of queries that are ranked a second time, in half of the gallery."""
+"""Largest number of queries that are ranked again, in half of the gallery and in all of it without their class."""
 
 PAIRED = 10_000
-"""Largest number of images of a half that are paired, unless a small false accept rate needs more."""
+"""Largest number of queries of a half that are paired, unless a small false accept rate needs more."""
 
 CURVE = 100
 """Largest number of thresholds of a curve."""
@@ -69,8 +69,10 @@ def document_of(
     Decisions and wishes are those of :data:`~.operating_points.WISHES`, each without and with a guarantee at 90 %. A
     pair is decided by its score, an answer and an unknown query by the confidence of the lowest AUGRC on the half that
     chooses, among the retrieval confidences, the given image confidences, and a logistic fit of margin and agreement;
-    the guarantee does not count that choice. If the set has no unknown queries, a random half of the classes leaves the
-    gallery for at most :data:`QUERIES` queries, which also says what the answers' points give in half of the gallery.
+    the guarantee does not count that choice. If the set has no unknown queries, at most :data:`QUERIES` of its own also
+    count as unknown, ranked in the gallery without their class. As many say what the answers' points give if a random
+    half of the classes leaves the gallery. Thresholds lie half-way to the next lower confidence, since a program's last
+    digits are others.
 
     Args:
         view: The images.
@@ -164,9 +166,10 @@ def _counts(view: Embeddings, queries: Tensor, which: Tensor) -> dict[str, int]:
 
 
 def _pairs(view: Embeddings, scorer: str, queries: Tensor, chosen: Tensor, most: int) -> _Decision | str:
-    """Sampled pairs of images within whole classes of each half, or why there are none."""
+    """Sampled pairs of a query and a gallery image within whole classes of each half, or why there are none."""
     cases, seed = [], view.seed("operate")
-    sizes = torch.bincount(view.labels)
+    gallery = torch.arange(len(view)) if view.gallery is None else view.gallery
+    sizes = torch.bincount(view.labels[queries])
     for inside in (chosen & ~view.unknown, ~chosen & ~view.unknown):
         named = queries[inside]
         classes = classes_in_random_order(view.labels[named], [view.ids[i] for i in named.tolist()], seed)
@@ -174,41 +177,52 @@ def _pairs(view: Embeddings, scorer: str, queries: Tensor, chosen: Tensor, most:
         rows = torch.isin(view.labels, classes).nonzero().squeeze(1)
         try:
             kin = None if view.kin is None else view.kin[rows]
-            pairs = sample_pairs(view.labels[rows], [view.ids[i] for i in rows.tolist()], seed, kin)
+            roles = torch.stack([torch.isin(rows, queries), torch.isin(rows, gallery)])
+            pairs = sample_pairs(view.labels[rows], [view.ids[i] for i in rows.tolist()], seed, kin, roles)
         except ValueError as error:
             return str(error)
         left, right = rows[pairs.left], rows[pairs.right]
-        scores = view.scorer(scorer).pairs(left, right).double().cpu().numpy()
+        scores = view.scorer(scorer).pairs(left, right).double().cpu()
+        # Of most scores: a few huge ones must not make all others equal.
+        scores = evened(scores, torch.frexp(scores.abs().sort().values[len(scores) * 3 // 4]).exponent)
         groups, others = (view.labels[each].numpy() for each in (left, right))
-        cases.append(Cases(scores, pairs.same.double().numpy(), groups, others))
+        cases.append(Cases(scores.numpy(), pairs.same.double().numpy(), groups, others))
     return _Decision({scorer: 1.0}, *cases)
 
 
 def _queries(view: Embeddings, scorer: str, queries: Tensor, chosen: Tensor) -> dict[str, _Decision | str]:
     """The decisions about an answer and about unknown queries."""
     right = view.query_values(scorer, view.options.risk_ks)["recall_at_1"]
-    answer = _decision(view, scorer, right, chosen)
+    answer, known = _decision([view], scorer, right, chosen), _known(right, view.unknown)
     decisions: dict[str, _Decision | str] = {"answer": answer}
-    smaller = in_smaller_gallery(view, scorer)
-    if bool(view.unknown.any()):
-        decisions["known"] = _decision(view, scorer, _known(right, view.unknown), chosen)
-    elif smaller is None:
-        decisions["known"] = "half of the gallery has fewer than two classes"
-    if smaller is None:
-        return decisions
     place = torch.arange(len(queries))
     if len(queries) > QUERIES:
         drawn = uniform_by_identity([view.ids[i] for i in queries.tolist()], view.seed("operate"), "half gallery")
         place = drawn.argsort()[:QUERIES].sort().values
     # The agreement asks as many as in the whole gallery: a program does not know that the gallery has shrunk.
-    smaller = replace(smaller, queries=queries[place], options=replace(smaller.options, nearest=view.asked))
-    left = smaller.query_values(scorer, (1,))["recall_at_1"]
-    reported = ~left.isnan() & ~chosen[place]
-    decisions["answer"] = replace(answer, half=_cases(smaller, scorer, answer.form, left, reported))
-    if "known" not in decisions:
-        gone = left.isnan() & ~right[place].isnan()
-        decisions["known"] = _decision(smaller, scorer, _known(left, gone), chosen[place])
-    smaller.release()
+    options = replace(view.options, filter_fractions=(), nearest=view.asked)
+    if bool(view.unknown.any()):
+        decisions["known"] = _decision([view], scorer, known, chosen)
+    else:
+        # Images of the class and group of a query are none of its gallery: with one group for all, its class is not.
+        alone = replace(
+            view,
+            queries=queries[place],
+            groups=torch.zeros_like(view.labels),
+            scorers={scorer: lambda: view.scorer(scorer)},
+            directions=None,
+            views=None,
+            options=options,
+        )
+        both, halves = torch.cat([known, known[place] - 1.0]), torch.cat([chosen, chosen[place]])
+        decisions["known"] = _decision([view, alone], scorer, both, halves)
+    smaller = in_smaller_gallery(view, scorer)
+    if smaller is not None:
+        smaller = replace(smaller, queries=queries[place], options=options)
+        left = smaller.query_values(scorer, (1,))["recall_at_1"]
+        reported = ~left.isnan() & ~chosen[place]
+        decisions["answer"] = replace(answer, half=_cases([smaller], scorer, answer.form, left, reported))
+        smaller.release()
     return decisions
 
 
@@ -217,16 +231,17 @@ def _known(right: Tensor, unknown: Tensor) -> Tensor:
     return torch.where(unknown, 0.0, torch.where(right.isnan(), math.nan, 1.0)).double()
 
 
-def _candidates(view: Embeddings, scorer: str) -> dict[str, Tensor]:
-    of_ranking = view.retrieval_confidences(scorer)
-    of_images = {k: v for k, v in view.confidences_of_queries().items() if k not in ("random", *UNDRAWN)}
-    return {name: of_ranking[name] for name in FREE} | of_images
+def _candidates(views: Sequence[Embeddings], scorer: str) -> dict[str, Tensor]:
+    """Confidences of the queries of all views, one view after the other."""
+    found = [view.retrieval_confidences(scorer) | view.confidences_of_queries() for view in views]
+    of_images = [name for name in views[0].confidences if name not in ("random", *UNDRAWN)]
+    return {name: torch.cat([each[name] for each in found]) for name in (*FREE, *of_images)}
 
 
-def _decision(view: Embeddings, scorer: str, right: Tensor, chosen: Tensor) -> _Decision:
+def _decision(views: Sequence[Embeddings], scorer: str, right: Tensor, chosen: Tensor) -> _Decision:
     """Cases of queries, of which ``right`` ``[Q]`` is nan where they do not count, by the best confidence."""
     counted = ~right.isnan()
-    candidates, before = _candidates(view, scorer), counted & chosen
+    candidates, before = _candidates(views, scorer), counted & chosen
     forms: list[dict[str, float]] = [{name: 1.0} for name in candidates]
     fit = LogisticFit.of([candidates[MARGIN], candidates[AGREEMENT]], right.masked_fill(~before, math.nan))
     if fit.found:
@@ -234,7 +249,7 @@ def _decision(view: Embeddings, scorer: str, right: Tensor, chosen: Tensor) -> _
     wrong = 1.0 - right[before]
     # Rounding must not decide between equal ones: the first is the simplest.
     form = min(forms, key=lambda each: round(augrc(_weighed(candidates, each)[before], wrong), 12))
-    cases = (_cases(view, scorer, form, right, which) for which in (before, counted & ~chosen))
+    cases = (_cases(views, scorer, form, right, which) for which in (before, counted & ~chosen))
     return _Decision(form, *cases)
 
 
@@ -242,9 +257,9 @@ def _weighed(candidates: Mapping[str, Tensor], form: Mapping[str, float]) -> Ten
     return torch.stack([weight * candidates[name].double() for name, weight in form.items()]).sum(0)
 
 
-def _cases(view: Embeddings, scorer: str, form: Mapping[str, float], right: Tensor, which: Tensor) -> Cases:
-    labels = view.labels if view.queries is None else view.labels[view.queries]
-    values = _weighed(_candidates(view, scorer), form)
+def _cases(views: Sequence[Embeddings], scorer: str, form: Mapping[str, float], right: Tensor, which: Tensor) -> Cases:
+    labels = torch.cat([view.labels if view.queries is None else view.labels[view.queries] for view in views])
+    values = _weighed(_candidates(views, scorer), form)
     return Cases(values[which].numpy(), right[which].double().numpy(), labels[which].numpy())
 
 
@@ -268,8 +283,9 @@ def _points(name: str, decision: _Decision | str, wishes: Mapping[str, float], s
             point |= {"confidence": {}, "threshold": None, "reason": decision}
             if isinstance(decision, _Decision):
                 choice = choose(decision.before, wish, wishes[wish], missing)
+                threshold = None if choice.threshold is None else _between(decision.before, choice.threshold)
                 reason = choice.reason.replace("cases to reject", REJECTED.get(name, "")).replace("cases", "queries")
-                point |= {"confidence": decision.form, "threshold": choice.threshold, "reason": reason}
+                point |= {"confidence": decision.form, "threshold": threshold, "reason": reason}
             points.append(point | dict.fromkeys(SHARES))
     if isinstance(decision, _Decision):
         chosen = [point for point in points if point["threshold"] is not None]
@@ -281,14 +297,24 @@ def _points(name: str, decision: _Decision | str, wishes: Mapping[str, float], s
     return points
 
 
+def _between(cases: Cases, threshold: float) -> float:
+    """A threshold that accepts the same cases, half-way to the next lower one: no rounding parts equal confidences."""
+    lower = cases.confidence[cases.confidence < threshold]
+    if not len(lower):
+        return threshold - 1e-6 * abs(threshold)
+    # Between adjacent floats the middle may round onto the lower one.
+    return float(max(lower.max() / 2 + threshold / 2, np.nextafter(lower.max(), math.inf)))
+
+
 def _curve(cases: Cases) -> Document:
     """Coverage and risk at thresholds between which about as many cases lie."""
     order = np.argsort(-cases.confidence, kind="stable")
     values, wrong = cases.confidence[order], (1.0 - cases.right[order]).cumsum()
     last = np.flatnonzero(np.diff(values, append=-math.inf))  # equal ones are accepted together
     place = np.unique(last[np.linspace(0, len(last) - 1, CURVE).round().astype(int)]) if len(last) else last
-    columns = {"threshold": values[place], "coverage": (place + 1) / len(order), "risk": wrong[place] / (place + 1)}
-    return {name: column.tolist() for name, column in columns.items()}
+    columns = {"coverage": (place + 1) / len(order), "risk": wrong[place] / (place + 1)}
+    made = {name: column.tolist() for name, column in columns.items()}
+    return {"threshold": [_between(cases, each) for each in values[place].tolist()], **made}
 
 
 def _plain(value: Any) -> Any:
@@ -339,7 +365,7 @@ def operating(view: Embeddings, scorer: str) -> Iterator[Row]:
     if smaller is not None and "known" in found:
         left = smaller.query_values(scorer, (1,))["recall_at_1"]
         right = _known(left, left.isnan() & ~known.isnan())
-        cases = _cases(smaller, scorer, found["known"][0], right, ~right.isnan())
+        cases = _cases([smaller], scorer, found["known"][0], right, ~right.isnan())
         yield from _accepts("known", found, cases, scorer)
         smaller.release()
     yield from _accepts("pair", found, _sampled(view, scorer), scorer)
@@ -347,7 +373,7 @@ def operating(view: Embeddings, scorer: str) -> Iterator[Row]:
 
 def _answers(view: Embeddings, scorer: str, set_up: _SetUp, right: Tensor, gallery: str) -> Iterator[Row]:
     form, thresholds = set_up
-    cases = _cases(view, scorer, form, right, ~right.isnan())
+    cases = _cases([view], scorer, form, right, ~right.isnan())
     for wish, threshold in thresholds.items():
         accepted = cases.confidence >= threshold
         made = partial(row, scorer=scorer, confidence=CHOSEN, variant=f"{wish}={DEFAULTS[wish]:g}{gallery}")
@@ -382,11 +408,11 @@ def _set_up(validation: Embeddings, scorer: str) -> dict[str, _SetUp]:
     """What validation images set, by decision."""
     right = validation.query_values(scorer, (1,))["recall_at_1"]
     every = torch.ones(len(right), dtype=torch.bool)
-    decisions = {"answer": _decision(validation, scorer, right, every)}
+    decisions = {"answer": _decision([validation], scorer, right, every)}
     smaller = in_smaller_gallery(validation, scorer)
     if smaller is not None:
         left = smaller.query_values(scorer, (1,))["recall_at_1"]
-        decisions["known"] = _decision(smaller, scorer, _known(left, left.isnan() & ~right.isnan()), every)
+        decisions["known"] = _decision([smaller], scorer, _known(left, left.isnan() & ~right.isnan()), every)
         smaller.release()
     found = {name: (each.form, _thresholds(name, each.before)) for name, each in decisions.items()}
     return found | {"pair": ({scorer: 1.0}, _thresholds("pair", _sampled(validation, scorer)))}

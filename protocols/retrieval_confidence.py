@@ -126,7 +126,12 @@ def _scores(scorer: Scorer, queries: Tensor, items: Tensor) -> Tensor:
         scores[:, here] = pairs.double().cpu().view(len(items), -1)
     require_finite(scorer, scores)
     digits = torch.frexp(scores.abs().amax(0)).exponent
-    step = 2.0 ** (torch.minimum(digits.max(), digits + _SPARE) - _DIGITS).clamp_min(-1074).double()  # not 0
+    return evened(scores, torch.minimum(digits.max(), digits + _SPARE))
+
+
+def evened(scores: Tensor, digits: Tensor) -> Tensor:
+    """Scores rounded to 40 binary digits of 2 ** ``digits``: those that differ by rounding alone become equal."""
+    step = 2.0 ** (digits - _DIGITS).clamp_min(-1074).double()  # not 0
     return (scores / step).round() * step
 
 

@@ -35,13 +35,16 @@ def _draw(seed: int, *what: object) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-def sample_pairs(labels: Tensor, ids: Sequence[str], seed: int, kin: Tensor | None = None) -> Pairs:
+def sample_pairs(
+    labels: Tensor, ids: Sequence[str], seed: int, kin: Tensor | None = None, roles: Tensor | None = None
+) -> Pairs:
     """One positive and one negative pair per image for verification, as in "Probabilistic Embeddings Revisited".
 
     Positives, which come first: each class is put in a random circular order, and every image is paired with the next;
     an image alone in its class has none. With ``kin`` (:func:`~bench.protocols.ranking.rank`) it is paired with the
     next that is not of its number. Negatives: every image is paired with a uniform image of another class. The pairs
     depend on ``seed`` and the identities only, not on the order of the images or the numbers of the classes.
+    With ``roles``, bool ``[2, N]``, images of the first are paired with images of the second: queries with a gallery.
 
     Raises:
         ValueError: If there is only one class, or no positive pair.
@@ -52,27 +55,29 @@ def sample_pairs(labels: Tensor, ids: Sequence[str], seed: int, kin: Tensor | No
         [True, True, False, False, False]
     """
     order = sorted(range(len(ids)), key=lambda index: ids[index])
+    is_query, searched = (torch.ones(2, len(ids)) if roles is None else roles).tolist()
+    asked, gallery = ([index for index in order if role[index]] for role in (is_query, searched))
     label, number = labels.tolist(), (torch.arange(len(ids)) if kin is None else kin).tolist()
     members: dict[int, list[int]] = defaultdict(list)
     for index in order:
         members[label[index]].append(index)
-    if len(members) < 2:
+    if len({label[index] for index in gallery}) < 2:
         raise ValueError("verification pairs need at least two classes")
     following: dict[int, int] = {}
     for group in members.values():
-        if len({number[index] for index in group}) > 1:
-            circle = sorted(group, key=lambda index: (_draw(seed, "positive", ids[index]), ids[index]))
-            after = circle[0]
-            for index in 2 * circle[::-1]:  # from the end, and once more for those whose partner is past the end
-                following[index] = after if number[after] != number[index] else following.get(after, after)
-                after = index
-    if not following:
+        circle = sorted(group, key=lambda index: (_draw(seed, "positive", ids[index]), ids[index]))
+        after = next((index for index in circle if searched[index]), circle[0])
+        for index in 2 * circle[::-1]:  # from the end, and once more for those whose partner is past the end
+            following[index] = after if number[after] != number[index] else following.get(after, after)
+            after = index if searched[index] else after
+    pairs = [(index, following[index]) for index in asked]
+    positive = [(a, b) for a, b in pairs if searched[b] and number[a] != number[b]]
+    if not positive:
         raise ValueError("verification pairs need a class with at least two images, of two groups if there are groups")
-    positive = [(index, following[index]) for index in order if index in following]
     negative = []
-    for index in order:
+    for index in asked:
         attempt = 0
-        while label[other := order[_draw(seed, "negative", ids[index], attempt) % len(order)]] == label[index]:
+        while label[other := gallery[_draw(seed, "negative", ids[index], attempt) % len(gallery)]] == label[index]:
             attempt += 1
         negative.append((index, other))
     both = torch.tensor(positive + negative)

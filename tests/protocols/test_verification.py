@@ -72,6 +72,20 @@ def test_pairs_are_one_positive_and_one_negative_per_image():
     assert (labels[pairs.left[~pairs.same]] != labels[pairs.right[~pairs.same]]).all()
 
 
+@pytest.mark.parametrize("kin", [None, torch.arange(82) // 2])
+def test_queries_are_paired_with_the_gallery_alone(kin):
+    labels, ids = _labels()
+    queries, gallery = roles = torch.rand(2, 82, generator=torch.Generator().manual_seed(0)) < 0.5
+    pairs = sample_pairs(labels, ids, 1, kin, roles)
+    number = torch.arange(82) if kin is None else kin
+    met = gallery & (labels[:, None] == labels) & (number[:, None] != number)
+    assert pairs.left[pairs.same].tolist() == (queries & met.any(1)).nonzero().squeeze(1).tolist()
+    assert met[pairs.left[pairs.same], pairs.right[pairs.same]].all()
+    assert pairs.left[~pairs.same].tolist() == queries.nonzero().squeeze(1).tolist()
+    assert gallery[pairs.right].all()
+    assert (labels[pairs.left[~pairs.same]] != labels[pairs.right[~pairs.same]]).all()
+
+
 def test_pairs_depend_on_identities_only():
     labels, ids = _labels()
     shuffle = torch.randperm(82, generator=torch.Generator().manual_seed(0))

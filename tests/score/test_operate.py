@@ -48,16 +48,21 @@ def world():
 def test_what_is_reported_is_what_the_docs_lines_do_on_the_other_classes(world, tmp_path, monkeypatch):
     arrays, set_up, points = world
     cosines, labels = _cosines(arrays), arrays["labels"]
-    accepted, right, chances = {}, [], []
+    accepted, right, chances, verdicts, mistaken = {}, [], [], set(), []
     for i in np.flatnonzero(~set_up):
         others = np.arange(len(labels)) != i
         names = _applied(points.document, cosines[i][others], labels[others], tmp_path, monkeypatch)
-        answer, known = (names["accept"].get((*of, None)) for of in (("answer", "risk"), ("known", "far")))
-        assert names["verdict"] == ("unknown" if known is False else "match" if answer else "not sure")
+        answer, known = names["accept"]["answer", "risk", None], names["accept"]["known", "far", None]
+        assert names["verdict"] == (("match" if answer else "not sure") if known else "unknown")
+        verdicts.add(names["verdict"])
         for key, value in names["accept"].items():
             accepted.setdefault(key, []).append(value)
         right.append(labels[others][names["top"]] == labels[i])
         chances.append(names["probability"]["answer"])
+        others = labels != labels[i]
+        unknown = _applied(points.document, cosines[i][others], labels[others], tmp_path, monkeypatch)
+        mistaken.append(unknown["accept"]["known", "far", None])
+    assert verdicts == {"unknown", "match", "not sure"}
     right = np.array(right)
     for point in points.document["points"]:
         key = point["decision"], point["wish"], point["guarantee"]
@@ -65,6 +70,9 @@ def test_what_is_reported_is_what_the_docs_lines_do_on_the_other_classes(world, 
             taken = np.array(accepted[key])
             assert point["coverage"] == pytest.approx(taken.mean(), abs=1e-9)
             assert point["risk"] == pytest.approx(1 - right[taken].mean(), abs=1e-9)
+        if key == ("known", "far", None):
+            assert point["far"] == pytest.approx(np.mean(mistaken), abs=1e-9)
+            assert point["tar"] == pytest.approx(np.mean(accepted[key]), abs=1e-9)
     found = points.document["reliability"]["answer"]
     assert found["brier"] == pytest.approx(np.mean((np.array(chances) - right) ** 2), abs=1e-4)
     assert np.array(accepted["pair", "far", None]).shape == (set_up.size - set_up.sum(), set_up.size - 1)
@@ -85,9 +93,28 @@ def test_the_threshold_is_that_of_a_loop_over_the_classes_that_choose(world):
     confidence = sum(weight * values[name] for name, weight in form.items())
     kept = [t for t in confidence[set_up] if (~right)[set_up][confidence[set_up] >= t].mean() <= 0.2]
     plain = points.table.query("decision == 'answer' and wish == 'risk' and guarantee.isna()").iloc[0]
-    assert plain["threshold"] == pytest.approx(min(kept), abs=1e-5)
+    below = max(confidence[set_up & (confidence < min(kept))])
+    assert plain["threshold"] == pytest.approx((min(kept) + below) / 2, abs=1e-6)
     assert plain["risk_low"] <= plain["risk"] <= plain["risk_high"]
     assert plain["half_gallery_coverage"] > 0
+
+
+def test_pairs_are_of_a_query_and_a_gallery_image():
+    arrays, query = _world(classes=80, dim=32), np.arange(640) % 8 < 2
+    arrays["embeddings"][query] += 1.5  # queries are like each other, not like the gallery
+    made = package.score(**arrays, is_query=query, is_gallery=~query, set_up=arrays["labels"] % 2 == 0).operate(
+        far=0.05
+    )
+    point, labels = made.document["points"][0], arrays["labels"]
+    met = (query[:, None] & ~query) & (labels[:, None] != labels) & (labels[:, None] % 2 == 1) & (labels % 2 == 1)
+    assert point["far_low"] <= (_cosines(arrays)[met] >= point["threshold"]).mean() <= point["far_high"]
+
+
+def test_no_threshold_lies_on_tied_scores():
+    arrays = _world(dim=24)
+    arrays["embeddings"] = np.sign(arrays["embeddings"])  # their cosines are multiples of 1/12
+    points = package.score(**arrays).operate(far=0.02).table.query("decision == 'pair'")
+    assert points["threshold"].to_numpy() * 12 % 1 == pytest.approx(0.5)
 
 
 def test_the_command_says_it_in_a_sentence_and_writes_file_pictures_and_page(bench, tmp_path):
