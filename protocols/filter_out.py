@@ -218,7 +218,7 @@ def query_filter_out_rows(
                 yield _point(metric, kept[metric], scorer, name, "query_only", fraction)
 
 
-@test(group="filter_out", per="own scorer", needs=("confidences",), version=3)
+@test(group="filter_out", per="own scorer", needs=("confidences",), version=4)
 def filter_out(view: Embeddings, scorer: str) -> Iterator[Row]:
     """Filter-out curves of confidences: MAP@R and Recall@1 as the least confident images are removed.
 
