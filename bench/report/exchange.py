@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -155,22 +155,13 @@ def eval_results(each: Published) -> str:
 def write_hub(results: Sequence[Published], out: Path) -> list[Path]:
     """Write the header of a model card for each contender, and ``.eval_results`` where the Hub has the data set."""
     written = []
-    for each, place in _places(results, out / "hub"):
-        card = header(each.title, each.group.contender.method, each.tags, model_index(each))
-        written.append(_write(place / "README.md", card))
-        entries = eval_results(each)
-        written += [_write(place / EVAL_RESULTS, entries)] if entries else []
-    return written
-
-
-def _places(results: Sequence[Published], out: Path) -> Iterator[tuple[Published, Path]]:
-    """Each contender with its place, which is the same in every report."""
     for each in results:
         of = each.group.contender
-        yield each, out / of.dataset / f"{of.method}-{content_id(str(of))}"
-
-
-def _write(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, text.encode())
-    return path
+        place = out / "hub" / of.dataset / f"{of.method}-{content_id(str(of))}"  # the same in every report
+        card = header(each.title, of.method, each.tags, model_index(each))
+        for path, text in ((place / "README.md", card), (place / EVAL_RESULTS, eval_results(each))):
+            if text:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomic(path, text.encode())
+                written.append(path)
+    return written

@@ -247,13 +247,13 @@ def provenance(results: Results, codes: Mapping[str, str]) -> pd.DataFrame:
         arrays = " ".join(each.spec.arrays.values())
         rows += [_origin(tests[each.spec.test], each, arrays)] if each.spec.test in tests else []
     for row in rows:
-        trained = tests[row["rescored"] or row["unit"]].spec.train
+        trained = tests[str(row["rescored"] or row["unit"])].spec.train
         row["trained_by"] = "; ".join(dict.fromkeys(codes[unit] for unit in trained if unit in codes))
     frame = pd.DataFrame(rows)
     return frame.sort_values([*KEYS, "rescored", "unit"], kind="stable", ignore_index=True) if rows else frame
 
 
-def _origin(test: TestRecord, made: TestRecord | RescoreRecord, embeddings: str) -> dict[str, Any]:
+def _origin(test: TestRecord, made: TestRecord | RescoreRecord, embeddings: str) -> dict[str, object]:
     """Row of a test, or of a rescoring of it: ``rescored`` is then the id of the test."""
     environment = made.environment
     rescoring = made if isinstance(made, RescoreRecord) else None

@@ -323,7 +323,7 @@ def test_one_common_seed_and_left_out_seeds_are_said():
     assert "no seeds 1-3" in short.about["left_out"]
     text = shown.markdown(decision_document(found))
     assert "Left out: short: no seeds 1-3." in text
-    assert "| 10.00 | 82.50 | -71.00 | 1 | one seed |" in text
+    assert "| 10.00 | 81.00 | -71.00 | 1 | one seed |" in text
     assert decision_document(found).numbers["more_seeds"].isna().sum() == 1
 
 
