@@ -15,20 +15,21 @@ from bench.datasets.archives import BLOCK, EncryptedArchive, copy_folder, take, 
 from tests.refusals import one_line
 
 FILES = {f"a/b/{i}.bin": np.random.default_rng(i).bytes(700 * i) for i in range(6)}
+MEMBERS = [*FILES.items()]
 
 
-def _tar(path, members=FILES, mode="w", fmt=tarfile.GNU_FORMAT):
+def _tar(path, members=MEMBERS, mode="w", fmt=tarfile.GNU_FORMAT):
     with tarfile.open(path, mode, format=fmt) as archive:
-        for name, content in members.items():
+        for name, content in members:
             info = tarfile.TarInfo(name)
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
     return path
 
 
-def _zip(path, members=FILES, compression=zipfile.ZIP_DEFLATED):
+def _zip(path, members=MEMBERS, compression=zipfile.ZIP_DEFLATED):
     with zipfile.ZipFile(path, "w", compression) as archive:
-        for name, content in members.items():
+        for name, content in members:
             archive.writestr(name, content)
     return path
 
@@ -57,8 +58,8 @@ WRITERS = {
     "x.tgz": lambda path: _tar(path, mode="w:gz"),
     "x.tar.bz2": lambda path: _tar(path, mode="w:bz2"),
     "x.tar.xz": lambda path: _tar(path, mode="w:xz"),
-    "pax.tar": lambda path: _tar(path, {**FILES, "ü" * 90: b"x"}, fmt=tarfile.PAX_FORMAT),
-    "long.tar": lambda path: _tar(path, {**FILES, "y" * 150: b"x"}),
+    "pax.tar": lambda path: _tar(path, [*MEMBERS, ("ü" * 90, b"x")], fmt=tarfile.PAX_FORMAT),
+    "long.tar": lambda path: _tar(path, [*MEMBERS, ("y" * 150, b"x")]),
     "x.zip": _zip,
     "stored.zip": lambda path: _zip(path, compression=zipfile.ZIP_STORED),
     "wrong name.zip": _tar,
@@ -111,7 +112,7 @@ def test_flipped_bits_do_not_unpack_to_other_content(tmp_path, name):
 @pytest.mark.parametrize("write", [_tar, _zip])
 def test_names_outside_of_the_folder_are_refused(tmp_path, name, write):
     folder = tmp_path / "deep" / "out"
-    assert "is outside of the folder; unpack it yourself" in _refusal(write(tmp_path / "x", {name: b"!"}), folder)
+    assert "is outside of the folder; unpack it yourself" in _refusal(write(tmp_path / "x", [(name, b"!")]), folder)
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "x"]
 
 
@@ -121,29 +122,17 @@ def _header(path, kind, size=0, after=bytes(1 << 17), copies=1):
     path.write_bytes(copies * info.tobuf() + after)
 
 
-def _zip_of(path, *members):
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, content in members:
-            archive.writestr(name, content)
-
-
-def _tar_of(path, *members):
-    with tarfile.open(path, "w") as archive:
-        for name, _ in members:
-            archive.addfile(tarfile.TarInfo(name))
-
-
 LINK = zipfile.ZipInfo("x")
 LINK.external_attr = 0o120777 << 16
 KINDS = (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, b"Z")
 NOT_ARCHIVES = [b"", b"text\n" * 500, b"PK\3\4", b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", bytes(100), b"\xff" * 1024]
 REFUSED = [
     *(("is a link or a device", lambda path, kind=kind: _header(path, kind)) for kind in KINDS),
-    ("is a link or a device", lambda path: _zip_of(path, (LINK, "/etc/passwd"))),
+    ("is a link or a device", lambda path: _zip(path, [(LINK, b"/etc/passwd")])),
     *(
-        ("two members are named", lambda path, name=name, of=of: of(path, ("a/x", "1"), (name, "2")))
+        ("two members are named", lambda path, name=name, of=of: of(path, [("a/x", b"1"), (name, b"2")]))
         for name in ("a/x", "./a/x", "a//x")
-        for of in (_tar_of, _zip_of)
+        for of in (_tar, _zip)
     ),
     # Before gigabytes are read
     *(
@@ -165,7 +154,7 @@ def test_what_is_no_archive_of_files_is_refused(tmp_path, said, make):
 
 
 def test_an_archive_with_a_password_is_refused(tmp_path):
-    path = _zip(tmp_path / "x.zip", {"a": b"1"})
+    path = _zip(tmp_path / "x.zip", [("a", b"1")])
     content = bytearray(path.read_bytes())
     content[6] |= 1
     content[content.index(b"PK\1\2") + 8] |= 1
@@ -175,10 +164,10 @@ def test_an_archive_with_a_password_is_refused(tmp_path):
 
 
 BOMBS = {
-    "zip": lambda path: _zip(path, {"zeros": bytes(20_000_000)}),
-    "tgz": lambda path: _tar(path, {"zeros": bytes(20_000_000)}, "w:gz"),
-    "many files": lambda path: _tar(path, {f"{i}": b"" for i in range(3000)}, "w:gz"),
-    "many folders": lambda path: _zip(path, {f"{i}/": b"" for i in range(3000)}),
+    "zip": lambda path: _zip(path, [("zeros", bytes(20_000_000))]),
+    "tgz": lambda path: _tar(path, [("zeros", bytes(20_000_000))], "w:gz"),
+    "many files": lambda path: _tar(path, [(f"{i}", b"") for i in range(3000)], "w:gz"),
+    "many folders": lambda path: _zip(path, [(f"{i}/", b"") for i in range(3000)]),
     "after the end": lambda path: path.write_bytes(
         gzip.compress(_tar(path.with_name("y")).read_bytes() + bytes(20_000_000))
     ),
@@ -233,7 +222,7 @@ def test_a_damaged_archive_is_quoted_in_few_words(tmp_path):
 
 def test_archives_inside_are_unpacked_once_and_share_the_limit(tmp_path):
     inner = _zip(tmp_path / "inner.zip").read_bytes()
-    outer = _tar(tmp_path / "outer.tar", {"d/inner.zip": inner, "d/a/b/1.bin": b"first"})
+    outer = _tar(tmp_path / "outer.tar", [("d/inner.zip", inner), ("d/a/b/1.bin", b"first")])
     take(outer, tmp_path / "out")
     held = _held(tmp_path / "out")
     assert held["d/a/b/2.bin"] == FILES["a/b/2.bin"]

@@ -171,30 +171,18 @@ def test_rows_are_those_of_the_pairs_of_verification():
     pairs = sample_pairs(labels, view.ids, len("pairs"))
     every = [*zip(scores[pairs.left, pairs.right].tolist(), pairs.left.tolist(), pairs.right.tolist())]
     mated = [(score, min(own[a].item(), own[b].item())) for score, a, b in every[:60]]
-    threshold = np.quantile([score for score, _ in mated], 0.05)
     assert pairs.same.tolist() == [True] * 60 + [False] * 60
-    for fraction in (0.0, 0.1, 0.2):
-        # Fixed threshold: whole groups of pairs of the lowest quality.
-        least = next(q for q in range(8) if sum(quality <= q for _, quality in mated) > fraction * 60 + 1e-9)
-        kept = [score for score, quality in mated if quality >= least]
-        expected = sum(score < threshold for score in kept) / len(kept)
-        assert rows["edc_fnmr", "method", "threshold_fixed", fraction] == pytest.approx(expected, abs=1e-12)
-        # Threshold chosen anew: whole groups of images.
-        least = next(q for q in range(8) if int((own <= q).sum()) > fraction * 60 + 1e-9)
-        left = [(score, i < 60) for i, (score, a, b) in enumerate(every) if min(own[a], own[b]) >= least]
-        mates, others = ([score for score, same in left if same is kind] for kind in (True, False))
-        allowed = [t for t, _ in left if sum(score >= t for score in others) / len(others) <= 0.05]
-        expected = sum(score < min(allowed) for score in mates) / len(mates)
-        assert rows["edc_fnmr", "method", "threshold_refit", fraction] == pytest.approx(expected, abs=1e-12)
     quality = torch.tensor([quality for _, quality in mated])
-    fixed = discard_threshold_fixed(torch.tensor([score for score, _ in mated]), quality)
+    fixed = discard_threshold_fixed(torch.tensor([score for score, _ in mated]), quality, start=0.05)
     refit = discard_threshold_refit(
         torch.tensor([score for score, *_ in every]), pairs.same, pairs.left, pairs.right, own, false_match_rate=0.05
     )
-    assert rows["edc_pauc", "method", "threshold_fixed", None] == pytest.approx(discard_area(fixed), abs=1e-12)
-    assert rows["edc_pauc", "method", "threshold_refit", None] == pytest.approx(discard_area(refit), abs=1e-12)
-    # A constant confidence discards nothing.
-    for variant in ("threshold_fixed", "threshold_refit"):
+    for variant, curve in (("threshold_fixed", fixed), ("threshold_refit", refit)):
+        assert rows["edc_pauc", "method", variant, None] == pytest.approx(discard_area(curve), abs=1e-12)
+        for fraction in (0.0, 0.1, 0.2):
+            found = rows["edc_fnmr", "method", variant, fraction]
+            assert found == pytest.approx(fnmr_at(curve, fraction), abs=1e-12)
+        # A constant confidence discards nothing.
         assert len({rows["edc_fnmr", "random", variant, fraction] for fraction in (0.0, 0.1, 0.2)}) == 1
 
 

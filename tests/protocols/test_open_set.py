@@ -111,18 +111,14 @@ def test_queries_of_classes_that_the_gallery_lacks_are_the_unknown_ones():
     inside = ~unknown & torch.tensor([sum(LABELS[gallery] == LABELS[q]) > int(q in gallery) for q in queries])
     for name, confidence in (("norm", view.confidences["norm"][queries]), ("top1_score", top)):
         known, other = confidence[inside].double(), confidence[unknown].double()
-        accepted, points = {0.01: 0.0, 0.1: 0.0}, [(0.0, 0.0)]
-        for threshold in sorted({*known.tolist(), *other.tolist()}, reverse=True):
-            false = float((other >= threshold).double().mean())
-            points.append((false, float((right[inside] & (known >= threshold)).double().mean())))
-            accepted = {rate: points[-1][1] if false <= rate else best for rate, best in accepted.items()}
-        truth = [1] * len(known) + [0] * len(other)
         found = {key[::2]: row["value"] for key, row in rows.items() if key[1] == name}
         expected = {
-            ("open_set_auroc", "unknown_queries"): roc_auc_score(truth, [*known, *other]),
-            ("open_set_oscr", "unknown_queries"): auc(*zip(*points)),
-            **{("open_set_tar", f"unknown_queries,far={rate}"): value for rate, value in accepted.items()},
+            ("open_set_auroc", "unknown_queries"): detection(known, other),
+            ("open_set_oscr", "unknown_queries"): detection(known, other, right[inside]),
         }
+        for rate in (0.01, 0.1):
+            value = true_accept_rate(known, other, right[inside], rate)
+            expected["open_set_tar", f"unknown_queries,far={rate}"] = value
         assert found == pytest.approx(expected)
     assert {(row["n_queries"], row["n_lone"]) for row in rows.values()} == {(len(queries) - 2, 2)}
 

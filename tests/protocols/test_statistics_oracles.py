@@ -1,7 +1,6 @@
 """The statistics of seeds against statsmodels, scikit-posthocs and baycomp."""
 
 import numpy as np
-import pandas as pd
 import pytest
 from bench.protocols.statistics import paired, ranks
 
@@ -62,28 +61,6 @@ def test_tie_groups_are_the_letters_of_scikit_posthocs(rng):
             for k in range(8):
                 assert bool(ours[j] & ours[k]) == bool(theirs[j] & theirs[k])
         assert len(set().union(*ours)) <= len(set().union(*theirs))
-
-
-def test_every_pair_without_a_difference_shares_a_letter_as_in_scikit_posthocs(rng):
-    import scikit_posthocs
-
-    different = np.triu(rng.random((7, 7)) < 0.5, 1)
-    different |= different.T
-    letters = scikit_posthocs.compact_letter_display(np.where(different, 0.0, 1.0))
-    theirs = [set(text.replace(" ", "")) for text in letters]
-    ours = [set(text) for text in ranks.tie_groups(different)]
-    assert [[bool(a & b) for b in ours] for a in ours] == [[bool(a & b) for b in theirs] for a in theirs]
-
-
-def test_mean_ranks_are_those_of_the_friedman_test(rng):
-    """The statistic of Friedman's test is a function of mean ranks; SciPy computes it on its own."""
-    from scipy import stats
-
-    values = rng.normal(size=(9, 4)) + np.arange(4)
-    means = ranks.mean_ranks(values)
-    statistic = 12 * 9 / (4 * 5) * (np.square(means).sum() - 4 * 5**2 / 4)
-    assert statistic == pytest.approx(stats.friedmanchisquare(*values.T).statistic)
-    assert list(pd.DataFrame(values).rank(axis=1, ascending=False).mean()) == pytest.approx(list(means))
 
 
 def test_the_friedman_test_and_the_critical_difference_are_those_of_scikit_posthocs(rng):

@@ -33,8 +33,8 @@ def rows_of(view, group, *keys):
 
 def orders_of(scores, others):
     """Every order of the gallery that sorted scores allow (tied items permuted), equally likely."""
-    levels = sorted({scores[j] for j in others}, reverse=True)
-    groups = [[j for j in others if scores[j] == level] for level in levels]
+    ordered = sorted(others, key=lambda j: -scores[j])
+    groups = [list(group) for _, group in itertools.groupby(ordered, key=lambda j: scores[j])]
     for parts in itertools.product(*(itertools.permutations(group) for group in groups)):
         yield [j for part in parts for j in part]
 
