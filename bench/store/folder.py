@@ -415,9 +415,9 @@ class Store:
         """Record of a rescoring; None if it is missing or damaged."""
         return self._read(self.unit_dir(cell, "rescore", unit) / RECORD, RescoreRecord)
 
-    def rescorings(self) -> Iterator[RescoreRecord]:
+    def rescorings(self, cell: Cell | None = None) -> Iterator[RescoreRecord]:
         """Yield the records of all rescorings, in the order of their paths."""
-        return self._each(RescoreRecord, "*/*/*", f"rescore-*/{RECORD}")
+        return self._each(RescoreRecord, "/".join(cell or "***"), f"rescore-*/{RECORD}")
 
     def studies(self) -> Iterator[tuple[StudyRecord, list[TrialRecord]]]:
         """Yield the record of each tuning study with those of its trials, sorted by path and by number of the trial."""
