@@ -180,16 +180,19 @@ def test_a_cell_reads_its_scorer_confidence_variant_and_share():
 def test_differences_changes_ratios_and_the_smallest_follow_seed_by_seed():
     rows = (
         Row(title="a", method="m"), Row(title="b", method="m"), Row(title="b - a", of=("b", "a"), how="difference"),
-        Row(title="change", of=("b", "a"), how="relative change", columns=("x",)),
+        Row(title="change", of=("b", "a"), how="relative change", columns=("x", "d")),
         Row(title="least", of=("a", "b"), how="smallest", columns=("x - y",)),
     )  # fmt: skip
     columns = (
-        Column(title="x", reads=Reads(metric="x")), Column(title="y", reads=Reads(metric="y")),
+        *(Column(title=name, reads=Reads(metric=name)) for name in "xyd"),
         Column(title="x - y", of=("x", "y"), how="difference"),
         Column(title="ratio", of=("x",), how="ratio to the first row"),
     )  # fmt: skip
     cells = {("a", "x"): {0: 4.0, 1: 5.0}, ("a", "y"): {0: 1.0, 1: 1.0}, ("b", "x"): {0: 5.0, 2: 9.0}}
+    # Diversity is minus the spectral decay: a fall of the decay by a fifth is a rise by 20 %.
+    cells |= {("a", "d"): {0: -0.5}, ("b", "d"): {0: -0.4}}
     known = derived(cells, rows, columns)
+    assert known["change", "d"] == {0: pytest.approx(20.0)}
     assert known["a", "x - y"] == {0: 3.0, 1: 4.0}
     assert known["b", "x - y"] == {}
     assert known["b - a", "x"] == {0: 1.0}  # the only seed of both
@@ -200,27 +203,18 @@ def test_differences_changes_ratios_and_the_smallest_follow_seed_by_seed():
     assert ("change", "y") not in known
 
 
-def test_a_relative_change_from_a_negative_value_keeps_its_sign():
-    """Feature diversity is minus the spectral decay: a fall of the decay by a fifth is a rise by 20 %."""
-    rows = (
-        Row(title="old", method="m"), Row(title="new", method="m"),
-        Row(title="change", of=("new", "old"), how="relative change"),
-    )  # fmt: skip
-    cells = {("old", "d"): {0: -0.5}, ("new", "d"): {0: -0.4}}
-    known = derived(cells, rows, (Column(title="d", reads=Reads(metric="d")),))
-    assert known["change", "d"] == {0: pytest.approx(20.0)}
-
-
 def test_a_cell_shows_missing_seeds():
     assert SeedStatistics.of({0: 1.0, 1: 3.0, 2: math.nan}).text(2) == "2.00 ± 1.41 [2/3]"
     assert SeedStatistics.of({}).text(1) == "-"
 
 
-def test_ours_stands_beside_the_published_number(layouts, tmp_path):
+def _planned(name, layouts, tmp_path):
     site = Site(results=str(tmp_path), data_root=str(layouts["cub200"]), weights="none")
-    options = {"set": ("data.classes_per_batch=2",)}
-    planned = plan_item(find_item("per/table5"), "cub200", options, site)
-    made = build_table(planned, {("SCF", "Spearman's rho"): {0: 0.5, 1: 0.6}})
+    return plan_item(find_item(name), "cub200", {"set": ("data.classes_per_batch=2",)}, site)
+
+
+def test_ours_stands_beside_the_published_number(layouts, tmp_path):
+    made = build_table(_planned("per/table5", layouts, tmp_path), {("SCF", "Spearman's rho"): {0: 0.5, 1: 0.6}})
     markdown, latex, frame = files_of(made)["cub200.md"], files_of(made)["cub200.tex"], made.numbers
     assert "| SCF | 0.550 ± 0.071 \\| 0.528 ± 0.036 |" in markdown
     assert "| HIB | \\- \\| 0.223 ± 0.120 |" in markdown
@@ -232,9 +226,7 @@ def test_ours_stands_beside_the_published_number(layouts, tmp_path):
 
 
 def test_quoted_rows_have_published_numbers_only(layouts, tmp_path):
-    site = Site(results=str(tmp_path), data_root=str(layouts["cub200"]), weights="none")
-    options = {"set": ("data.classes_per_batch=2",)}
-    (shown,) = build_table(plan_item(find_item("el/table2"), "cub200", options, site), {}).tables
+    (shown,) = build_table(_planned("el/table2", layouts, tmp_path), {}).tables
     lines = {row.cells[0].text: [cell.text for cell in row.cells[1:]] for row in shown.rows}
     assert lines["Margin, R50/128"] == ["- | 63.6", "- | 74.4", "- | 69.0"]
     assert [column.title for column in shown.columns[1:]] == ["R@1", "R@2", "NMI"]  # R@10 is of SOP

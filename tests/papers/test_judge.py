@@ -20,6 +20,11 @@ BASE = np.array([0.50, 0.52, 0.49, 0.51, 0.53])
 BY_HALF_A_POINT = claim("equal", direction="equal")
 
 
+def _sides(lead, **columns):
+    """Records of DUL with a lead, and of CosFace."""
+    return runs("dul_cls", BASE[: len(lead)] + lead, **columns) + runs("cosface", BASE[: len(lead)], **columns)
+
+
 def _one(ledger, results, site, fidelity="corrected"):
     found = [each for each in findings(ledger, results, site) if each.fidelity == fidelity]
     assert len(found) == 1
@@ -45,33 +50,28 @@ def _one(ledger, results, site, fidelity="corrected"):
     ],
 )
 def test_a_clear_difference_decides(direction, lead, outcome, reason, ledger, results, site):
-    found = _one(
-        ledger(claim(direction=direction)), results(runs("dul_cls", BASE + lead + NOISE), runs("cosface", BASE)), site
-    )
+    found = _one(ledger(claim(direction=direction)), results(_sides(lead + NOISE)), site)
     assert (found.outcome, found.reason) == (outcome, reason)
     assert found.setting.dataset == "ndigit"
 
 
 @pytest.mark.parametrize("lead", [0.004, 0.0005, -0.001])
 def test_p_values_and_the_interval_are_scipys(lead, ledger, results, site):
-    noise = 10 * NOISE
-    records = results(runs("dul_cls", BASE + lead + noise), runs("cosface", BASE))
+    difference = lead + 10 * NOISE
+    records = results(_sides(difference))
     found, inside = _one(ledger(claim()), records, site), 0.005
-    difference = lead + noise
-    above = stats.ttest_1samp(difference, 0, alternative="greater").pvalue
+
+    def p(bound, way):
+        return stats.ttest_1samp(difference, bound, alternative=way).pvalue
+
+    above = p(0, "greater")
     assert (found.p_holds, found.p_reversed) == pytest.approx((above, 1 - above))
     interval = stats.ttest_1samp(difference, 0).confidence_interval(0.95)
     shown = found.decisive.raw
     assert (shown["ci95_low"], shown["ci95_high"]) == pytest.approx(tuple(interval))
     equal = _one(ledger(BY_HALF_A_POINT), records, site)
-    within = max(
-        stats.ttest_1samp(difference, -inside, alternative="greater").pvalue,
-        stats.ttest_1samp(difference, inside, alternative="less").pvalue,
-    )
-    outside = min(
-        stats.ttest_1samp(difference, inside, alternative="greater").pvalue,
-        stats.ttest_1samp(difference, -inside, alternative="less").pvalue,
-    )
+    within = max(p(-inside, "greater"), p(inside, "less"))
+    outside = min(p(inside, "greater"), p(-inside, "less"))
     assert (equal.p_holds, equal.p_reversed) == pytest.approx((within, min(1.0, 2 * outside)))
 
 
@@ -115,7 +115,7 @@ def test_the_region_is_that_of_the_data_set_and_never_wider_than_the_metrics(sit
 
 def test_seeds_still_needed_have_the_power_that_is_said(ledger, results, site):
     difference = 0.01 + 10 * NOISE
-    found = _one(ledger(claim()), results(runs("dul_cls", BASE + difference), runs("cosface", BASE)), site)
+    found = _one(ledger(claim()), results(_sides(difference)), site)
     assert found.outcome == "undecided"
     seeds, sd = 5 + found.more_seeds, float(np.std(difference, ddof=1))
     effect = float(difference.mean())
@@ -126,21 +126,17 @@ def test_seeds_still_needed_have_the_power_that_is_said(ledger, results, site):
 def test_replicates_that_disagree_or_are_one_say_so_and_wait_for_no_more(ledger, results, site):
     lead = np.array([0.02, 0.03, -0.01, 0.04, 0.01])
     for count, reason in ((5, "4 of 5 replicates agree"), (1, "one replicate")):
-        sides = (("dul_cls", BASE + lead), ("cosface", BASE))
-        records = results(*(runs(name, values[:count], replicate="study") for name, values in sides))
-        found = _one(ledger(claim()), records, site)
+        found = _one(ledger(claim()), results(_sides(lead[:count], replicate="study")), site)
         assert (found.outcome, found.reason, found.more_seeds) == ("undecided", reason, 0)
     # A lead that is practically none still has no direction, unless all of it is smaller than the claim's region.
     for factor, said in ((1, "undecided (4 of 5 replicates agree)"), (0.1, "negligible"), (-0.1, "negligible")):
         lead_of_each = factor * np.array([-0.0003, 0.0035, 0.0037, 0.0040, 0.0041])
-        sides = (("dul_cls", BASE + lead_of_each), ("cosface", BASE))
-        found = _one(ledger(claim()), results(*(runs(name, v, replicate="study") for name, v in sides)), site)
+        found = _one(ledger(claim()), results(_sides(lead_of_each, replicate="study")), site)
         assert verdict_text(found) == said
         assert min(found.p_holds, found.p_reversed) < ALPHA
     both = ledger(claim(b='{ method = "cosface" }, { method = "arcface" }'))
     less = runs("arcface", BASE + lead - [0.001, 0.09, 0.002, 0.08, 0.001], replicate="study")
-    sides = (("dul_cls", BASE + lead), ("cosface", BASE))
-    found = _one(both, results(*(runs(name, values, replicate="study") for name, values in sides), less), site)
+    found = _one(both, results(_sides(lead, replicate="study"), less), site)
     assert max(found.rows, key=lambda row: row.p).reason is None
     assert (found.outcome, found.reason, found.more_seeds) == ("undecided", "4 of 5 replicates agree", 0)
 
@@ -149,11 +145,7 @@ def test_holms_method_counts_all_claims_on_a_data_set(ledger, results, site):
     # The first holds alone, and not next to four claims about which nothing is known.
     difference = 0.02 + 9 * NOISE
     records = results(
-        runs("dul_cls", BASE + difference),
-        runs("hib", BASE + 30 * NOISE),
-        runs("cosface", BASE),
-        runs("cosface", BASE, dataset="glyphs"),
-        runs("dul_cls", BASE + difference, dataset="glyphs"),
+        *(_sides(difference, dataset=name) for name in ("ndigit", "glyphs")), runs("hib", BASE + 30 * NOISE)
     )
     others = [claim(f"other-{i}", a='method = "hib"', b='{ method = "cosface" }') for i in range(4)]
     alone = [each for each in findings(ledger(claim()), records, site) if each.fidelity == "corrected"]
@@ -224,10 +216,7 @@ def test_seeds_of_one_side_alone_are_named(own, other, said, ledger, results, si
 
 def test_two_settings_of_a_data_set_have_a_row_and_a_name_each(ledger, results, site):
     tuned = {"hparams": "tuned", "trials": 4}
-    records = results(
-        *(runs("dul_cls", BASE + 0.03 + NOISE, **setting) for setting in ({}, tuned)),
-        *(runs("cosface", BASE, **setting) for setting in ({}, tuned)),
-    )
+    records = results(*(_sides(0.03 + NOISE, **setting) for setting in ({}, tuned)))
     found = ledger(claim())
     verdicts = judge(found, records, site)
     assert [each.outcome for each in verdicts] == ["holds", "holds"]
@@ -270,16 +259,12 @@ def test_a_confidence_is_read_by_its_name(ledger, results, site):
 
 
 def test_a_public_code_can_flip_a_verdict(ledger, results, site):
-    records = results(
-        runs("dul_cls", BASE + 0.03 + NOISE),
-        runs("dul_cls", BASE - 0.03 + NOISE, fidelity="released"),
-        runs("cosface", BASE),
-    )
+    records = results(_sides(0.03 + NOISE), runs("dul_cls", BASE - 0.03 + NOISE, fidelity="released"))
     (each,) = judge(ledger(claim()), records, site)
     assert (each.outcome, each.released.outcome, each.flips) == ("holds", "reversed", True)
     (without,) = judge(ledger(claim(a='method = "soft_triple"', b='{ method = "cosface" }')), results(), site)
     assert without.released is None  # neither has a released form
-    (gap,) = judge(ledger(claim()), results(runs("dul_cls", BASE + NOISE), runs("cosface", BASE)), site)
+    (gap,) = judge(ledger(claim()), results(_sides(NOISE)), site)
     assert (gap.released.outcome, gap.flips) == ("no records", False)
 
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from bench.protocols.rows import OWN
-from bench.report.compare import NAN, Comparison, Question, ask, compare, comparisons_frame, decided, over_units
+from bench.report import splits
+from bench.report.compare import NAN, Comparison, Question, ask, compare, comparisons_frame, decided
 from bench.report.questions import CONFIDENCE, METRIC, PAIR, SYSTEM, ranking_of
 from bench.report.seeds import ComparedColumn
 from bench.store.specs import Pinned
@@ -62,12 +63,21 @@ def test_over_class_splits_the_variance_is_that_of_nadeau_and_bengio():
     assert np.isnan([unknown.low[0], unknown.p[0]]).all()
 
 
-def _over(number, made):
-    """Comparisons of systems with the class split as the unit, from copies of the same methods on some splits."""
-    every = {}
-    for split in range(1, number + 1):
-        every[split] = SYSTEM.pairs(_groups(*_split(made(split), split)))
-    return decided(over_units(every, "split", lambda contender: 0.1), SYSTEM)
+@pytest.fixture
+def over(monkeypatch):
+    """Function that compares systems with the class split as the unit: of copies of the same methods on some splits."""
+
+    def rows(made_on):
+        every = {}
+        for number, made in made_on.items():
+            for group in _groups(*_split(made, number)):
+                own = group.contender._replace(pinned=Pinned())
+                every.setdefault(own, {})[number] = group
+        monkeypatch.setattr(splits, "groups_by_split", lambda results: every)
+        monkeypatch.setattr(splits, "test_over_train", lambda *given: 0.1)
+        return [row for row in splits.split_comparisons(None, None) if row.question == "system"]
+
+    return rows
 
 
 def _first(rows):
@@ -83,7 +93,7 @@ def _at_chance(skill):
     )
 
 
-def test_chance_and_constants_decide_alike_over_seeds_and_over_class_splits():
+def test_chance_and_constants_decide_alike_over_seeds_and_over_class_splits(over):
     """A system of better answers, whose confidence tells nothing, is no better confidence on any unit."""
     dead = _method("dead", {OWN: 1.0, "norm": 0.5}, seeds=3)
     dead[0].loc[(dead[0]["confidence"] == OWN) & (dead[0]["metric"] == METRIC), "value"] = 0.5
@@ -92,12 +102,12 @@ def test_chance_and_constants_decide_alike_over_seeds_and_over_class_splits():
         (_at_chance(3.0), ("better", "")),
         ((PLAIN, dead), ("no verdict", "confidence constant for all 400 images")),
     ):
-        seeds, splits = _first(ask(SYSTEM, _groups(*made))), _first(_over(3, lambda number, made=made: made))
-        assert (seeds.unit, splits.unit, splits.n) == ("seed", "split", 3)
-        assert (seeds.outcome, seeds.why) == (splits.outcome, splits.why) == said
+        seeds, split = _first(ask(SYSTEM, _groups(*made))), _first(over(dict.fromkeys((1, 2, 3), made)))
+        assert (seeds.unit, split.unit, split.n) == ("seed", "split", 3)
+        assert (seeds.outcome, seeds.why) == (split.outcome, split.why) == said
 
 
-def test_one_unit_decides_nothing_whatever_it_is():
+def test_one_unit_decides_nothing_whatever_it_is(over):
     one = [
         _method("cosface", {"norm": 0.5, "margin": 1.5}, seeds=1),
         _method("spread", {OWN: 1.0, "norm": 0.1, "margin": 1.0}, seeds=1),
@@ -106,7 +116,7 @@ def test_one_unit_decides_nothing_whatever_it_is():
     for question in (SYSTEM, CONFIDENCE, PAIR):
         rows = [row for row in ask(question, groups_of_one) if row.values and row.others]
         assert {(row.outcome, row.why) for row in rows} == {("no verdict", "one seed")}
-    assert (_first(_over(1, lambda number: one)).verdict) == "one class split"
+    assert _first(over({1: one})).verdict == "one class split"
 
 
 def test_a_new_question_is_ten_lines():
@@ -167,37 +177,23 @@ def _split(made, number):
     ]  # fmt: skip
 
 
-def _systems_over(splits, tmp_path, monkeypatch):
-    from bench.report import splits as module
-
-    every = {}
-    for number, made in splits.items():
-        for group in _groups(*_split(made, number)):
-            own = group.contender._replace(pinned=Pinned())
-            every.setdefault(own, {})[number] = group
-    monkeypatch.setattr(module, "groups_by_split", lambda results: every)
-    monkeypatch.setattr(module, "test_over_train", lambda *given: 0.1)
-    rows = module.split_comparisons(None, None)
-    return [row for row in rows if (row.question, row.column.metric) == ("system", "augrc")]
-
-
-def test_a_split_that_lacks_the_plain_method_takes_nothing_from_the_others(tmp_path, monkeypatch):
-    splits = {1: (PLAIN, SPREAD), 2: (PLAIN, SPREAD), 3: (SPREAD,)}
-    rows = _systems_over(splits, tmp_path, monkeypatch)
+def test_a_split_that_lacks_the_plain_method_takes_nothing_from_the_others(over):
+    found = over({1: (PLAIN, SPREAD), 2: (PLAIN, SPREAD), 3: (SPREAD,)})
+    rows = [row for row in found if row.column.metric == "augrc"]
     places = [(row.contender, row.use, row.column) for row in rows]
     assert len(places) == len(set(places)) == 4
     assert {(row.n, row.against.method) for row in rows} == {(2, "cosface")}
 
 
-def test_a_confidence_that_is_constant_on_one_split_has_no_verdict(tmp_path, monkeypatch):
+def test_a_confidence_that_is_constant_on_one_split_has_no_verdict(over):
     dead = SPREAD[0].copy(), SPREAD[1]
     dead[0].loc[(dead[0]["confidence"] == OWN) & (dead[0]["metric"] == METRIC), "value"] = 0.5
-    for row in _systems_over({1: (PLAIN, SPREAD), 2: (PLAIN, SPREAD), 3: (PLAIN, dead)}, tmp_path, monkeypatch):
+    for row in over({1: (PLAIN, SPREAD), 2: (PLAIN, SPREAD), 3: (PLAIN, dead)}):
         if row.use == "before_gallery":
             assert (row.outcome, row.why) == ("no verdict", "confidence constant for all 400 images")
 
 
-def test_one_auroc_is_not_above_chance(tmp_path):
+def test_one_auroc_is_not_above_chance():
     lost = (SPREAD[0]["metric"] == METRIC) & (SPREAD[0]["confidence"] == OWN) & (SPREAD[0]["seed"] > 0)
     row = _first(ask(SYSTEM, _groups(PLAIN, (SPREAD[0][~lost], SPREAD[1]))))
     assert (row.n, row.outcome, row.why) == (5, "undecided", "not above chance")

@@ -19,8 +19,8 @@ from bench.report.views import decision_document, paired_frame, verdict_document
 from bench.store.specs import Pinned
 from scipy import stats
 
-from tests.report import shown
-from tests.report.test_tables import AURC, MAP, RHO, _frame, _judged
+from tests.report import shown, test_verdicts
+from tests.report.test_tables import AURC, MAP, RHO, _frame
 
 
 def _results(values, metric=MAP, base=""):
@@ -387,7 +387,7 @@ def _files():
     yield "comparison", shown.to_latex(shown.comparison(frame, roles))
     yield "decisions", shown.latex(decision_document(shown.decisions_of(frame, roles)))
     yield "cost", shown.latex(cost_document([row]))
-    yield "verdicts", shown.latex(verdict_document(shown.verdicts_of(*_judged())))
+    yield "verdicts", shown.latex(verdict_document(shown.verdicts_of(*test_verdicts._results(test_verdicts._levels()))))
     cells = (Cell("± 1", bold=True, underlined=True),) * 40
     wide = cells_table("*w_ide", headings(*(f"[{place}]" for place in range(40))), [cells], notes=("[note] 5 %",))
     yield "wide", shown.latex(Document("wide", tables=(wide,)))

@@ -54,15 +54,6 @@ def test_a_seed_without_a_value_is_left_out_and_counted(data):
     assert paired.loc["spearman_crop", "difference_mean"] == pytest.approx((0.4 + 0.2) / 2)
 
 
-def test_best_and_better_than_every_deterministic_method_are_marked(data):
-    rows = shown.rows(*data)
-    normal, point = rows
-    assert (normal.label, point.label) == ("normal (point)", "point")
-    assert normal.marks[1] == Mark(best=True, beats_deterministic=True)
-    assert point.marks[1] == Mark(best=False, beats_deterministic=False)
-    assert point.values[5].mean == pytest.approx(0.6)
-
-
 def test_a_probabilistic_method_has_to_beat_every_confidence_of_a_deterministic_one():
     lines = []
     for seed in range(2):
@@ -70,17 +61,19 @@ def test_a_probabilistic_method_has_to_beat_every_confidence_of_a_deterministic_
         lines += [("point", "", seed, "", MAP, 0.25), ("normal", "point", seed, "", MAP, 0.5)]
         lines += [("point", "", seed, "oracle", RHO, 0.9)]
     rows = shown.rows(*_frame(lines))
-    assert rows[0].marks[5] == Mark(best=True, beats_deterministic=True)
+    assert rows[0].marks[1] == rows[0].marks[5] == Mark(best=True, beats_deterministic=True)
+    assert rows[1].marks[1] == Mark(best=False, beats_deterministic=False)
     lines += [("point", "", seed, "max_cosine", RHO, 0.8) for seed in range(2)]
     rows = shown.rows(*_frame(lines))
     assert rows[0].marks[5] == Mark(best=True, beats_deterministic=False)
 
 
 def test_where_lower_is_better_the_lowest_value_is_marked():
-    aurc = {"metric": "aurc", "split": "test_crop", "variant": "recall_at_1", "scorer": "cosine"}
+    """A confidence of the ranking, which is lower still, is no rival of one of the image."""
     lines = []
     for seed in range(2):
-        lines += [("point", "", seed, "norm", aurc, 0.3), ("normal", "point", seed, "method", aurc, 0.2)]
+        lines += [("point", "", seed, "norm", AURC, 0.3), ("normal", "point", seed, "method", AURC, 0.2)]
+        lines.append(("point", "", seed, "margin", AURC, 0.1))
     rows = shown.rows(*_frame(lines))
     by_label = {row.label: row.marks[7] for row in rows}
     assert by_label == {"normal (point)": Mark(best=True, beats_deterministic=True), "point": Mark()}
@@ -95,34 +88,14 @@ def test_the_terminal_says_what_rows_share_once_and_fits_eighty_columns(data):
     assert "[2/3]" in body
 
 
-def _judged():
-    """AUROC on crops of a method of points and a two-stage one: own, and those of the ranking; one seed without."""
-    values = {"norm": 0.6, "method": 0.7, "margin": 0.9, "agreement": 0.8, "norm+margin": 0.85, "random": 0.5}
-    judged = {"metric": "confidence_auroc", "split": "test_crop", "scorer": "cosine"}
-    lines = [
-        (method, base, seed, name, judged, value - 0.1 * seed)
-        for method, base in (("point", ""), ("normal", "point"))
-        for seed in (0, 1)
-        for name, value in values.items()
-        if method == "point" or name != "norm+margin"
-    ]
-    elsewhere = [("point", "", 0, "margin", judged | {"scorer": "l2"}, 0.1)]
-    elsewhere += [("point", "", 0, "margin", judged | {"split": "test"}, 0.2)]
-    return _frame([*lines, *elsewhere])
-
-
 LONG = ("a_method_of_a_long_name", "a_base_of_a_long_name")
 WORDS = (LONG[0], f"({LONG[1]})")
 
 
-def _long_names(frame, roles):
-    """Results of the one two-stage method with long names."""
-    method = frame["method"].replace("normal", LONG[0])
-    return frame.assign(method=method, base=frame["base"].replace("point", LONG[1])), roles
-
-
 def test_long_names_are_folded_and_no_number_is_cut(data):
-    frame, roles = _long_names(*data)
+    frame, roles = data
+    frame["method"] = frame["method"].replace("normal", LONG[0])
+    frame["base"] = frame["base"].replace("point", LONG[1])
     frame["backbone"], frame["dim"] = "a_backbone_of_a_long_name", np.where(frame["method"] == "point", 64, 128)
     pinned = Pinned(settings={"optim.epochs": 3}, tune_for="confidence")
     frame["pinned"] = np.where(frame["method"] == "point", Pinned(), pinned)
@@ -132,14 +105,6 @@ def test_long_names_are_folded_and_no_number_is_cut(data):
     whole = "".join(line[1:].split(" ")[0] for line in printed.splitlines())
     assert all(word in whole for word in WORDS)
     assert "\N{HORIZONTAL ELLIPSIS}" not in printed
-
-
-def test_a_retrieval_confidence_is_no_rival_of_an_image_confidence():
-    lines = [("point", "", 0, "norm", AURC, 0.4), ("point", "", 0, "margin", AURC, 0.1)]
-    lines += [("normal", "point", 0, "method", AURC, 0.3)]
-    rows = shown.rows(*_frame(lines))
-    (normal,) = (row for row in rows if row.contender.method == "normal")
-    assert any(mark.beats_deterministic for mark in normal.marks)
 
 
 def test_metrics_of_plugins_are_columns_and_are_compared(data, monkeypatch):

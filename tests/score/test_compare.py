@@ -129,7 +129,6 @@ def test_an_interval_of_few_units_is_not_called_one_of_95_percent(bench, tmp_pat
         (("score", "a.npz", "a.npz"), "given twice"),
         (("score", "a.npz", "--out", "a.npz"), "is a file"),
         (("score", "a.npz", "--scorers", "mls"), "not defined for embeddings that are points"),
-        (("score", "a.npz", "--metrics", "recal"), "did you mean 'recall'"),
         (("score",), "Missing argument"),
         (("compare", "cosface"), "contains no results"),
     ],

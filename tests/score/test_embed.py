@@ -1,5 +1,6 @@
 """bench embed: files that hold what the network says of the images, ready to be scored."""
 
+import itertools
 import json
 import shutil
 import sys
@@ -52,8 +53,16 @@ def _start(folder):
     return folder.name.removeprefix("train-")[:6]
 
 
-def _embedded(bench, folder, images="photos", out="x.npz"):
-    return bench("embed", "--run", _start(folder), "--results", "runs", "--images", images, "--out", out)
+def _embedded(bench, folder, images="photos", out="x.npz", *more):
+    return bench("embed", "--run", _start(folder), "--results", "runs", "--images", images, "--out", out, *more)
+
+
+def _in_roles(photos, root, classes, **roles):
+    """Copies of images in folders of the query and the gallery."""
+    for (role, files), name in itertools.product(roles.items(), classes):
+        (root / role / name).mkdir(parents=True)
+        for file in files:
+            shutil.copy(photos / name / file, root / role / name)
 
 
 def _grey(path, dataset):
@@ -158,13 +167,7 @@ def test_a_backbone_gives_pooled_features(photos, bench, refused, tmp_path):
 
 
 def test_queries_and_gallery_have_folders_of_their_own(photos, bench, tmp_path):
-    for role in ("query", "gallery"):
-        (tmp_path / "set" / role).mkdir(parents=True)
-        for name in ("a", "b"):
-            source = photos / name
-            (tmp_path / "set" / role / name).mkdir()
-            for path in list(source.iterdir())[: 1 if role == "query" else 2]:
-                path.rename(tmp_path / "set" / role / name / path.name)
+    _in_roles(photos, tmp_path / "set", "ab", query=["0.png"], gallery=["1.png", "2.png"])
     _, folder = untrained_unit(tmp_path, "cosface")
     assert _embedded(bench, folder, "set")[0] == 0
     found, _ = read_embeddings(tmp_path / "x.npz")
@@ -178,8 +181,7 @@ def test_damaged_images_are_left_out_and_listed_or_refused(photos, bench, tmp_pa
     _, folder = untrained_unit(tmp_path, "cosface")
     (photos / "a" / "1.png").write_bytes(b"no image")
     (photos / "c" / "2.png").write_bytes((photos / "c" / "1.png").read_bytes()[:200])
-    arguments = ("embed", "--run", _start(folder), "--results", "runs", "--images", "photos", "--out", "x.npz")
-    code, out, err = bench(*arguments)
+    code, out, err = _embedded(bench, folder)
     assert (code, out.startswith("7 images in x.npz")) == (0, True)
     assert err == (
         "bench: note: 2 of 9 images cannot be used and are left out, such as a/1.png: x.skipped.csv lists all; --strict"
@@ -191,10 +193,10 @@ def test_damaged_images_are_left_out_and_listed_or_refused(photos, bench, tmp_pa
     shutil.rmtree(photos / "b")
     shutil.copytree(photos / "a", photos / "b")
     (tmp_path / "x.npz").unlink()
-    code, out, err = bench(*arguments)  # 3 of 9
+    code, out, err = _embedded(bench, folder)  # 3 of 9
     assert (code, "only 2 of 9 may be left out (5 images or 1 %, whichever is more" in err) == (2, True)
     (photos / "b" / "1.png").unlink()
-    code, out, err = bench(*arguments, "--strict")
+    code, out, err = _embedded(bench, folder, "photos", "x.npz", "--strict")
     assert (code, out) == (2, "")
     (*_, line) = err.splitlines()
     assert all(said in line for said in ("2 of 8 images cannot be used", "a/1.png", "c/2.png"))
@@ -394,11 +396,7 @@ def test_the_worst_mistakes_of_a_folder_are_drawn_with_their_neighbours(photos, 
 
 @pytest.mark.slow
 def test_mistakes_of_a_small_gallery_show_it_alone_and_name_classes(photos, tmp_path):
-    for role, keep in (("query", "0.png"), ("gallery", "1.png")):
-        for name in ("a", "b", "c"):
-            place = tmp_path / "roles" / role / name
-            place.mkdir(parents=True)
-            shutil.copy(photos / name / keep, place / keep)
+    _in_roles(photos, tmp_path / "roles", "abc", query=["0.png"], gallery=["1.png"])
     ids = [f"{role}/{name}/{keep}" for role, keep in (("gallery", "1.png"), ("query", "0.png")) for name in "abc"]
     gallery = np.arange(6) < 3
     rows = np.concatenate([np.eye(3), np.roll(np.eye(3), 1, axis=0) + 0.1])  # every answer is wrong

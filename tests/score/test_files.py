@@ -144,7 +144,9 @@ def _bytes(name, change):
     return name, make
 
 
-def _claiming(shape, compression=zipfile.ZIP_STORED):
+def _claiming(shape, compression=zipfile.ZIP_STORED, size=None):
+    """The header of an array claims a shape, and with a size the directory of the zip claims that, too."""
+
     def make(path, arrays):
         header = io.BytesIO()
         np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
@@ -153,27 +155,9 @@ def _claiming(shape, compression=zipfile.ZIP_STORED):
             labels = io.BytesIO()
             np.save(labels, arrays["labels"])
             archive.writestr("labels.npy", labels.getvalue())
+            archive.infolist()[0].file_size = size or archive.infolist()[0].file_size
 
     return "bad.npz", make
-
-
-def _claiming_everywhere(path, arrays):
-    """Header and both directories of the zip claim 10 GB; the file holds a few hundred bytes."""
-    _claiming((2_500_000, 1000))[1](path, arrays)
-    raw = bytearray(path.read_bytes())
-    size = 10**10 + 128
-    small = struct.pack("<I", 528)
-    assert raw.count(small) >= 4
-    place = raw.find(b"PK\x01\x02")
-    # A zip64 extra field holds sizes beyond 4 GB.
-    extra = struct.pack("<HHQ", 1, 8, size)
-    name = struct.unpack_from("<H", raw, place + 28)[0]
-    struct.pack_into("<I", raw, place + 24, 0xFFFFFFFF)
-    struct.pack_into("<H", raw, place + 30, len(extra))
-    raw[place + 46 + name : place + 46 + name] = extra
-    end = raw.find(b"PK\x05\x06")
-    struct.pack_into("<I", raw, end + 12, struct.unpack_from("<I", raw, end + 12)[0] + len(extra))
-    path.write_bytes(raw)
 
 
 def _safetensors(dtype, shape, size, held):
@@ -270,7 +254,7 @@ BAD = {
     "an npz of text": (("bad.npz", lambda p, a: zipfile.ZipFile(p, "w").writestr("labels.npy", "x")), "not a NumPy"),
     "npz claims 10 GB": (_claiming((2_500_000, 1000)), "claims 10.0 GB of data and the file holds 400 bytes"),
     "packed npz claims 10 GB": (_claiming((2_500_000, 1000), zipfile.ZIP_DEFLATED), "claims 10.0 GB"),
-    "npz claims 10 GB everywhere": (("bad.npz", _claiming_everywhere), "claims 10.0 GB"),
+    "npz claims 10 GB everywhere": (_claiming((2_500_000, 1000), size=10**10 + 128), "claims 10.0 GB"),
     "npz claims less than nothing": (_claiming((-100, 1)), "damaged"),
     "safetensors claims 10 GB": (_safetensors("F32", [2_500_000, 1000], 10**10, 400), "truncated or damaged"),
     "safetensors header of 10 GB": (("bad.safetensors", _long_header), "truncated or damaged"),
@@ -316,7 +300,6 @@ def test_text_labels_are_numbered_and_that_is_said(arrays, bench, tmp_path):
     assert (code, err) == (0, said)
     values = [row["value"] for row in json.loads(out)["rows"]]
     assert values == [row["value"] for row in json.loads(bench("score", "numbers.npz", "--json")[1])["rows"]]
-    assert bench("score", "texts.npz", "texts.npz")[0] == 2  # given twice
     code, _, err = bench("score", "texts.npz", "others.npz")
     assert code == 2
     assert "labels differ: 'class 1" in err
@@ -341,11 +324,6 @@ def test_what_numpy_lacks_is_read_and_half_is_kept(arrays, tmp_path, dtype):
     ml_dtypes = pytest.importorskip("ml_dtypes")
     for same in (x, found["embeddings"].astype(getattr(ml_dtypes, dtype, dtype))):
         assert EmbeddingSet.of(arrays | {"embeddings": same}).digest() == EmbeddingSet.of(arrays | found).digest()
-
-
-def test_a_suffix_that_is_not_written_is_refused(arrays, tmp_path):
-    with pytest.raises(BadInput, match="known suffix"):
-        write_embeddings(tmp_path / "x.csv", arrays)
 
 
 @pytest.mark.parametrize("name", ["a.npy", "a.pt", "a.csv"])

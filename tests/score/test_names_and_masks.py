@@ -214,21 +214,6 @@ def test_columns_of_parquet_by_other_writers(tmp_path, name):
         assert [item.strip() for item in found.ids] == [f"é {i}"[: 4 if "length" in name else 9] for i in range(30)]
 
 
-@pytest.mark.parametrize(
-    ("column", "said"),
-    [
-        ({"embeddings": POINTS.reshape(30, 2, 3).tolist()}, "rows of the shape [2, 3]; write lists of one dimension"),
-        ({"ids": [b"\xe9%d" % i for i in range(30)]}, "first in row 0, '\\\\udce90': bytes of another encoding"),
-        ({"embeddings": [{"x": 1.0}] * 30}, "embeddings is a column of struct<x: double>; write numbers or text"),
-    ],
-)
-def test_columns_that_cannot_be_read(tmp_path, column, said):
-
-    pq.write_table(pa.table({"embeddings": POINTS.tolist(), "labels": LABELS, **column}), tmp_path / "x.parquet")
-    with pytest.raises(BadInput, match=re.escape(said.replace("\\\\", "\\"))):
-        EmbeddingSet.of(read_embeddings(tmp_path / "x.parquet")[0])
-
-
 def test_views_in_a_column_of_tensors_are_views(tmp_path):
 
     views = np.stack([POINTS, POINTS + 1], 1)

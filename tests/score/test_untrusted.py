@@ -3,6 +3,7 @@
 import io
 import itertools
 import json
+import re
 import struct
 import zipfile
 
@@ -190,18 +191,24 @@ def test_texts_by_their_differences_are_refused(tmp_path):
         read_embeddings(path)
 
 
+ONE = [1.0, 2.0, 3.0, 4.0]
+
+
 @pytest.mark.parametrize(
-    ("names", "message"),
+    ("columns", "message"),
     [
-        (("embeddings_0", "embeddings_00"), "columns embeddings_0 and embeddings_00 are the same dimension"),
-        (("embeddings", "embeddings_0"), "both as one column and as one per dimension"),
-        (("embeddings_0", "embeddings_2"), "numbered without gaps"),
+        ({"embeddings_0": ONE, "embeddings_00": ONE}, "columns embeddings_0 and embeddings_00 are the same dimension"),
+        ({"embeddings": ONE, "embeddings_0": ONE}, "both as one column and as one per dimension"),
+        ({"embeddings_0": ONE, "embeddings_2": ONE}, "numbered without gaps"),
+        ({"embeddings": [[ONE, ONE]] * 4}, "rows of the shape [2, 4]; write lists of one dimension"),
+        ({"embeddings": [{"x": 1.0}] * 4}, "embeddings is a column of struct<x: double>; write numbers or text"),
+        ({"embeddings": [ONE] * 4, "ids": [b"\xe9%d" % i for i in range(4)]}, r"row 0, '\udce90': bytes of another"),
     ],
 )
-def test_columns_that_contradict_each_other(tmp_path, names, message):
-    path = _parquet(tmp_path / "x.parquet", {name: [1.0, 2.0] for name in names})
-    with pytest.raises(BadInput, match=message):
-        read_embeddings(path)
+def test_columns_that_cannot_be_read(tmp_path, columns, message):
+    path = _parquet(tmp_path / "x.parquet", columns | {"labels": [0, 0, 1, 1]})
+    with pytest.raises(BadInput, match=re.escape(message)):
+        EmbeddingSet.of(read_embeddings(path)[0])
 
 
 def test_a_column_with_a_number_of_5000_digits_is_not_read(tmp_path):
