@@ -21,23 +21,11 @@ TRAININGS = 2 * 3
 """Number of trainings of that run."""
 
 
-def _status(pid):
-    """Parent and state of a process."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[1]), fields[0]
-
-
 def processes():
     """Arguments and parent of every living process, by number."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            parent, state = _status(path.name)
-            if state != "Z":
-                found[int(path.name)] = (parent, (path / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-        except OSError:
-            continue
-    return found
+    listed = subprocess.check_output(["ps", "-eo", "pid=,ppid=,stat=,args="], text=True)
+    rows = (line.split(None, 3) for line in listed.splitlines())
+    return {int(pid): (int(parent), said) for pid, parent, state, said in rows if "Z" not in state}
 
 
 def below(*roots):
@@ -96,18 +84,16 @@ class Cluster:
                 os.kill(pid, signal.SIGKILL)
         node.wait()
 
-    def hosts(self, *names):
-        """Processes of the actors of some nodes, or of all."""
-        nodes = [self.nodes[name].pid for name in names or self.nodes]
-        return [pid for pid, said in below(*nodes).items() if said.startswith("ray::Host")]
+    def _below(self):
+        return below(*(node.pid for node in self.nodes.values()))
+
+    def hosts(self):
+        """Processes of the actors of all nodes."""
+        return [pid for pid, said in self._below().items() if said.startswith("ray::Host")]
 
     def workers(self):
         """Our worker processes on all nodes."""
-        return [
-            pid
-            for pid, said in below(*(node.pid for node in self.nodes.values())).items()
-            if "bench.engine.worker" in said
-        ]
+        return [pid for pid, said in self._below().items() if "bench.engine.worker" in said]
 
     def stop(self):
         for node in self.nodes.values():

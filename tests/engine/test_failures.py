@@ -32,6 +32,14 @@ def _plugin(folder, body="return None", text=LOUD):
     return written(folder, text)
 
 
+def _failure(done):
+    """The line on the training that failed."""
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("failed")]
+    assert line.startswith("failed mine on ndigit_smoke, seed 0 (train ")
+    return line
+
+
 LONG = r'"\n".join(["the spread is\x00 not\tfinite [/bold] " + 280 * "1", *(f"tensor {i:04d}" for i in range(300))])'
 
 
@@ -132,10 +140,7 @@ def test_a_plug_in_that_exits_at_import_is_one_line(statement, reason, command, 
 def test_an_objective_that_ends_its_process_is_a_failure(statement, reason, cli, tmp_path):
     plugin = _plugin(tmp_path, statement)
     done = cli("run", "--method", "mine", *RUN, "--hparams", "default", "--plugin", plugin, check=False)
-    assert done.returncode == 1
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("failed")]
-    assert line.startswith("failed mine on ndigit_smoke, seed 0 (train ")
-    assert reason in line
+    assert reason in _failure(done)
     assert "Traceback" not in done.stderr
 
 
@@ -156,10 +161,7 @@ def test_an_objective_that_never_returns_is_ended_if_asked_for(cli, tmp_path):
         "run", "--method", "mine,cosface", *RUN, "--hparams", "default", "--plugin", plugin, "--set", "run.stall=1",
         check=False, timeout=400,
     )  # fmt: skip
-    assert done.returncode == 1
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("failed")]
-    assert line.startswith("failed mine on ndigit_smoke, seed 0 (train ")
-    assert "no progress for 1 min at about 'epoch 1, batch 1'; ended (run.stall)" in line
+    assert "no progress for 1 min at about 'epoch 1, batch 1'; ended (run.stall)" in _failure(done)
     assert "1 trainings done" in " ".join(done.stderr.split())
 
 

@@ -31,8 +31,7 @@ from tests.plans import planned
 REAL_LIMIT = """
 import resource
 import torch
-from bench.engine.optim import MicroBatches
-from bench.engine.optim import Optimisation
+from bench.engine.optim import MicroBatches, Optimisation
 from bench.engine.running import Running
 from bench.methods._model import EmbeddingModel
 from bench.methods.backbones.registry import build_backbone
@@ -102,23 +101,16 @@ class _Plain:
 
 
 def _model(method, dropout=0.0, kind=_Double):
+    """A network in training whose batch norm has the statistics of others."""
     torch.manual_seed(0)
     backbone = build_backbone("convnet", 1, None)
     if dropout:
         backbone.features.append(torch.nn.Dropout(dropout))
     model = kind(method, backbone, 6, 8)
     model = model.double() if kind is _Double else model
-    with torch.no_grad():
-        for module in backbone.modules():
-            if isinstance(module, torch.nn.BatchNorm2d):
-                module.running_mean.normal_()
-    return model
-
-
-def _frozen_norm(model):
-    model.train()
-    for module in model.backbone.modules():
+    for module in backbone.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
+            module.running_mean.normal_()
             module.eval()
     return model
 
@@ -157,7 +149,7 @@ def _assert_equal(found, expected, rtol=1e-12):
 def test_gradients_of_micro_batches_are_those_of_the_whole_batch(method, size):
     results = []
     for micro in (None, size):
-        model = _frozen_norm(_model(method))
+        model = _model(method)
         torch.manual_seed(7)
         loss = _make_gradients(_micro_batches(model, micro))
         results.append((loss, _gradients(model), torch.rand(1)))
@@ -169,7 +161,7 @@ def test_gradients_of_micro_batches_are_those_of_the_whole_batch(method, size):
 
 def test_dropout_draws_the_same_in_both_passes():
     images, labels = _batch()
-    model = _frozen_norm(_model(CosFace(), dropout=0.5))
+    model = _model(CosFace(), dropout=0.5)
     torch.manual_seed(7)
     features = torch.cat([model.features(part) for part in images.split(4)])
     model.objective(model.embed_features(features).distribution, labels).backward()
@@ -183,7 +175,7 @@ def test_dropout_draws_the_same_in_both_passes():
 def test_gradients_that_a_scaler_has_multiplied_are_too():
     results = []
     for micro in (None, 4):
-        model = _frozen_norm(_model(CosFace()))
+        model = _model(CosFace())
         steps = _micro_batches(model, micro, precision="float16")
         assert steps.optimisation.scaler.is_enabled()
         _make_gradients(steps)
@@ -197,7 +189,7 @@ def test_gradients_that_a_scaler_has_multiplied_are_too():
 
 
 def test_epochs_of_the_heads_give_the_backbone_no_gradient():
-    model = _frozen_norm(_model(CosFace()))
+    model = _model(CosFace())
     _make_gradients(_micro_batches(model, 4), heads_only=True)
     assert {name.split(".")[0] for name in _gradients(model)} == {"mean", "objective"}
 
@@ -221,7 +213,7 @@ class _Counting(torch.nn.Module):
 
 @pytest.mark.slow
 def test_a_failed_attempt_leaves_no_trace():
-    model = _frozen_norm(_model(CosFace()))
+    model = _model(CosFace())
     model.objective = _Counting(failures=3)
     steps = _micro_batches(model, None)
     torch.manual_seed(3)
@@ -234,7 +226,7 @@ def test_a_failed_attempt_leaves_no_trace():
 
 @pytest.mark.slow
 def test_sizes_are_halved_down_to_one_image_and_then_given_up():
-    model = _frozen_norm(_model(CosFace()))
+    model = _model(CosFace())
     model.objective = _Counting(failures=99)
     steps = _micro_batches(model, None)
     with pytest.raises(OutOfMemory, match=r"^out of memory \(one image at a time\): try lower data\.classes_per_batch"):

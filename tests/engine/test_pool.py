@@ -65,6 +65,13 @@ async def _turns(number=10):
         await asyncio.sleep(0)
 
 
+async def _begun(pool, *numbers):
+    """Tasks of jobs that have begun or wait for a worker."""
+    tasks = [asyncio.create_task(pool.run(job(number))) for number in numbers]
+    await _turns()
+    return tasks
+
+
 async def test_a_job_is_given_up_after_three_deaths_without_an_epoch():
     worker = Fake(0, 0, 0, 0)
     with pytest.raises(WorkerDied, match=r"^died$"):
@@ -97,8 +104,7 @@ async def test_before_each_try_it_is_asked_whether_the_job_is_needed():
 async def test_a_worker_that_cannot_be_used_any_more_leaves():
     worker = Fake(0, node="far", usable=False)
     pool = Pool([worker])
-    waiting = asyncio.create_task(pool.run(job()))
-    await _turns()
+    [waiting] = await _begun(pool, 0)
     assert not waiting.done()
     other = Fake()
     pool.add(other)
@@ -109,8 +115,7 @@ async def test_a_worker_that_cannot_be_used_any_more_leaves():
 async def test_a_removed_worker_ends_its_job_and_gets_no_further_one():
     busy, idle = Held(), Fake()
     pool = Pool([idle, busy])
-    running = asyncio.create_task(pool.run(job(0)))
-    await _turns()
+    [running] = await _begun(pool, 0)
     pool.remove(busy)
     pool.remove(idle)
     pool.remove(idle)  # it has left already
@@ -138,8 +143,7 @@ async def test_jobs_are_served_by_priority_then_in_the_order_they_came():
 async def test_a_waiting_job_that_is_cancelled_gets_no_worker():
     worker = Held()
     pool = Pool([worker])
-    running, cancelled, last = (asyncio.create_task(pool.run(job(n))) for n in range(3))
-    await _turns()
+    running, cancelled, last = await _begun(pool, 0, 1, 2)
     cancelled.cancel()
     worker.go.set()
     await running
@@ -153,8 +157,7 @@ async def test_a_job_that_is_cancelled_when_it_has_just_got_a_worker_gives_it_ba
     """The worker was lost to the pool."""
 
     worker, pool = Fake(), Pool()
-    waiting = asyncio.create_task(pool.run(job(0)))
-    await _turns()
+    [waiting] = await _begun(pool, 0)
     pool.add(worker)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
@@ -166,11 +169,9 @@ async def test_a_job_that_is_cancelled_when_it_has_just_got_a_worker_gives_it_ba
 async def test_a_cancelled_job_gives_its_worker_back():
     worker = Held()
     pool = Pool([worker])
-    running = asyncio.create_task(pool.run(job(0)))
-    await _turns()
+    [running] = await _begun(pool, 0)
     running.cancel()
-    waiting = asyncio.create_task(pool.run(job(1)))
-    await _turns()
+    [waiting] = await _begun(pool, 1)
     worker.go.set()
     assert await waiting == Done()
 
@@ -180,8 +181,7 @@ async def test_stopping_ends_what_runs_and_starts_nothing_else():
 
     worker = Held()
     pool = Pool([worker])
-    running, waiting = (asyncio.create_task(pool.run(job(n))) for n in range(2))
-    await _turns()
+    running, waiting = await _begun(pool, 0, 1)
     await pool.stop()
     with pytest.raises(WorkerDied):
         await running

@@ -13,6 +13,7 @@ from bench.site import Site
 from bench.store.claims import Claims
 
 from tests.plans import planned
+from tests.templates import PLAIN, written
 
 from .conftest import BENCH, PATIENCE, SMALL, TINY, wait_for
 
@@ -129,6 +130,8 @@ def test_a_signal_in_training_says_how_to_go_on_and_leaves_everything_resumable(
     cli("run", "--method", "arcface", *TINY)
 
 
+QUICK = (BENCH, "run", "--method", "cosface", "--dataset", "ndigit_smoke", "--set", "optim.epochs=1", "--seeds", "1",
+         "--hparams", "default")  # fmt: skip
 FULL = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 
 
@@ -146,10 +149,8 @@ def test_output_that_cannot_be_written_is_one_line(cli):
 @pytest.mark.slow
 def test_a_log_that_cannot_be_written_ends_no_run(cli, tmp_path):
     """A full disk with the log ended the run, with a traceback and exit code 120."""
-    run = ("--method", "cosface", "--dataset", "ndigit_smoke", "--set", "optim.epochs=1", "--seeds", "1")
-    command = [BENCH, "run", *run, "--hparams", "default"]
     with open("/dev/full", "w") as full:
-        done = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=full, text=True, timeout=PATIENCE)
+        done = subprocess.run(QUICK, cwd=tmp_path, stdout=subprocess.PIPE, stderr=full, text=True, timeout=PATIENCE)
     assert done.returncode == 0
     assert "cosface" in done.stdout
     assert (tmp_path / "results" / "runs" / "report" / "report.html").exists()
@@ -160,25 +161,18 @@ import random
 from collections import deque
 import numpy as np
 import torch
-from bench.methods import CosineClassifier, Method, register
 
 class Loss(CosineClassifier):
-    def __init__(self, *args):
-        super().__init__(*args)
+    def __init__(self, *args, **named):
+        super().__init__(*args, **named)
         START
     def forward(self, distribution, labels):
         STEP
         return factor * super().forward(distribution, labels)
     EXTRA
 
-@register
-class Remembers(Method):
-    \"\"\"A softmax whose weight changes with the steps.\"\"\"
-    name = "remembers"
-    summary = "a weight that changes"
-    def objective(self, num_classes, dim, base=None):
-        return Loss(num_classes, dim, 16.0)
-"""
+@register"""
+"""Before the class of a method: a softmax whose weight changes with the steps."""
 EXTRA = "get_extra_state = lambda self: self.kept\n    set_extra_state = lambda self, kept: setattr(self, 'kept', kept)"
 RISES = "factor = self.kept = self.kept * 1.01"
 TENSOR, BUFFER = "self.kept = torch.ones(())", "self.register_buffer('kept', torch.ones(()){})"
@@ -206,14 +200,14 @@ def test_a_training_with_a_memory_ends_the_same_after_a_break(kind, tmp_path):
     from bench.engine.training import run_training
 
     *code, lost = MEMORIES[kind]
-    plugin, text = tmp_path / "remembers.py", REMEMBERS
+    text = PLAIN.replace("@register", REMEMBERS).replace("return CosineClassifier", "return Loss")
     for place, part in zip(("START", "STEP", "    EXTRA\n"), (*code[:2], f"    {code[2]}\n")):
         text = text.replace(place, part)
-    plugin.write_text(text)
+    plugin = written(tmp_path, text)
 
     def ready(results):
         site = Site(results=str(tmp_path / results), plugins=(str(plugin),))
-        [plan], _ = planned(site, "remembers", set=("optim.epochs=3",))
+        [plan], _ = planned(site, "mine", set=("optim.epochs=3",))
         return plan.train_specs({}, 0, None)[0], site
 
     def stop(epoch):
@@ -250,12 +244,8 @@ def test_a_rerun_that_loses_its_folder_ends_as_a_background_job_too(cli, tmp_pat
 @pytest.mark.slow
 def test_a_closed_pipe_stops_nothing(cli, tmp_path):
     """``bench run | head -1`` stopped the run, ``bench status | true`` had exit code 1."""
-    run = ("--method", "cosface", "--dataset", "ndigit_smoke", "--set", "optim.epochs=1", "--seeds", "1")
-    script = 'set -o pipefail; "$0" "$@" 2>&1 | head -c 1'
-    command = ["bash", "-c", script, str(BENCH), "run", *run, "--hparams", "default"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert (tmp_path / "results" / "runs" / "report" / "comparison.md").exists()
-    command = ["bash", "-c", 'set -o pipefail; "$0" status --check | true', str(BENCH)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert (done.returncode, done.stderr) == (0, "")
+    for script, command in (('"$@" 2>&1 | head -c 1', QUICK), ('"$@" | true', (BENCH, "status", "--check"))):
+        piped = ["bash", "-c", f"set -o pipefail; {script}", "sh", *command]
+        done = subprocess.run(piped, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert (tmp_path / "results" / "runs" / "report" / "comparison.md").exists()

@@ -234,11 +234,9 @@ def test_results_of_another_base_or_replicate_are_no_results_of_a_plan(tmp_path)
 def test_runs_that_differ_in_a_pinned_value_are_rows_of_their_own(all_inside):
     """Where one setting was run again with other code, the later result stands for it: nothing is averaged."""
     folder = all_inside.cwd / "results" / "runs"
+    asked = ("--method", "cosface", "--dataset", "ndigit_smoke", "--hparams", "default", "--seeds", "1")
     for epochs in (1, 2):
-        pins = ("--set", f"optim.epochs={epochs}")
-        all_inside(
-            "run", "--method", "cosface", "--dataset", "ndigit_smoke", "--hparams", "default", "--seeds", "1", *pins
-        )
+        all_inside("run", *asked, "--set", f"optim.epochs={epochs}")
     frame = pd.read_csv(folder / "metrics.csv", keep_default_na=False)
     assert set(frame["pinned"]) == {"optim.epochs=1", "optim.epochs=2"}
     assert not frame.duplicated(KEYS).any()

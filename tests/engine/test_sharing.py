@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from bench.cli import main
@@ -226,14 +225,9 @@ def test_a_study_tries_given_points_first_and_says_that_it_chose_nothing(tmp_pat
 
 def _best_base(root, trials):
     """Folder of the best training of the base among its first trials."""
-    found = [trial for _, held in Store(root).studies() for trial in held if "/cosface/" in _folder(root, trial)]
-    best = max((trial for trial in found if trial.number < trials), key=lambda trial: trial.value)
-    return Path(_folder(root, best))
-
-
-def _folder(root, trial):
-    (folder,) = root.glob(f"*/*/*/train-{trial.units[0]}")
-    return str(folder)
+    [(study, held)] = [each for each in Store(root).studies() if each[0].cell.method == "cosface"]
+    best = max(held[:trials], key=lambda trial: trial.value)
+    return Store(root).unit_dir(study.cell, "train", best.units[0])
 
 
 @pytest.mark.slow
@@ -518,26 +512,16 @@ time.time = wrong
 """What Python runs at its start. With libfaketime, ``time.sleep`` failed in one of two tries."""
 
 
-@pytest.fixture
-def clock(cli, tmp_path):
-    """Function that starts a run whose clock is off by the seconds in a file."""
-
-    def start(off):
-        (tmp_path / "sitecustomize.py").write_text(WRONG_CLOCK.replace("OFF", repr(str(off))))
-        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-        command = [sys.executable, "-P", "-c", "import time; print(time.time())"]
-        assert abs(float(subprocess.check_output(command, env=environment)) - time.time()) > 500
-        return cli.start(*RUN, env=environment)
-
-    return start
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("jump", [(), (3600, -3600)], ids=["ten minutes apart", "a clock that jumps by hours"])
-def test_hosts_need_not_agree_about_the_time(jump, clock, small_table, cli, tmp_path):
+def test_hosts_need_not_agree_about_the_time(jump, small_table, cli, tmp_path):
     off, root = tmp_path / "off", tmp_path / "results" / "runs"
     off.write_text("600")
-    processes = [cli.start(*RUN), clock(off)]
+    (tmp_path / "sitecustomize.py").write_text(WRONG_CLOCK.replace("OFF", repr(str(off))))
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-P", "-c", "import time; print(time.time())"]
+    assert abs(float(subprocess.check_output(command, env=environment)) - time.time()) > 500
+    processes = [cli.start(*RUN), cli.start(*RUN, env=environment)]
     for count, moved in enumerate(jump, 1):
         wait_for(processes[1], lambda count=count: len(list(root.rglob("trial-*.json"))) >= 2 * count)
         off.write_text(f"{moved}")

@@ -67,13 +67,8 @@ def test_each_value_is_the_plan_that_setting_it_by_hand_makes():
 
 def test_a_swept_value_may_be_a_list_itself(tmp_path):
     """The lists of a table were joined and split at every comma: '[1', '2]', '[3]'."""
-    made = Experiment(
-        methods=("cosface",),
-        datasets=("ndigit_smoke",),
-        hparams="default",
-        sweep={"optim.milestones": [[1, 2], [3]]},
-        set={"optim.schedule": "multistep"},
-    )
+    asked = {"hparams": "default", "sweep": {"optim.milestones": [[1, 2], [3]]}, "set": {"optim.schedule": "multistep"}}
+    made = Experiment(methods=("cosface",), datasets=("ndigit_smoke",), **asked)
     assert made.sweep == {"optim.milestones": ("1,2", "3")}
     path = tmp_path / "sweep.toml"
     path.write_text(made.to_toml())
