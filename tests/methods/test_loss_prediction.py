@@ -96,3 +96,17 @@ def test_the_confidence_is_the_negative_predicted_loss():
     wanted = [-math.log1p(math.exp(s)) for s in (-40.0, 0.0, 30.0)]
     assert method.confidence(embedding).tolist() == pytest.approx(wanted, rel=1e-6)
     assert (method.probabilistic, method.default_confidence) == (True, "method")
+
+
+def test_the_gradient_of_the_order_is_the_count_of_wrong_pairs(batch):
+    """Each pair within the gap pulls the prediction of the larger loss up by 1 / 15, and the other one down."""
+    losses = torch.tensor([5.0, 1.0, 3.0, 2.0, 6.0, 4.0], dtype=F64)
+    u = (0.07 * torch.arange(6, dtype=F64)).requires_grad_()
+    (slope,) = torch.autograd.grad(order_loss(u, losses), u)
+    wanted = [0.0] * 6
+    for i in range(6):
+        for j in range(6):
+            if losses[i] > losses[j] and u[i] - u[j] < GAP:
+                wanted[i] -= 1 / 15
+                wanted[j] += 1 / 15
+    torch.testing.assert_close(slope, torch.tensor(wanted, dtype=F64), rtol=1e-12, atol=1e-14)

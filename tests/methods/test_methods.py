@@ -1,5 +1,7 @@
 """PFE and DUL-cls by hand, confidences of a classifier, and what holds of every registered method."""
 
+import math
+
 import pytest
 import torch
 from bench.conformance import build
@@ -110,3 +112,15 @@ def _step(cls, fidelity, params):
     gradients = torch.autograd.grad(loss, trained, allow_unused=True)
     used = [(p.detach(), g) for p, g in zip(trained, gradients) if g is not None]
     return [loss.detach(), *(tensor for pair in used for tensor in pair)]
+
+
+def test_pfe_variance_is_stationary_where_theory_says():
+    # For one genuine pair at cosine c, equal variances maximise MLS at s = (1 - c) / D.
+    c, d = 0.7, 5
+    loc = torch.zeros(2, d, dtype=torch.float64)
+    loc[0, 0] = 1.0
+    loc[1, 0], loc[1, 1] = c, math.sqrt(1 - c * c)
+    s = torch.full((2,), (1 - c) / d, dtype=torch.float64, requires_grad=True)
+    loss = METHODS.get("pfe").load()().objective(C, d)
+    loss(IsotropicNormal(loc, s), torch.tensor([0, 0])).backward()
+    assert s.grad.abs().max() < 1e-9
