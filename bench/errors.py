@@ -91,7 +91,7 @@ class OutOfMemory(UnitFailed):
 def is_out_of_memory(error: BaseException) -> bool:
     """Check if an error says that memory ran out: of Python and NumPy, or of torch on the host or on a GPU.
 
-    Some errors of cuBLAS and cuDNN may have another reason (:func:`breaks_gpu`).
+    Some errors of cuBLAS and cuDNN may have another reason (:func:`breaks_process`).
 
     Example:
         >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("shapes do not match"))
@@ -101,20 +101,23 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     text = str(error)
     return isinstance(error, RuntimeError) and (
-        any(words in text for words in _ALLOCATORS + _PERHAPS) or text.endswith("could not create a primitive")
+        any(words in text for words in _ALLOCATORS + _PERHAPS) or text.endswith(_OF_ONEDNN)
     )
 
 
 _ALLOCATORS = (
     "DefaultCPUAllocator",
+    "Cannot allocate memory",
     "not enough memory",
     "out of memory",
     "std::bad_alloc",
     "CUDNN_STATUS_ALLOC_FAILED",
     "CUBLAS_STATUS_ALLOC_FAILED",
 )
-"""Words of the ``RuntimeError`` by which torch and the libraries below it say that memory ran out. oneDNN says "could
-not create a primitive" and nothing more; with more behind it, it is something else."""
+"""Words of the ``RuntimeError`` by which torch and the libraries below it say that memory ran out."""
+
+_OF_ONEDNN = "could not create a primitive"
+"""All that oneDNN says where memory ran out; with more behind it, it is something else."""
 
 _PERHAPS = (
     "CUBLAS_STATUS_NOT_INITIALIZED",
@@ -126,23 +129,25 @@ _PERHAPS = (
 """Words of errors of cuBLAS and cuDNN that mostly say that there was no memory for a handle or a workspace."""
 
 
-def breaks_gpu(error: BaseException) -> bool:
-    """Check if after an error this process can do no more on its GPU, which a fresh process may be able to.
+def breaks_process(error: BaseException) -> bool:
+    """Check if after an error this process can do no more of its work, which a fresh process may be able to.
 
-    CUDA reports what a kernel did wrong from then on at every call. An error of cuBLAS or cuDNN may also be a lack of
-    memory; it counts once smaller parts have not helped.
+    CUDA reports what a kernel did wrong from then on at every call, and a thread in which oneDNN once had no memory for
+    a kernel makes no new one. An error of cuBLAS or cuDNN may also be a lack of memory; it counts once smaller parts
+    have not helped.
 
     Example:
-        >>> breaks_gpu(RuntimeError("CUDA error: an illegal memory access was encountered"))
+        >>> breaks_process(RuntimeError("CUDA error: an illegal memory access was encountered"))
         True
-        >>> breaks_gpu(RuntimeError("CUDA error: out of memory"))
+        >>> breaks_process(RuntimeError("CUDA error: out of memory"))
         False
     """
     cause: BaseException | None = error
     while cause is not None:
-        of_cuda = type(cause).__name__ == "AcceleratorError" or any(words in str(cause) for words in _OF_CUDA)
-        without_memory = any(words in str(cause) for words in _ALLOCATORS)
-        if isinstance(cause, NoGpu) or (isinstance(cause, RuntimeError) and of_cuda and not without_memory):
+        text = str(cause)
+        of_cuda = type(cause).__name__ == "AcceleratorError" or any(words in text for words in _OF_CUDA)
+        lasts = text.endswith(_OF_ONEDNN) or (of_cuda and not any(words in text for words in _ALLOCATORS))
+        if isinstance(cause, NoGpu) or (isinstance(cause, RuntimeError) and lasts):
             return True
         cause = cause.__cause__ or cause.__context__
     return False

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-from ..errors import OutOfMemory, UnitFailed, UserError, breaks_gpu, first_line, is_out_of_memory, place_of
+from ..errors import OutOfMemory, UnitFailed, UserError, breaks_process, first_line, is_out_of_memory, place_of
 from ..planning.checks import files_hash, weights_hash
 from ..planning.plan import versions_of
 from ..resources import keep_memory, pick_device, return_memory
@@ -195,7 +195,7 @@ def failed(job: jobs.Job, error: BaseException) -> jobs.Failed:
     if is_out_of_memory(error):
         reason = f"out of memory: try fewer --workers, smaller settings or more memory: {reason}"
     place = "" if said else place_of(error)
-    return jobs.Failed(error=kind, reason=reason, place=place, log=log, ended=breaks_gpu(error))
+    return jobs.Failed(error=kind, reason=reason, place=place, log=log, ended=breaks_process(error))
 
 
 def main() -> None:
@@ -221,7 +221,7 @@ def main() -> None:
         except BaseException as error:  # a plug-in that calls sys.exit must not end the worker
             event = failed(job, error)
             emit(event)
-            if event.ended:  # CUDA is beyond use, and its clean-up may hang
+            if event.ended:  # CUDA or oneDNN is beyond use, and the clean-up of CUDA may hang
                 os._exit(1)
         return_memory()  # the next job may need less, and its peak is measured
 

@@ -9,7 +9,7 @@ import torch
 from bench.engine.jobs import Done, Failed, ProposeJob, ReadyJob, WorkerDied
 from bench.engine.pool import LocalWorker, Pool
 from bench.engine.worker import failed, run_job
-from bench.errors import NoGpu, OutOfMemory, UnitFailed, UserError, breaks_gpu, is_out_of_memory
+from bench.errors import NoGpu, OutOfMemory, UnitFailed, UserError, breaks_process, is_out_of_memory
 from bench.resources import pick_device
 from bench.site import Site
 
@@ -41,7 +41,9 @@ SHORT = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."
         (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), True, False),
         (RuntimeError("GET was unable to find an engine to execute this computation"), True, False),
         (RuntimeError(f"{CPU} 8 bytes"), True, False),
-        (RuntimeError("could not create a primitive"), True, False),
+        (RuntimeError("posix_memalign failed:Cannot allocate memory (12)"), True, False),
+        (RuntimeError("could not create a primitive"), True, True),
+        (_caused(OutOfMemory("one image at a time", ""), RuntimeError("could not create a primitive")), False, True),
         (_caused(OutOfMemory("one image at a time", ""), SHORT), False, False),
         (RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"), True, True),
         (RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR"), True, True),
@@ -61,8 +63,8 @@ SHORT = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."
         (UserError("CUDA error"), False, False),
     ],
 )
-def test_what_is_for_lack_of_memory_and_what_breaks_a_gpu(error, memory, broken):
-    assert (is_out_of_memory(error), breaks_gpu(error), failed(JOB, error).ended) == (memory, broken, broken)
+def test_what_is_for_lack_of_memory_and_what_breaks_a_process(error, memory, broken):
+    assert (is_out_of_memory(error), breaks_process(error), failed(JOB, error).ended) == (memory, broken, broken)
 
 
 def _ended(reason, error="RuntimeError"):

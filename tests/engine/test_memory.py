@@ -60,6 +60,7 @@ def gradients(images=None):
 if KEEP:
     keep_memory()
 torch.set_num_threads(1)
+torch.backends.mkldnn.enabled = False  # oneDNN may be beyond use from then on
 whole, labels = torch.rand(32, 3, 160, 160), torch.arange(32) // 2
 gradients(whole[:2])  # imports
 there = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
@@ -79,7 +80,7 @@ print(size, max(float((a - b).abs().max() / a.abs().max()) for a, b in zip(expec
 def test_a_host_that_has_no_more_memory(keep):
     command = [sys.executable, "-c", f"KEEP = {keep}\n{REAL_LIMIT}"]
     size, worst = subprocess.check_output(command, timeout=600).split()
-    assert int(size) in (16, 8, 4)
+    assert int(size) in (16, 8, 4, 2)
     assert float(worst) < 1e-4
 
 
