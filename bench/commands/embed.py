@@ -281,5 +281,6 @@ def _embedded(
     arrays |= names_and_roles(photographs)
     tabled = dict(zip(listing.ids, listing.groups))
     if groups is None and any(tabled.values()):
-        arrays["groups"] = np.array([tabled[name] for name in photographs.ids])
+        # An image without a group shares it with no other.
+        arrays["groups"] = np.array([tabled[name] or name for name in photographs.ids])
     return arrays | groups_of(groups, photographs.ids)

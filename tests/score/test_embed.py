@@ -291,7 +291,7 @@ def test_a_folder_of_photographs_is_scored_by_one_command(photos, bench, untrain
 def test_parquet_of_images_is_scored_and_embedded_with_its_groups(photos, bench, untrained, tmp_path):
     cells = [{"bytes": path.read_bytes(), "path": path.name} for path in sorted(photos.rglob("*.png"))]
     cells[4]["bytes"] = b"broken"
-    columns = {"photo": cells, "label": [*"aaabbbccc"], "camera": [0, 1, 2] * 3}
+    columns = {"photo": cells, "label": [*"aaabbbccc"], "camera": ["0", "1", ""] * 3}
     pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "train-0.parquet")
     code, out, err = bench("score", "train-0.parquet", "--json", "--out", "scored")
     assert (code, json.loads(out)["files"][0]["images"]) == (0, 8)
@@ -300,7 +300,7 @@ def test_parquet_of_images_is_scored_and_embedded_with_its_groups(photos, bench,
     assert "1 of 9 images cannot be used" in bench("score", "train-0.parquet", "--strict")[2]
     commands_embed.embed_images(tmp_path / "train-0.parquet", untrained, tmp_path / "x.npz")
     arrays = np.load(tmp_path / "x.npz")
-    assert arrays["groups"].tolist() == [*"01202012"]
+    assert arrays["groups"].tolist() == [*"01", "a/2.png", "0", "b/2.png", *"01", "c/2.png"]
     assert arrays["class_names"][arrays["labels"]].tolist() == [*"aaabbccc"]
 
 
