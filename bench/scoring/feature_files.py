@@ -144,7 +144,7 @@ class _Split:
         junk = int((used & (labels == class_names.index("-1"))).sum()) if "-1" in class_names else 0
         self.junk = junk_note(junk, columns["labels"].dtype.kind not in "iu", split == "test") if junk else ""
         large = {"features": shape}
-        large |= {"embeddings": (count, self.width)} if "embeddings" in columns and self.views > 1 else {}
+        large |= {"embeddings": (count, self.width)} if "embeddings" in columns else {}
         plain = [*large][-1]  # without augmentation, if the file has them so
         large |= {f"corrupted_{kind}": (count, self.width) for kind in kinds}
         for key, needed in large.items():
