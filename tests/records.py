@@ -3,8 +3,8 @@
 from bench.protocols import Tests
 from bench.protocols.rows import row
 from bench.store.folder import Store
-from bench.store.records import Columns, Environment, Role, TestRecord, TrainRecord
-from bench.store.specs import Cell, Pinned, TestSpec
+from bench.store.records import Columns, Environment, RescoreRecord, Role, TestRecord, TrainRecord
+from bench.store.specs import Cell, Pinned, RescoreSpec, TestSpec
 
 ENVIRONMENT = Environment(
     bench="", torch="", python="", machine="", device="cpu", threads=1, seconds=0.0, peak_memory_mib=0
@@ -35,6 +35,13 @@ def of_test(columns, rows=(), spec=None, **given):
     usual = {"unit": spec.id, "cell": Cell(columns.protocol, columns.dataset, columns.method), "role": role()}
     usual |= {"files": {}, "setting": {}, "manifests": {}, "corruptions": {}, "curves": {}, "finished": 0.0}
     return TestRecord(**{**usual, "environment": ENVIRONMENT, **given}, spec=spec, columns=columns, rows=tuple(rows))
+
+
+def rescored(test, *rows):
+    """Record of a rescoring of a test."""
+    spec = RescoreSpec(test=test.unit, versions={"engine": 9}, groups=("retrieval",), arrays={}, options=())
+    usual = {"cell": test.cell, "environment": test.environment, "finished": test.finished + 1}
+    return RescoreRecord(**usual, unit=spec.id, spec=spec, rows=rows, compared=0, largest_difference=None, left_out=())
 
 
 def of_training(spec, value=0.0, **given):

@@ -13,7 +13,7 @@ from ..protocols.metrics import title_of
 from ..protocols.statistics.paired import Summary, summarise
 from ..seeds import content_id
 from ..store.files import write_atomic
-from .frame import Results
+from .frame import Results, rescorings
 from .seeds import COMPARED, ComparedColumn, SeedGroup, defined_values, seed_groups
 
 if TYPE_CHECKING:
@@ -91,10 +91,12 @@ def published(results: Results, site: Site) -> list[Published]:
 
 
 def of_training(site: Site, unit: str) -> Published | None:
-    """What a training reached in its latest test; None if it has none."""
+    """What a training reached in its latest test, rescored or not; None if it has none."""
     tests = [record for record in site.store.tests() if record.spec.train == (unit,)]
     latest = max(tests, key=lambda record: record.finished, default=None)
-    return None if latest is None else published(Results((latest,)), site)[0]
+    if latest is None:
+        return None
+    return published(Results((latest,), rescorings=rescorings([site.store], [latest.unit])), site)[0]
 
 
 def model_index(each: Published) -> list[EvalResult]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, cached_property, lru_cache
@@ -130,6 +130,12 @@ class Results:
         return pd.DataFrame(table)[[*COLUMNS, *Role.model_fields]]
 
 
+def rescorings(stores: Iterable[Store], units: Container[str]) -> tuple[RescoreRecord, ...]:
+    """Rescorings of some tests, the earliest first."""
+    found = (record for store in stores for record in store.rescorings() if record.spec.test in units)
+    return tuple(sorted(found, key=lambda record: (record.finished, record.unit)))
+
+
 def collect(*stores: Store) -> Results:
     """Read the records of all finished tests of results folders, taken together, and tabulate them.
 
@@ -152,9 +158,7 @@ def collect(*stores: Store) -> Results:
     kinds = grouped(latest.values(), lambda record: record.columns.pinned.class_seed > 0)
     tests, splits = (tuple(kinds.get(of_split, ())) for of_split in (False, True))
     units = {record.unit for record in (*tests, *splits)}
-    rescorings = (record for store in stores for record in store.rescorings() if record.spec.test in units)
-    ordered = sorted(rescorings, key=lambda record: (record.finished, record.unit))
-    results = Results(tests, len(different) - len(latest), tuple(ordered), splits)
+    results = Results(tests, len(different) - len(latest), rescorings(stores, units), splits)
     for columns, _, rows, _ in results.measured:
         if np.isinf(rows.values).any():
             metric = next(row["metric"] for row in rows if row["value"] in (float("inf"), -float("inf")))

@@ -21,10 +21,11 @@ from bench.report.write import Judged, write_report
 from bench.store.check import damages
 from bench.store.files import write_archive
 from bench.store.folder import Store
-from bench.store.records import RescoreRecord, TestRecord
-from bench.store.specs import Pinned, RescoreSpec
+from bench.store.records import TestRecord
+from bench.store.specs import Pinned
 from scipy import stats
 
+from tests import records
 from tests.engine.test_sharing import Fake, _drive
 from tests.report.shown import markdown, printed
 
@@ -151,12 +152,7 @@ def test_a_rescoring_of_a_test_on_a_class_split_counts(store):
     results = collect(store)
     test = next(r for r in results.splits if r.columns.method == "pfe" and r.columns.pinned.class_seed == 2)
     place = next(row for row in test.rows if row["metric"] == "map_at_r")
-    spec = RescoreSpec(test=test.unit, versions={"engine": 9}, groups=("retrieval",), arrays={}, options=())
-    later = RescoreRecord(
-        unit=spec.id, cell=test.cell, spec=spec, rows=({**place, "value": place["value"] + 0.2},), compared=0,
-        largest_difference=None, left_out=(), environment=test.environment, finished=test.finished + 1,
-    )  # fmt: skip
-    store.write(later)
+    store.write(records.rescored(test, {**place, "value": place["value"] + 0.2}))
 
     def means(of):
         found = split_comparisons(store, of)
