@@ -24,6 +24,7 @@ class ElNivmf(DistributionProxyMethod):
     """
 
     name = "el_nivmf"
+    version = 2
     summary = "von Mises-Fisher images, non-isotropic vMF proxies, expected likelihood by sampling; end to end"
     paper = Paper(
         title="A Non-isotropic Probabilistic Take on Proxy-based Deep Metric Learning",

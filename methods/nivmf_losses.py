@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .distributions.arrays import rows_of
 from .distributions.bessel import vmf_log_normalizer, vmf_mean_resultant_length
 from .distributions.non_isotropic import nivmf_log_prob
 from .distributions.von_mises_fisher import VonMisesFisher, released_rsample
@@ -146,8 +147,10 @@ class ElNivmfLoss(DistributionProxies):
         return el_nivmf_logits(draws, loc, concentration, temperature, self.normalizer, self.released)
 
     def class_logits(self, distribution: VonMisesFisher) -> Tensor:
-        """Logits ``[B, C]`` in float64, from the same random numbers in every call, for confidences."""
-        loc = distribution.loc
+        """Logits ``[B, C]`` in float64, from the same random numbers for every image, for confidences."""
+        loc, found = distribution.loc, []
         with torch.random.fork_rng(devices=[loc.device] if loc.is_cuda else []):
-            torch.manual_seed(0)
-            return super().class_logits(distribution)
+            for row in torch.arange(len(loc), device=loc.device).split(1):
+                torch.manual_seed(0)
+                found.append(super().class_logits(rows_of(distribution, row)))
+        return torch.cat(found)

@@ -38,6 +38,7 @@ class ProxyAnchorElNivmf(DistributionProxyMethod):
     """
 
     name = "proxy_anchor_el_nivmf"
+    version = 2
     summary = "EL-nivMF plus Proxy-Anchor on the same proxy directions; end to end"
     paper = Paper(
         title="A Non-isotropic Probabilistic Take on Proxy-based Deep Metric Learning",

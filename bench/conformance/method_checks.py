@@ -18,7 +18,6 @@ from ..methods.cosface import CosFace
 from ..methods.distributions.arrays import from_arrays, to_arrays
 from ..methods.scorers.registry import get_scorer, pairwise_score
 from ..methods.unsaved import changed_since, is_plain, restore, unsaved
-from ..protocols.rows import OWN
 from ..seeds import seed_generators
 from .failure import require
 
@@ -447,10 +446,10 @@ def independent(cls: Any) -> None:
 
 
 def _all_arrays(model: Any, images: Tensor) -> dict[str, Tensor]:
-    """Arrays of the embeddings of some images, and the method's own confidence."""
+    """Arrays of the embeddings of some images, and their confidences."""
     embedded = model(images)
-    own = {name: values for name, values in model.confidences(embedded).items() if name == OWN}
-    return {**to_arrays(embedded.distribution)[1], **{f"confidence {name}": values for name, values in own.items()}}
+    confidences = {f"confidence {name}": values for name, values in model.confidences(embedded).items()}
+    return {**to_arrays(embedded.distribution)[1], **confidences}
 
 
 @_of_training
