@@ -45,6 +45,15 @@ def classifier_confidences(objective: nn.Module | None, distribution: Distributi
     return largest | {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
+def classifies_points(method: type[Method]) -> bool:
+    """Whether a method's classifier, if it has one, takes embeddings without a spread, or with that of a head."""
+    try:
+        classifier_confidences(method().objective(2, 8), PointMass(torch.ones(1, 8)))
+    except Exception as error:  # others are of a plug-in; its training will say what is wrong with it
+        return not isinstance(error, AssertionError | AttributeError)
+    return True
+
+
 _CELLS = 1 << 17
 """Logits that are turned into probabilities at a time: 1 MiB, which stays in the cache of a processor."""
 

@@ -15,6 +15,7 @@ from .. import versions
 from ..datasets.corruptions._base import CROP
 from ..errors import UnknownName, UserError
 from ..methods._base import Method, UnfitBase
+from ..methods._model import classifies_points
 from ..names import split_names
 from ..protocols._base import Tests
 from ..protocols.recipes._base import BATCHES, Optim, Range, Stage
@@ -465,6 +466,11 @@ def _check_base(method: type[Method], base: type[Method]) -> None:
         method.check_base(base)
     except UnfitBase as error:
         raise UserError(f"--base {base.name}: {error}") from None
+    if not method.ensemble and not classifies_points(base):
+        raise UserError(
+            f"--base {base.name}: its softmax needs the spread of its own embeddings, which {method.name!r} replaces;"
+            " name a base of points, such as cosface"
+        )
 
 
 def _plan_one(

@@ -89,6 +89,8 @@ REFUSED = [
     ("laplace", ON_SOFTMAX | {"set": ("optim.lr=0.1",)}, NO_STEPS),
     ("scf", TUNED | {"base": "hib"}, "--base hib: scf needs a base with one weight per class"),
     ("deep_ensemble", TUNED | {"base": "hib"}, "--base hib: .* leave --base out"),
+    ("pfe", TUNED | {"base": "vmf_loss"}, "--base vmf_loss: its softmax needs the spread of its own .* 'pfe' replaces"),
+    ("scf", TUNED | {"base": "vmf_fl"}, "--base vmf_fl: its softmax needs the spread of its own"),
 ]
 
 
