@@ -57,12 +57,10 @@ def closure(*roots: str | Path) -> list[Module]:
     Imports count if they are from ``bench``, from the importing module's own top-level package, or from the folder of a
     plug-in. Of ``bench``, only what computes values counts, and registries do not.
     """
-    waiting: list[Module] = []
-    for root in roots:
-        module = Module(plugin_name(root), root.resolve()) if isinstance(root, Path) else _find(root, None)
-        if module is None:
-            raise ValueError(f"no module {root}")
-        waiting.append(module)
+    waiting = [
+        Module(plugin_name(root), root.resolve()) if isinstance(root, Path) else Module(root, file_of(root))
+        for root in roots
+    ]
     reached: dict[Path, Module] = {}
     while waiting:
         module = waiting.pop()
@@ -137,22 +135,19 @@ def _defining(source: str, name: str, importer: Module) -> Module | None:
     return package
 
 
-def _find(name: str, importer: Module | None) -> Module | None:
+def _find(name: str, importer: Module) -> Module | None:
     """Module by name, if it is of the importer's package or of ours; None for third parties."""
-    if importer is not None:
-        top = importer.name.partition(".")[0]
-        if top == PLUGINS:
-            # The folder of a plug-in is a package, which may have packages below it.
-            below = importer.package.split(".")[2:]
-            folder = importer.package.removesuffix("".join(f".{part}" for part in below))
-            near = name.removeprefix(f"{folder}.")
-            path = importer.path.parents[len(below)].joinpath(*near.split("."))
-            for candidate in (path.with_suffix(".py"), path / "__init__.py"):
-                if candidate.is_file():
-                    return Module(f"{folder}.{near}", candidate)
-        if name.partition(".")[0] not in (top, "bench"):
-            return None
-    return _file_of(name)
+    top = importer.name.partition(".")[0]
+    if top == PLUGINS:
+        # The folder of a plug-in is a package, which may have packages below it.
+        below = importer.package.split(".")[2:]
+        folder = importer.package.removesuffix("".join(f".{part}" for part in below))
+        near = name.removeprefix(f"{folder}.")
+        path = importer.path.parents[len(below)].joinpath(*near.split("."))
+        for candidate in (path.with_suffix(".py"), path / "__init__.py"):
+            if candidate.is_file():
+                return Module(f"{folder}.{near}", candidate)
+    return _file_of(name) if name.partition(".")[0] in (top, "bench") else None
 
 
 def file_of(name: str) -> Path:

@@ -164,15 +164,9 @@ class EmbeddingModel(nn.Module):
             no_grad_parameters(part)
 
     def _frozen_parts(self) -> list[nn.Module]:
-        parts = {
-            "backbone": self.backbone,
-            "mean": self.mean,
-            "spread": self.spread,
-            "objective": self.objective,
-        }
-        frozen = [part for name in PARTS if name not in self.trained_parts and (part := parts[name]) is not None]
-        frozen += [] if self.cut is None else self.cut.frozen
-        return frozen + ([self.base_objective] if self.base_objective is not None else [])
+        parts = [getattr(self, name) for name in PARTS if name not in self.trained_parts]
+        parts += [self.base_objective, *([] if self.cut is None else self.cut.frozen)]
+        return [part for part in parts if part is not None]
 
     def train(self, mode: bool = True) -> EmbeddingModel:
         """Set training or evaluation mode; frozen parts stay in the latter, so their batch-norm statistics stay."""
@@ -237,11 +231,8 @@ class EmbeddingModel(nn.Module):
         own = self.method.confidence(embedding.distribution)
         classifier = self.objective if hasattr(self.objective, "class_cosines") else self.base_objective
         result = {} if own is None else {"method": own}
-        return (
-            result
-            | {"norm": norm_confidence(embedding.raw)}
-            | classifier_confidences(classifier, embedding.distribution)
-        )
+        result["norm"] = norm_confidence(embedding.raw)
+        return result | classifier_confidences(classifier, embedding.distribution)
 
 
 class EnsembleMethod(Method):

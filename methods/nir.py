@@ -24,6 +24,7 @@ Table 5 adds L_proxy of synthetic samples z~_i = tau(zeta_i | rho_{y_i}), zeta_i
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Literal
 
@@ -141,18 +142,11 @@ class NirLoss(nn.Module):
         The hyper-parameter ``synthetic`` says whether the proxies, the flow or both learn from them.
         """
         condition, latent = self.condition(points, labels), torch.randn_like(points)
-        loss: Tensor
-        if self.params.synthetic == "generate":
-            with torch.no_grad():
-                made = self.flow.inverse(latent, condition)
-            loss = self.proxy_loss(PointMass(made), labels)
-            return loss
-        if self.params.synthetic == "generate_match":
-            loss = self.proxy_loss(PointMass(self.flow.inverse(latent, condition)), labels)
-            return loss
-        made = self.flow.inverse(latent, condition.detach())
-        fixed = {name: value.detach() for name, value in self.proxy_loss.named_parameters()}
-        loss = functional_call(self.proxy_loss, fixed, (PointMass(made), labels))
+        flow_alone = self.params.synthetic == "reverse_match"
+        with torch.no_grad() if self.params.synthetic == "generate" else nullcontext():
+            made = self.flow.inverse(latent, condition.detach() if flow_alone else condition)
+        fixed = {name: value.detach() for name, value in self.proxy_loss.named_parameters() if flow_alone}
+        loss: Tensor = functional_call(self.proxy_loss, fixed, (PointMass(made), labels))
         return loss
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:

@@ -106,12 +106,11 @@ def on_dataset(asked: Asked, dataset: str) -> Asked:
     given = data.corruptions if isinstance(data, Features) else {}
     tests = asked.preset.tests
     of_features = {name for name in tests.corruptions if CORRUPTIONS[name].of == "features"}
-    named = split_names(asked.experiment.corruptions)
     if isinstance(data, Features):
-        _check_features(asked, dataset, given, of_features, named)
+        _check_features(asked, data, of_features)
         kept = {*given, *of_features}
     else:
-        for name in (text.partition(":")[0] for text in named):
+        for name in (text.partition(":")[0] for text in split_names(asked.experiment.corruptions)):
             if name in of_features:
                 raise UserError(f"--corruptions {name}: it is one of features, and data set {dataset!r} has images")
         kept = {*tests.corruptions} - of_features
@@ -121,15 +120,10 @@ def on_dataset(asked: Asked, dataset: str) -> Asked:
     return replace(asked, preset=preset, frozen=asked.frozen or data is not None, sees_crops=sees_crops)
 
 
-def _check_features(
-    asked: Asked,
-    dataset: str,
-    given: Mapping[str, tuple[float, float]],
-    of_features: Collection[str],
-    named: tuple[str, ...],
-) -> None:
+def _check_features(asked: Asked, data: Features, of_features: Collection[str]) -> None:
     """Refuse a network, weights, and corruptions that a data set of features does not have."""
-    experiment = asked.experiment
+    experiment, dataset, given = asked.experiment, data.name, data.corruptions
+    named = split_names(experiment.corruptions)
     for option, value in (("--backbone", experiment.backbone), ("--weights", asked.site.weights)):
         if value not in (None, GIVEN, "none"):
             raise UserError(f"{option} {value}: data set {dataset!r} has features, which no network of images reads")

@@ -429,20 +429,16 @@ class SettingsFile(NamedTuple):
 
 def read_experiment(path: Path) -> Values:
     """Values of the TOML file of an experiment, which :meth:`.Experiment.filled` checks."""
-    text = _read(
-        path,
-        str(path),
-        "`bench run` takes options (`--method M,N --dataset D`: several names are one list) or a TOML file of them",
-    )
-    table: Values = _parsed(text, "TOML", str(path))
+    options = "`bench run` takes options (`--method M,N --dataset D`: several names are one list)"
+    table: Values = _read(path, "TOML", str(path), f"{options} or a TOML file of them")[1]
     return table
 
 
 def read_settings_file(name: str, methods: list[str]) -> SettingsFile:
     """Read a file of settings: ``{"method.scale": ..}`` for all methods, ``{"cosface": {..}}`` for one, or both."""
     path, what = Path(name), f"--hparams {Path(name)}"
-    text = _read(path, what, "use tuned, default, published or a file")
-    table = _parsed(text, "TOML" if path.suffix == ".toml" else "JSON", what)
+    language: Literal["TOML", "JSON"] = "TOML" if path.suffix == ".toml" else "JSON"
+    text, table = _read(path, language, what, "use tuned, default, published or a file")
     if not isinstance(table, dict):
         raise UserError(f'{what}: expected a table of settings, like {{"method.scale": 16}}')
     by_method = {key: value for key, value in table.items() if isinstance(value, dict)}
@@ -454,8 +450,8 @@ def read_settings_file(name: str, methods: list[str]) -> SettingsFile:
     return SettingsFile(str(path), f"{path.name}#{hashlib.sha256(text).hexdigest()[:8]}", every)
 
 
-def _read(path: Path, what: str, instead: str) -> bytes:
-    """Content of a file that is named ``what`` in messages, or else what to type ``instead``."""
+def _read(path: Path, language: Literal["TOML", "JSON"], what: str, instead: str) -> tuple[bytes, Any]:
+    """Content and value of a file that is named ``what`` in messages, or else what to type ``instead``."""
     try:
         with path.open("rb") as file:
             text = file.read(LARGEST + 1)
@@ -463,12 +459,8 @@ def _read(path: Path, what: str, instead: str) -> bytes:
         raise UserError(f"{what}: {error.strerror}; {instead}") from error
     if len(text) > LARGEST:
         raise UserError(f"{what}: more than {LARGEST} bytes; settings are a few lines")
-    return text
-
-
-def _parsed(text: bytes, language: Literal["TOML", "JSON"], what: str) -> Any:
     try:
-        return read_toml(text) if language == "TOML" else read_json(text)
+        return text, read_toml(text) if language == "TOML" else read_json(text)
     except ValueError as error:
         raise UserError(f"{what}: not valid {language}: {first_line(error)}") from None
 

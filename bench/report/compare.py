@@ -152,16 +152,15 @@ class Comparison:
     @property
     def text(self) -> str:
         """Mean difference with its interval: shares in points with one decimal."""
-        ends = (self.mean, self.low, self.high)
-        if self.column.percent:
-            return interval(*(percent(value, 1, "+") for value in ends))
-        return interval(*(self.column.text(value, "+") for value in ends))
+        return interval(*map(self._text_of, (self.mean, self.low, self.high)))
 
     @property
     def differences(self) -> list[str]:
         """Difference at each unit, in favour of the contender, as text: shares in points with one decimal."""
-        found = (self.column.sign * (self.values[at] - self.others[at]) for at in common(self))
-        return [percent(each, 1, "+") if self.column.percent else self.column.text(each, "+") for each in found]
+        return [self._text_of(self.column.sign * (self.values[at] - self.others[at])) for at in common(self)]
+
+    def _text_of(self, difference: float) -> str:
+        return percent(difference, 1, "+") if self.column.percent else self.column.text(difference, "+")
 
     @property
     def raw(self) -> dict[str, float]:

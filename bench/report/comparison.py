@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -259,14 +260,11 @@ def _marks(column: ComparedColumn, groups: Sequence[SeedGroup], values: Sequence
     # A single row is not the best of anything.
     top = max(means) if means and len(values) > 1 else None
     rivals = [mean for group in groups if not group.role.probabilistic for mean in _rival_means(group, column)]
-    bar = max((column.sign * rival for rival in rivals), default=None)
+    bar = max((column.sign * rival for rival in rivals), default=math.inf)
     return [
         Mark(
             best=value.complete and column.sign * value.mean == top,
-            beats_deterministic=value.complete
-            and group.role.probabilistic
-            and bar is not None
-            and column.sign * value.mean > bar,
+            beats_deterministic=value.complete and group.role.probabilistic and column.sign * value.mean > bar,
         )
         for value, group in zip(values, groups)
     ]

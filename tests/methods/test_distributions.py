@@ -41,19 +41,12 @@ def _diag(n=5, d=4, seed=1):
     return DiagonalNormal(loc, torch.rand(n, d, generator=g, dtype=torch.float64) + 0.1)
 
 
-def _covariances(dist):
-    v = dist.variance
-    if v.dim() == 1:
-        v = v[:, None].expand(dist.loc.shape)
-    return [torch.diag(row).numpy() for row in v]
-
-
 @pytest.mark.parametrize("make", [_iso, _diag])
 def test_log_prob_and_entropy_equal_scipy(make):
     dist = make()
     z = torch.randn(5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    for i, cov in enumerate(_covariances(dist)):
-        oracle = stats.multivariate_normal(dist.loc[i].numpy(), cov)
+    for i, variance in enumerate(dist.variance.numpy()):  # a number, or one for each dimension
+        oracle = stats.multivariate_normal(dist.loc[i].numpy(), variance)
         assert dist.log_prob(z)[i].item() == pytest.approx(oracle.logpdf(z[i].numpy()), rel=1e-12)
         assert dist.entropy()[i].item() == pytest.approx(oracle.entropy(), rel=1e-12)
 
@@ -86,7 +79,8 @@ def test_kl_equals_torch_and_is_zero_only_at_equality(p, q):
 
 def test_array_forms_round_trip():
     points = (PointMass(torch.randn(3, 2)), RatedPoint(torch.randn(3, 2), torch.rand(3)))
-    for dist in (_iso(), _diag(), *points, VonMisesFisher(torch.eye(3), torch.rand(3))):
+    others = (VonMisesFisher(torch.eye(3), torch.rand(3)), _Laplace(torch.randn(3, 2), torch.rand(3, 2)))
+    for dist in (_iso(), _diag(), *points, *others):
         kind, arrays = to_arrays(dist)
         back = from_arrays(kind, arrays)
         assert type(back) is type(dist)
@@ -112,12 +106,7 @@ class _Laplace(torch.distributions.Distribution):
 def test_a_distribution_of_ones_own_has_an_array_form_and_scores():
     loc, diversity = torch.randn(5, 3), torch.rand(5, 3)
     dist = _Laplace(loc, diversity)
-    kind, arrays = to_arrays(dist)
-    assert kind == "test_laplace"
-    back = from_arrays(kind, arrays)
-    assert type(back) is _Laplace
-    assert torch.equal(back.loc, loc)
-    assert torch.equal(back.diversity, diversity)
+    assert to_arrays(dist)[0] == "test_laplace"
     rows = torch.tensor([3, 1])
     assert torch.equal(rows_of(dist, rows).diversity, diversity[rows])
     assert in_float64(dist).diversity.dtype == torch.float64

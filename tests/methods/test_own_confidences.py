@@ -28,14 +28,6 @@ def _images(count=12, dim=DIM):
     return VonMisesFisher(raw, raw.norm(dim=-1))
 
 
-def _objective(cls, **params):
-    torch.manual_seed(0)
-    objective = cls(cls.Params(**params)).objective(CLASSES, DIM)
-    with torch.no_grad():  # each class (and dimension) has another concentration
-        objective.raw_concentration.add_(0.3 * torch.randn_like(objective.raw_concentration))
-    return objective
-
-
 def _log_c(k, dim=DIM):
     return (dim / 2 - 1) * np.log(k) - dim / 2 * np.log(2 * np.pi) - np.log(special.ive(dim / 2 - 1, k)) - k
 
@@ -64,7 +56,11 @@ def _similarity(distance, z, mu, k):
 @pytest.mark.parametrize("distance", ["cosine", "l2", "nivmf", "el_vmf", "b_vmf", "kl_vmf"])
 def test_the_probabilities_of_a_distance_are_those_its_cross_entropy_trains(distance):
     """They were softmax(cosine x mean concentration / t), whatever the distance."""
-    objective, images = _objective(ProxyDistance, distance=distance, temperature=0.5), _images()
+    torch.manual_seed(0)
+    method = ProxyDistance(ProxyDistance.Params(distance=distance, temperature=0.5))
+    objective, images = method.objective(CLASSES, DIM), _images()
+    with torch.no_grad():  # each class (and dimension) has another concentration
+        objective.raw_concentration.add_(0.3 * torch.randn_like(objective.raw_concentration))
     z = (images.loc * images.concentration[:, None]).double().numpy()
     mu, k = objective.directions().detach().double().numpy(), objective.concentration().detach().double().numpy()
     logits = np.array([[_similarity(distance, row, mu[c], k[c]) / 0.5 for c in range(CLASSES)] for row in z])

@@ -167,16 +167,12 @@ def test_a_rescoring_of_a_test_on_a_class_split_counts(store):
 RECORDS = Path(__file__).parents[2] / "results" / "study"
 
 
-def _archived(path):
-    with tarfile.open(path) as archive:
-        return [json.load(archive.extractfile(each)) for each in archive if each.name.endswith("record.json")]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("archive", ["grocery-squeezenet", "cub200-squeezenet"])
 def test_means_over_class_splits_and_their_intervals_are_those_of_the_records(archive):
     path = RECORDS / f"{archive}.tar.xz"
-    records = _archived(path)
+    with tarfile.open(path) as kept:
+        records = [json.load(kept.extractfile(each)) for each in kept if each.name.endswith("record.json")]
     trained = {record["unit"]: record["num_classes"] for record in records if record["kind"] == "train"}
     tests = {}  # the latest of each setting
     for record in sorted((each for each in records if each["kind"] == "test"), key=lambda each: each["finished"]):

@@ -12,9 +12,9 @@ from bench.report.exchange import EVAL_RESULTS
 from bench.scoring.files import read_embeddings
 from bench.store.folder import RECORD, WEIGHTS, Store
 from bench.store.hub import fetch
-from PIL import Image
 
 from tests import records
+from tests.photographs import write_photographs
 from tests.untrained import untrained_unit
 
 URL = "hf://me/birds"
@@ -71,16 +71,13 @@ def test_a_round_trip_gives_equal_bytes_and_equal_embeddings(shared, bench, remo
     assert {path.name for path in (remote / "me" / "birds").iterdir()} == {RECORD, WEIGHTS, "README.md"}
     found = fetch(URL)
     assert all((found / name).read_bytes() == (folder / name).read_bytes() for name in (RECORD, WEIGHTS))
-    (tmp_path / "photos").mkdir()
-    for number in range(3):
-        pixels = np.random.default_rng(number).integers(0, 255, (30, 40, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(tmp_path / "photos" / f"{number}.png")
+    photos = write_photographs(tmp_path, 1, 3) / "c00"
     for run, out in ((unit, "a.npz"), (f"{URL}@main", "b.npz")):
-        code, _, err = bench("embed", "--run", run, "--results", "runs", "--images", "photos", "--out", out)
+        code, _, err = bench("embed", "--run", run, "--results", "runs", "--images", photos, "--out", out)
         assert (code, err) == (0, "")
     (ours, _), (theirs, _) = read_embeddings(tmp_path / "a.npz"), read_embeddings(tmp_path / "b.npz")
     assert all(np.array_equal(ours[name], theirs[name]) for name in ("embeddings", "variance"))
-    loaded = load(URL).embed([tmp_path / "photos" / f"{number}.png" for number in range(3)])
+    loaded = load(URL).embed([photos / f"{number}.png" for number in range(3)])
     assert np.array_equal(loaded.mean, ours["embeddings"])
 
 
@@ -119,9 +116,8 @@ def test_the_results_of_a_tested_network_and_the_paper_of_its_method_are_in_the_
 def test_what_was_changed_is_refused_in_one_line(shared, refused, remote, tmp_path, name, change, said):
     path = remote / "me" / "birds" / name
     path.unlink() if change is None else path.write_bytes(change(path.read_bytes()))
-    (tmp_path / "photos").mkdir()
-    Image.new("RGB", (20, 20)).save(tmp_path / "photos" / "0.png")
-    assert said in refused("embed", "--run", URL, "--images", "photos", "--out", "x.npz")
+    write_photographs(tmp_path, 1, 1)
+    assert said in refused("embed", "--run", URL, "--images", "c00", "--out", "x.npz")
 
 
 def test_damaged_weights_are_not_shared(refused, remote, tmp_path):
