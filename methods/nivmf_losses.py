@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -152,5 +152,6 @@ class ElNivmfLoss(DistributionProxies):
         with torch.random.fork_rng(devices=[loc.device] if loc.is_cuda else []):
             for row in torch.arange(len(loc), device=loc.device).split(1):
                 torch.manual_seed(0)
-                found.append(super().class_logits(rows_of(distribution, row)))
+                one: Any = rows_of(distribution, row)
+                found.append(super().class_logits(one))
         return torch.cat(found)
