@@ -1,5 +1,6 @@
 """What happens when memory runs out: smaller parts of the same work where that is possible, else a line of advice."""
 
+import os
 import subprocess
 import sys
 
@@ -65,7 +66,7 @@ whole, labels = torch.rand(32, 3, 160, 160), torch.arange(32) // 2
 gradients(whole[:2])  # imports
 there = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 _, most = resource.getrlimit(resource.RLIMIT_AS)
-resource.setrlimit(resource.RLIMIT_AS, (there + (300 << 20), most))
+resource.setrlimit(resource.RLIMIT_AS, (there + (400 << 20), most))
 size, found = gradients()
 resource.setrlimit(resource.RLIMIT_AS, (most, most))
 unlimited, expected = gradients()
@@ -79,7 +80,8 @@ print(size, max(float((a - b).abs().max() / a.abs().max()) for a, b in zip(expec
 @pytest.mark.parametrize("keep", [True, False], ids=["as in a worker", "as elsewhere"])
 def test_a_host_that_has_no_more_memory(keep):
     command = [sys.executable, "-c", f"KEEP = {keep}\n{REAL_LIMIT}"]
-    size, worst = subprocess.check_output(command, timeout=600).split()
+    fixed = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "131072"}  # a moving one may leave no room between its pieces
+    size, worst = subprocess.check_output(command, timeout=600, env=fixed).split()
     assert int(size) in (16, 8, 4, 2)
     assert float(worst) < 1e-4
 
