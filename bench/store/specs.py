@@ -61,7 +61,7 @@ class Pinned:
     partial: str = ""
     pooling: str = Field("", exclude_if=lambda text: not text)  # old ids have none
     weights: str = ""
-    base: tuple[str, ...] = Field((), exclude_if=lambda texts: not texts)  # nor have those of a usual base
+    base: tuple[str, ...] = Field(default=(), exclude_if=lambda texts: not texts)  # nor have those of a usual base
     frozen_source: str = ""  # of old runs, which no table has; these two are in all ids
     tuned_anew: Literal[False] = False
 
