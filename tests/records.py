@@ -37,9 +37,9 @@ def of_test(columns, rows=(), spec=None, **given):
     return TestRecord(**{**usual, "environment": ENVIRONMENT, **given}, spec=spec, columns=columns, rows=tuple(rows))
 
 
-def rescored(test, *rows):
+def rescored(test, *rows, **arrays):
     """Record of a rescoring of a test."""
-    spec = RescoreSpec(test=test.unit, versions={"engine": 9}, groups=("retrieval",), arrays={}, options=())
+    spec = RescoreSpec(test=test.unit, versions={"engine": 9}, groups=("retrieval",), arrays=arrays, options=())
     usual = {"cell": test.cell, "environment": test.environment, "finished": test.finished + 1}
     return RescoreRecord(**usual, unit=spec.id, spec=spec, rows=rows, compared=0, largest_difference=None, left_out=())
 

@@ -454,8 +454,17 @@ def _plan(asked: Asked, dataset: str, name: str) -> Plan:
     if method.ensemble:
         members = _plan_one(asked, dataset, base, head=head)
         return replace(_plan_one(asked, dataset, name, base=base, members=members), base=members)
-    plan = _plan_one(asked, dataset, name, base=base)
-    return replace(plan, base=_plan_one(asked, dataset, base, head=head))
+    plan, below = _plan_one(asked, dataset, name, base=base), _plan_one(asked, dataset, base, head=head)
+    return replace(plan, base=below, pinned=replace(plan.pinned, base=_apart(asked, plan, below)))
+
+
+def _apart(asked: Asked, head: Plan, base: Plan) -> tuple[str, ...]:
+    """How the base of a head differs from what the facts of the head say: :attr:`Pinned.base`."""
+    own, below, cls = head.pinned.parts, base.pinned.parts, asked.site.methods.method(base.cell.method)
+    said = [text for text in below if text.startswith(("method.", "optim.", HEAD_START)) and text not in own]
+    shared = ("optim.", "select_by=", "tune_for=", *(f"method.{key}=" for key in base.template.params))
+    said += [f"without {text}" for text in own if text.startswith(shared) and text not in below]
+    return (*said, *({base.template.form} - {setting.resolve_fidelity(cls, head.template.form, head.cell.protocol)}))
 
 
 def _check_base(method: type[Method], base: type[Method]) -> None:

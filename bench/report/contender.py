@@ -6,7 +6,7 @@ Contenders of one budget may be ranked together; tables name those whose budget 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, Self
 
@@ -154,7 +154,8 @@ def by_budget(contenders: Iterable[Contender]) -> dict[Budget, list[Contender]]:
     A method with nothing to tune has one trial at any budget: it counts at the largest one that is otherwise its own,
     unless it has another tuned budget. An ensemble whose embeddings are side by side counts at the budget of models of
     its members' size. Fixed hyper-parameters of a method are no part of the budget if it has one row without them, and
-    a head that is fitted without an optimiser counts at the budget of those that have one.
+    a head that is fitted without an optimiser counts at the budget of those that have one. A head whose base has fixed
+    settings of its own counts at the budget of that base.
 
     Example:
         >>> a = Contender("p", "s", "d", "a", "", "corrected", "default", 0, Pinned(), "convnet", 64, "")
@@ -215,9 +216,18 @@ def _counted(contenders: Sequence[Contender]) -> list[Budget]:
     general = [each._replace(pinned=replace(_without(each.pinned, "method."), differences=())) for each in contenders]
     # Of several rows that differ in fixed hyper-parameters of the method, none but the one without them is the method.
     several = Counter(general)
-    every = [one if several[one] == 1 else own for own, one in zip(contenders, general)]
+    counted = {own: one if several[one] == 1 else own for own, one in zip(contenders, general)}
+    every = [_at_base(own, counted) if several[one] == 1 else own for own, one in zip(contenders, general)]
     fitted = [_as_trained(each, every) for each in every]
     return [_largest(each, fitted) for each in fitted]
+
+
+def _at_base(contender: Contender, counted: Mapping[Contender, Contender]) -> Contender:
+    """What a contender counts as: of a head on a base with settings of its own, with the fixed settings of that row."""
+    own, base = contender.pinned, contender._replace(method=contender.base, base="")
+    rows = [each for each in counted if own.base and each._replace(trials=base.trials, pinned=own) == base]
+    found = (counted[each].pinned for each in rows if {*each.pinned.parts} - {*own.parts} == {*own.base})
+    return counted[contender]._replace(pinned=next(found, counted[contender].pinned))
 
 
 def _without(pinned: Pinned, group: str) -> Pinned:

@@ -96,7 +96,7 @@ def of_training(site: Site, unit: str) -> Published | None:
     latest = max(tests, key=lambda record: record.finished, default=None)
     if latest is None:
         return None
-    return published(Results((latest,), rescorings=rescorings([site.store], [latest.unit])), site)[0]
+    return published(Results((latest,), rescorings=rescorings([site.store], [latest])), site)[0]
 
 
 def model_index(each: Published) -> list[EvalResult]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, cached_property, lru_cache
@@ -130,17 +130,23 @@ class Results:
         return pd.DataFrame(table)[[*COLUMNS, *Role.model_fields]]
 
 
-def rescorings(stores: Iterable[Store], units: Container[str]) -> tuple[RescoreRecord, ...]:
-    """Rescorings of some tests, the earliest first."""
-    found = (record for store in stores for record in store.rescorings() if record.spec.test in units)
-    return tuple(sorted(found, key=lambda record: (record.finished, record.unit)))
+def rescorings(stores: Iterable[Store], tests: Collection[TestRecord]) -> tuple[RescoreRecord, ...]:
+    """Rescorings of some tests, the earliest first, without those of other arrays: another machine's of the same id.
+
+    Models side by side have the arrays of the test of the same models one by one; without these all rescorings count.
+    """
+    kept = {test.spec.train: test.files for test in tests if test.files}
+    files = {test.unit: test.files or kept.get(test.spec.train, {}) for test in tests}
+    found = (each for store in stores for each in store.rescorings() if each.spec.test in files)
+    own = (each for each in found if {**each.spec.arrays, **files[each.spec.test]}.items() >= each.spec.arrays.items())
+    return tuple(sorted(own, key=lambda each: (each.finished, each.unit)))
 
 
 def collect(*stores: Store) -> Results:
     """Read the records of all finished tests of results folders, taken together, and tabulate them.
 
     If the same method, setting and seed was tested several times, only the latest test counts. Values of rescorings
-    join those of their test; of two, the later counts.
+    join those of their test if they were made from its arrays; of two, the later counts.
 
     Raises:
         UserError: If records of one data set were tested on different images, or a value is infinite.
@@ -157,8 +163,7 @@ def collect(*stores: Store) -> Results:
     _check_images(latest.values())
     kinds = grouped(latest.values(), lambda record: record.columns.pinned.class_seed > 0)
     tests, splits = (tuple(kinds.get(of_split, ())) for of_split in (False, True))
-    units = {record.unit for record in (*tests, *splits)}
-    results = Results(tests, len(different) - len(latest), rescorings(stores, units), splits)
+    results = Results(tests, len(different) - len(latest), rescorings(stores, latest.values()), splits)
     for columns, _, rows, _ in results.measured:
         if np.isinf(rows.values).any():
             metric = next(row["metric"] for row in rows if row["value"] in (float("inf"), -float("inf")))

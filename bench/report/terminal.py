@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from rich.console import Console
 from ..errors import printable
 from .compare import OUTCOMES, Comparison
 from .comparison import ALONE, COLUMNS, ComparisonRow, Part, metric_column
-from .contender import ONE_SETTING, PINNED, TUNING, distinct_labels
+from .contender import ONE_SETTING, PINNED, TUNING, Contender, distinct_labels
 from .questions import DECIDES, IMAGES, SYSTEM, USES
 from .render import fits, print_table
 from .seeds import compared
@@ -136,20 +136,18 @@ def print_paired(found: Sequence[Comparison], console: Console) -> None:
         over = f"paired {rows[0].contender.unit}s [95 % t-interval]"
         title = f"{printable(f'{dataset} ({place})')}: other - first, mean over {over}"
         shown = [row for row in rows if row.column.brief and (console.width >= NARROW or not row.column.wide)]
-        of_label = grouped((each for row in rows for each in (row.contender, row.against) if each), lambda e: e.label)
-        several = {name for name, own in of_label.items() if len({each.tuning for each in own}) > 1}
+        names = distinct_labels([*dict.fromkeys(each for row in rows for each in (row.contender, row.against) if each)])
         left_out = "; ".join(filter(None, dict.fromkeys(str(row.about["left_out"]) for row in rows)))
         notes = ["verdict on the other, p adjusted by Holm's method; equivalent: inside the region"]
         notes += ["intervals are not adjusted", *([f"left out: {left_out}"] if left_out else [])]
         titles = headings("other", "first", "metric", "difference", "verdict", "seeds", labels=2)
-        cells = (_difference(row, several) for row in shown)
+        cells = (_difference(row, names) for row in shown)
         print_table(cells_table(title, titles, cells, notes=tuple(notes)), console)
 
 
-def _difference(row: Comparison, several: Container[str]) -> list[str]:
-    """Cells of a difference; a method has its tuning with its name if the table has it at several."""
-    sides = (each for each in (row.contender, row.against) if each)
-    names = (f"{each.label}, {each.tuning}" if each.label in several else each.label for each in sides)
+def _difference(row: Comparison, names: Mapping[Contender, str]) -> list[str]:
+    """Cells of a difference; ``names`` tell the contenders of the table apart."""
+    sides = (names[each] for each in (row.contender, row.against) if each)
     mean, _, *ends = (row.column.text(each, "+", brief=True) for each in row.raw.values())
     p = f" {'<.001' if row.p_holm < 0.001 else f'{row.p_holm:.3f}'[1:]}" * (row.verdict in ("better", "worse"))
-    return [*names, row.column.title, interval(mean, *ends), row.verdict + p, str(row.n)]
+    return [*sides, row.column.title, interval(mean, *ends), row.verdict + p, str(row.n)]

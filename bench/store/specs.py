@@ -44,6 +44,8 @@ class Pinned:
         partial: Images of a partial release; empty for whole data sets.
         pooling: Pooling of the backbone of photographs, unless it is one of the settings.
         weights: First digits of the SHA-256 of starting weights that are not random.
+        base: Of a head, how what was fixed, selected or tuned for its base differs from that: settings of the base, and
+            after ``without`` those of the head that the base does not share; or the form of the base.
     """
 
     folds: int | None = None
@@ -59,6 +61,7 @@ class Pinned:
     partial: str = ""
     pooling: str = Field("", exclude_if=lambda text: not text)  # old ids have none
     weights: str = ""
+    base: tuple[str, ...] = Field(default=(), exclude_if=lambda texts: not texts)  # nor have those of a usual base
     frozen_source: str = ""  # of old runs, which no table has; these two are in all ids
     tuned_anew: Literal[False] = False
 
@@ -79,6 +82,7 @@ class Pinned:
             f"partial release: {self.partial}" if self.partial else "",
             f"{self.pooling} pooling" if self.pooling else "",
             f"starting weights sha256:{self.weights}" if self.weights else "",
+            f"base: {', '.join(self.base)}" if self.base else "",
         )
         return tuple(filter(None, texts))
 

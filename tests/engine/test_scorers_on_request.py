@@ -65,7 +65,7 @@ def test_the_scorer_that_selects_is_part_of_the_training_and_of_the_row(tmp_path
     assert usual["pfe"].template.selection.metric == "stage_loss"  # which no scorer changes
     selection = asked["pfe"].template.selection
     assert (selection.metric, selection.scorer, asked["pfe"].pinned.text) == (
-        "map_at_r", "expected_l2", "select_by=expected_l2",
+        "map_at_r", "expected_l2", "select_by=expected_l2; base: without select_by=expected_l2",
     )  # fmt: skip
     # The base only serves: it is selected as ever, and one base serves both.
     assert usual["cosface"].template.id == asked["cosface"].template.id

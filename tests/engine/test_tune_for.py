@@ -106,7 +106,7 @@ def test_trials_are_told_apart_by_what_is_tuned_for_and_seeds_are_not(tmp_path):
         assert each["pfe"].sampler_axes(0) == plans["retrieval"]["pfe"].sampler_axes(0)
         assert each["pfe"].tuning_trainings == plans["retrieval"]["pfe"].tuning_trainings
     assert (len(seeds), len(trials), len(studies)) == (1, 2, 3)
-    assert pinned == {"", "tune_for=confidence", "tune_for=both"}
+    assert pinned == {"", *(f"tune_for={name}; base: without tune_for={name}" for name in ("confidence", "both"))}
     assert len({each["cosface"].study_spec(0, None).id for each in plans.values()}) == 1
     assert _plans(tmp_path, "pfe,cosface", tune_for="both")["cosface"].tune_for == "both"
 

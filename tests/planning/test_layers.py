@@ -47,8 +47,7 @@ def test_what_is_pinned_for_a_method_is_not_pinned_for_a_base_that_only_serves_i
     plan = _plan(tmp_path, "pfe", set=pins)
     assert (plan.epochs, plan.base.epochs) == (3, _plan(tmp_path).epochs)
     assert plan.template.batches.images_per_class == plan.base.template.batches.images_per_class == 3
-    named = _plan(tmp_path, "pfe", methods=("pfe", "cosface"), set=pins)
-    assert named.base.epochs == 3
+    assert _plan(tmp_path, "pfe", methods=("pfe", "cosface"), set=pins).base.epochs == 3
 
 
 SITE = Site(results="unused")
@@ -75,6 +74,15 @@ def test_a_swept_value_may_be_a_list_itself(tmp_path):
     assert Experiment(**read_experiment(path)) == made
     plans = build_plans(made, SITE).plans
     assert [plan.template.optim.milestones for plan in plans] == [(1, 2), (3,)]
+
+
+def test_heads_on_bases_at_other_settings_are_other_rows():
+    both, on, public = "cosface,pfe", "optim.epochs=3", {"base": "arcface", "fidelity": "released"}
+    asked = [(both, {}), *((names, {"set": (on,)}) for names in (both, "pfe", "cosface,laplace"))]
+    asked += [(both, {"sweep": ("method.margin=0.2,0.5",)}), ("arcface,laplace", public)]
+    found = [str(plan.pinned) for names, more in asked for plan in _plans(names.split(","), **more) if plan.base]
+    bases = [f"base: {fixed}" for fixed in (on, "method.margin=0.2", "method.margin=0.5", "released")]
+    assert found == ["", on, f"{on}; base: without {on}", *bases]
 
 
 def test_two_sweeps_are_all_combinations():
@@ -126,9 +134,8 @@ def test_units_store_the_form(tmp_path):
     plan = _plan(tmp_path, "proxy_anchor", fidelity="released", hparams="default")
     assert plan.template.form == "released_per"
     assert _plan(tmp_path, "pfe", fidelity="released_per", hparams="default").template.form == "released"
-    assert _plan(tmp_path, "pfe", fidelity="released", hparams="default", base="arcface").base.template.form == (
-        "released"
-    )
+    head = _plan(tmp_path, "pfe", fidelity="released", hparams="default", base="arcface")
+    assert head.base.template.form == "released"
 
 
 def test_the_form_can_be_set_for_one_method(tmp_path):

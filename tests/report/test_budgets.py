@@ -54,6 +54,13 @@ def test_a_fitted_head_counts_at_the_budget_of_the_models_with_an_optimiser():
     assert len(_methods(trained, head, head._replace(pinned=Pinned(settings={"optim.epochs": 3})))) == 3
 
 
+def test_a_head_counts_at_the_budget_of_the_row_that_it_is_trained_on():
+    rows = [DEFAULT._replace(pinned=Pinned(settings={"method.margin": margin, "optim.epochs": 2})) for margin in (1, 2)]
+    pins = [Pinned(settings=EPOCHS.settings, base=(f"method.margin={margin}",)) for margin in (1, 2)]
+    heads = [DEFAULT._replace(method="h", base="a", pinned=pinned) for pinned in pins]
+    assert list(_methods(DEFAULT, *rows, *heads).values()) == [["a", "h"], ["a", "h"], ["a"]]
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -83,9 +90,7 @@ def test_an_ensemble_counts_at_the_budget_of_its_members():
 def test_texts_tell_budgets_apart():
     more = Pinned(settings={"optim.epochs": 2, "optim.lr": 0.1})
     budgets = [budget_of(DEFAULT._replace(pinned=more)), budget_of(TUNED._replace(pinned=EPOCHS, dim=8))]
-    assert list(budget_texts(budgets).values()) == [
-        "default settings, convnet/64, optim.lr=0.1",
-        "tuned once, 50 trials, convnet/8",
-    ]
+    texts = ["default settings, convnet/64, optim.lr=0.1", "tuned once, 50 trials, convnet/8"]
+    assert list(budget_texts(budgets).values()) == texts
     released = budget_of(DEFAULT._replace(fidelity="released", pinned=EPOCHS))
     assert budget_texts([released]) == {released: "default settings, released"}

@@ -57,6 +57,15 @@ def test_two_data_sets_with_one_name_are_refused():
     assert len(collect(records.Folder(_record("a", 0, 1.0, 0.1), other)).tests) == 1
 
 
+def test_a_rescoring_of_other_arrays_does_not_count():
+    """Another machine's test has the same id; models side by side have the arrays of those one by one."""
+    name, tests = "embeddings.safetensors", [records.of_test(records.columns(ensemble="concatenated"))]
+    tests.append(records.of_test(records.columns(ensemble="separated"), files={name: "ours"}))
+    store = records.Folder(*tests)
+    store.rescorings = lambda: [records.rescored(test, **{name: of}) for test in tests for of in ("ours", "theirs")]
+    assert [each.spec.arrays[name] for each in collect(store).rescorings] == ["ours", "ours"]
+
+
 def test_an_infinite_value_is_named():
     with pytest.raises(UserError, match="m on d, seed 1: map_at_r is infinite"):
         collect(records.Folder(_record("a", 1, 5.0, float("inf"))))

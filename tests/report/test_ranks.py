@@ -215,6 +215,12 @@ def test_differences_are_over_the_seeds_that_two_methods_share_and_turn_with_the
     assert named["difference_mean"].iloc[0] == pytest.approx(-line["difference_mean"])
 
 
+def test_printed_differences_of_one_method_name_what_was_fixed():
+    frame, roles = _results({"a": A, "c": C})
+    frame = frame.assign(method="m", pinned=[Pinned(settings={"method.x": name}) for name in frame["method"]])
+    assert "method.x=c" in " ".join(_printed(print_paired, shown.pairs_of(frame, roles)))
+
+
 def test_lower_is_better_if_the_metric_says_so():
     table = shown.paired_methods(*_results({"a": A, "c": C}, AURC))
     assert (table["verdict"].item(), table["superiority"].item()) == ("better", 1.0)

@@ -36,11 +36,8 @@ def _drawn(merged):
 def test_results_that_differ_in_one_value_are_a_sweep():
     pins = [*({"method.omega": value, "optim.epochs": 2} for value in (10, 0.1, 1)), {}]
     (sweep,) = find_sweeps(_merged(pins).measured)
-    assert (sweep.key, list(sweep.groups), sweep.contender.pinned.text) == (
-        "method.omega",
-        ["0.1", "1", "10"],
-        "optim.epochs=2",
-    )
+    wanted = ("method.omega", ["0.1", "1", "10"], "optim.epochs=2")
+    assert (sweep.key, list(sweep.groups), sweep.contender.pinned.text) == wanted
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ TEXTS = [
         Pinned(partial="5 of 9 images, 2 of 3 classes", weights="0a1b2c3d"),
         "partial release: 5 of 9 images, 2 of 3 classes; starting weights sha256:0a1b2c3d",
     ),
-    (Pinned(pooling="own", weights="0a1b2c3d"), "own pooling; starting weights sha256:0a1b2c3d"),
+    (Pinned(pooling="own", base=("method.a=1", "released")), "own pooling; base: method.a=1, released"),
 ]
 ADAPTER = TypeAdapter(Pinned)
 
@@ -195,8 +195,8 @@ facts = st.builds(
 def test_a_record_gives_it_back(pinned):
     again = ADAPTER.validate_json(ADAPTER.dump_json(pinned))
     assert (again, again.text, hash(again)) == (pinned, pinned.text, hash(pinned))
-    # Ids of runs without a pooling are those of records that had no place for it.
-    unsaid = set() if pinned.pooling else {"pooling"}
+    # Ids of runs without a pooling or another base are those of records that had no place for it.
+    unsaid = {name for name in ("pooling", "base") if not getattr(pinned, name)}
     assert set(ADAPTER.dump_python(pinned)) == {each.name for each in fields(Pinned)} - unsaid
 
 
