@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -152,6 +152,5 @@ class ElNivmfLoss(DistributionProxies):
         with torch.random.fork_rng(devices=[loc.device] if loc.is_cuda else []):
             for row in torch.arange(len(loc), device=loc.device).split(1):
                 torch.manual_seed(0)
-                one: Any = rows_of(distribution, row)
-                found.append(super().class_logits(one))
+                found.append(super().class_logits(cast(VonMisesFisher, rows_of(distribution, row))))
         return torch.cat(found)

@@ -1,6 +1,5 @@
 """What happens when memory runs out: smaller parts of the same work where that is possible, else a line of advice."""
 
-import os
 import subprocess
 import sys
 
@@ -78,10 +77,10 @@ print(size, max(float((a - b).abs().max() / a.abs().max()) for a, b in zip(expec
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs RLIMIT_AS")
 @pytest.mark.parametrize("keep", [True, False], ids=["as in a worker", "as elsewhere"])
-def test_a_host_that_has_no_more_memory(keep):
+def test_a_host_that_has_no_more_memory(keep, monkeypatch):
     command = [sys.executable, "-c", f"KEEP = {keep}\n{REAL_LIMIT}"]
-    fixed = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "131072"}  # a moving one may leave no room between its pieces
-    size, worst = subprocess.check_output(command, timeout=600, env=fixed).split()
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "131072")  # a moving one may leave no room between its pieces
+    size, worst = subprocess.check_output(command, timeout=600).split()
     assert int(size) in (16, 8, 4, 2)
     assert float(worst) < 1e-4
 
