@@ -16,11 +16,14 @@ from bench.protocols.calibration import fit_isotonic
 folder = sys.argv[1] if len(sys.argv) > 1 else "results/runs"
 name = "confidence." + (sys.argv[2] if len(sys.argv) > 2 else "margin")
 
-queries = bench.results(folder).queries
+SETTING = ["dataset", "method", "base", "hparams", "pinned"]
+results = bench.results(folder)
+queries = results.queries.merge(results.metrics[["unit", *SETTING[2:]]].drop_duplicates())
 queries = queries[(queries.split == "test") & (queries.scorer == "cosine")].dropna(subset=["recall_at_1", name])
 figure, axis = plt.subplots(figsize=(4.4, 4.4), layout="constrained")
 axis.plot([0, 1], [0, 1], ":", color="0.5")
-for (dataset, method), rows in queries.groupby(["dataset", "method"]):
+for setting, rows in queries.groupby(SETTING):
+    named = ", ".join(filter(None, setting))
     halves = [part for _, part in rows.groupby(pd.factorize(rows.label)[0] % 2)]
     judged = []
     for fitted, other in (halves, halves[::-1]):
@@ -30,8 +33,8 @@ for (dataset, method), rows in queries.groupby(["dataset", "method"]):
     table = pd.concat(judged)
     bins = table.groupby((10 * table.probability).clip(upper=9).astype(int)).mean()
     error = (table.right - table.probability).abs().mean()
-    axis.plot(bins.probability, bins.right, "o-", label=f"{dataset}, {method}")
-    print(f"{dataset}, {method}: {len(table)} queries, mean distance from the answer {error:.3f}")
+    axis.plot(bins.probability, bins.right, "o-", label=named)
+    print(f"{named}: {len(table)} queries, mean distance from the answer {error:.3f}")
 axis.set(xlabel=f"probability by {name.removeprefix('confidence.')}", ylabel="share of right answers")
 axis.legend()
 figure.savefig("reliability.png", dpi=150)

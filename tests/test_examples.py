@@ -11,8 +11,8 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 BENCH = Path(sys.executable).with_name("bench")
-COLUMNS = ("dataset", "method", "base", "seed", "split", "scorer", "confidence", "variant")
-COLUMNS += ("metric", "fraction", "value")
+COLUMNS = ("dataset", "method", "base", "hparams", "trials", "pinned", "seed", "split", "scorer")
+COLUMNS += ("confidence", "variant", "metric", "fraction", "value")
 
 
 def _run(*command, cwd):
@@ -36,10 +36,13 @@ def test_a_method_of_ones_own_passes_bench_test(tmp_path, file, method):
 
 
 def _metrics():
-    for method, base, confidence in (("cosface", "", "max_cosine"), ("pfe", "cosface", "method")):
+    pfe = ("pfe", "cosface", "method")
+    made = (("cosface", "", "max_cosine", ""), (*pfe, ""), (*pfe, "swept=1"))
+    for method, base, confidence, pinned in made:
         for seed in (0, 1):
             row = {"dataset": "toy", "method": method, "base": base, "seed": seed, "split": "test", "scorer": "cosine"}
-            yield row | {"metric": "map_at_r", "value": 0.5 + 0.25 * seed}
+            row |= {"hparams": "default", "trials": 0, "pinned": pinned}
+            yield row | {"metric": "map_at_r", "value": 0.5 + 0.25 * seed - 0.25 * bool(pinned)}
             for fraction in (0.0, 0.5):
                 curve = {"confidence": confidence, "variant": "query_only", "metric": "filter_out_map_at_r"}
                 yield row | curve | {"fraction": fraction, "value": 0.5 + fraction / 2}
@@ -51,9 +54,10 @@ def test_reading_results(tmp_path):
         writer.writeheader()
         writer.writerows(_metrics())
     text = _run(sys.executable, "-P", EXAMPLES / "read_results.py", tmp_path, cwd=tmp_path)
-    assert "pfe     cosface 0.625 0.177      2" in text
+    # Two settings of a method are two rows.
+    assert " ".join(text.split()).count("default 0 0.625 0.177 2 swept=1 0.375 0.177 2") == 1
     assert "by seed" in text
-    assert text.count("0.750") == 4  # the second seed of two methods, and the ends of two curves
+    assert text.count("0.750") == 5  # the second seed of two rows, and the ends of three curves
 
 
 @pytest.mark.slow
@@ -75,7 +79,7 @@ def test_drawing_the_reliability_of_a_confidence(tmp_path):
     asked = ("--method", "cosface", "--dataset", "ndigit_smoke", "--hparams", "default", "--seeds", "1")
     _run(BENCH, "run", *asked, "--set", "optim.epochs=1", "--results", "runs", cwd=tmp_path)
     text = _run(sys.executable, "-P", EXAMPLES / "reliability.py", "runs", cwd=tmp_path)
-    assert text.startswith("ndigit_smoke, cosface: 1200 queries")
+    assert text.startswith("ndigit_smoke, cosface, default, optim.epochs=1: 1200 queries")
     assert (tmp_path / "reliability.png").exists()
 
 

@@ -39,7 +39,7 @@ def results(folder: str | PathLike[str] = DEFAULT_RESULTS) -> Results:
 
             r = bench.results("results/runs")
             shown = r.metrics.query("metric == 'map_at_r' and split == 'test' and scorer == 'cosine'")  # one ranking
-            shown.groupby("method")["value"].mean()
+            shown.groupby(["dataset", "method", "base", "hparams", "pinned"])["value"].mean()
             r.comparison, r.verdicts, r.trials, r.history, r.queries
     """
     return Results(open_results(Path(folder)))

@@ -337,7 +337,8 @@ class RayWorkers(Pool):
         assert driver is not None
         self._watching = asyncio.create_task(self._watch(seen, driver))
         try:
-            await asyncio.wait_for(asyncio.shield(first), GONE)
+            async with asyncio.timeout(GONE):
+                await asyncio.shield(first)
         except TimeoutError:
             self._say("no worker has started yet: nodes load torch and are checked, or others hold their cores or GPUs")
             await first
@@ -370,7 +371,8 @@ class RayWorkers(Pool):
         silent = 0
         while not self.lost:
             try:
-                nodes = await asyncio.wait_for(seen.get(), GONE / 2)
+                async with asyncio.timeout(GONE / 2):  # `wait_for` of Python 3.11 forgets that it was cancelled
+                    nodes = await seen.get()
                 silent = 0
                 self._follow(nodes)
             except TimeoutError:

@@ -14,7 +14,7 @@ import pandas as pd
 from ..protocols.rows import OWN, kind_of
 from ..protocols.statistics.paired import ROUNDING
 from .compare import NAN, OUTCOMES, Comparison, ask, compare
-from .contender import PINNED, TUNING, Budget, Contender, budget_texts, method_names, unequal_budgets
+from .contender import PINNED, TUNING, Budget, Contender, budget_texts, distinct_labels, method_names, unequal_budgets
 from .questions import HEAD, IMAGES, aurocs
 from .ranks import Rank, ranks, unranked_text
 from .seeds import COMPARED, ComparedColumn, SeedGroup, SeedStatistics, compared, defined_values, mean_of
@@ -151,14 +151,9 @@ class ComparisonRow:
         return self.group.contender
 
     @property
-    def label(self) -> str:
-        """Name of the method; of a two-stage method, with the base model that its head is trained on in parentheses."""
-        return self.contender.label
-
-    @property
     def marked(self) -> str:
-        """The same, marked if the head is not shown to be better than the network as it is."""
-        return f"{self.label} {MARK}" if any(each.outcome != "better" for each in self.against) else self.label
+        """Name of the method with its base, marked if the head is not shown to be better than the network as it is."""
+        return self.contender.label + f" {MARK}" * any(each.outcome != "better" for each in self.against)
 
 
 def compare_within(groups: Sequence[SeedGroup]) -> list[ComparisonRow]:
@@ -199,30 +194,36 @@ class Part(NamedTuple):
         return f"{self.dataset}, {self.budget}" if self.budget else self.dataset
 
     @property
+    def named(self) -> Iterator[tuple[str, ComparisonRow]]:
+        """The rows with names that tell them apart."""
+        names = distinct_labels([row.contender for row in self.rows])
+        return ((names[row.contender], row) for row in self.rows)
+
+    @property
     def unranked(self) -> str:
         """Rows without a rank and the reasons, as text; nothing for a single row."""
-        return unranked_text([(row.label, row.rank.reason) for row in self.rows]) if len(self.rows) > 1 else ""
+        return unranked_text([(name, row.rank.reason) for name, row in self.named]) if len(self.rows) > 1 else ""
 
     @property
     def against(self) -> list[str]:
         """Sentences about the heads that are not shown to be better than the network as it is."""
-        return [f"{MARK} {each}" for each in about_heads((row.label, row.against) for row in self.rows)]
+        return [f"{MARK} {each}" for each in about_heads((name, row.against) for name, row in self.named)]
 
     @property
     def remarks(self) -> list[str]:
         """Lines on what is wrong with its rows."""
-        return lines((row.label, row.remarks) for row in self.rows)
+        return lines((name, row.remarks) for name, row in self.named)
 
     @property
     def thresholds(self) -> list[str]:
         """Sentences on thresholds of the rows, if they are few."""
-        shown = [row for row in self.rows if row.thresholds and len(self.rows) <= FEW]
-        return [f"Thresholds: with {row.label}, {row.thresholds}." for row in shown]
+        shown = [(name, row) for name, row in self.named if row.thresholds and len(self.rows) <= FEW]
+        return [f"Thresholds: with {name}, {row.thresholds}." for name, row in shown]
 
     @property
     def unequal(self) -> str:
         """Rows with unequal budgets, as text."""
-        return named_by_reason((row.label, row.unequal) for row in self.rows)
+        return named_by_reason((name, row.unequal) for name, row in self.named)
 
 
 def parts(dataset: str, budgets: Mapping[Budget, Sequence[ComparisonRow]]) -> Iterator[Part]:
@@ -272,7 +273,7 @@ def _marks(column: ComparedColumn, groups: Sequence[SeedGroup], values: Sequence
 
 def _order(row: ComparisonRow) -> tuple[float, str]:
     mean = row.values[_MAP_AT_R].mean
-    return -mean if mean == mean else 0.0, row.label
+    return -mean if mean == mean else 0.0, row.contender.label
 
 
 def _ranked(row: ComparisonRow) -> dict[str, object]:

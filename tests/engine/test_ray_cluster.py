@@ -174,6 +174,14 @@ async def test_workers_follow_the_nodes(cluster):
     assert all(worker.stopped for worker in cluster.made if worker.node == "b")
 
 
+async def test_it_stops_also_if_the_nodes_are_listed_at_the_same_moment(cluster):
+    async with started(cluster, [node("a")]) as pool:
+        cluster.see_nodes([node("a")])
+        await asyncio.sleep(0)  # the list is there, and not read yet
+        await asyncio.wait_for(pool.stop(), 5)
+    assert cluster.alive() == {}
+
+
 async def test_a_cluster_without_workers_is_waited_for(cluster):
     async with started(cluster, [node("a")]) as pool:
         await cluster.see()

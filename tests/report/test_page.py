@@ -166,7 +166,7 @@ def test_counts_of_the_first_sentence_add_up_and_a_win_has_its_data_set(tmp_path
     outcomes = Counter((row.outcome, row.holds) for part in parts for row in part.at(("before_gallery", "test")))
     assert outcomes == {("better", True): 1, ("better", False): 1, ("undecided", False): 3}
     said = answers.headline(parts).striptags().removeprefix("before the gallery ").split(";")[0]
-    assert said == "leading (d on clean images): 1 better, 1 better unadjusted, 3 undecided of 5"
+    assert said == "leading (d on clean images): 1 better, 1 better without adjustment, 3 undecided of 5"
 
 
 def test_of_the_confidences_that_splits_chose_the_most_frequent_is_shown(judged):
@@ -207,7 +207,7 @@ def test_the_table_of_results_is_of_the_leading_budget_and_names_the_others(tmp_
     (part,) = parts_of(judged)
     table = results_table(part, [], [])
     ((*_, rows),) = judged.comparison
-    assert [line.cells[0].text for line in table.rows] == [each.label for each in rows]
+    assert [line.cells[0].text for line in table.rows] == [each.contender.label for each in rows]
     place = [column.title for column in table.columns].index("MAP@R")
     assert [line.cells[place].text for line in table.rows] == [each.values[1].text(2, 100.0) for each in rows]
     assert "No rank: alone (one seed)." in table.notes

@@ -39,7 +39,7 @@ A, B, C = (_seeds(values) for values in ([0.81, 0.83, 0.82, 0.84], [0.80, 0.83, 
 def _ranks(values, **change):
     frame, roles = _results(values)
     rows = shown.rows(frame.assign(**change), roles)
-    return {row.label: (row.rank.text, row.rank.ties, row.rank.reason) for row in rows}
+    return {row.contender.label: (row.rank.text, row.rank.ties, row.rank.reason) for row in rows}
 
 
 def _printed(*printed, **options):
@@ -81,7 +81,7 @@ def test_a_method_without_the_seeds_of_the_others_has_no_rank_and_a_reason(value
 def test_replicates_are_not_called_seeds():
     frame, roles = _results({"a": A, "b": B, "c": {0: 0.5, 1: 0.6}})
     lines = shown.rows(frame.assign(replicate="study"), roles)
-    (short,) = (line for line in lines if line.label == "c")
+    (short,) = (line for line in lines if line.contender.label == "c")
     assert (short.rank.reason, short.unequal) == ("no replicates 2, 3", "2 replicates, not 4 replicates")
     assert {line.rank.seeds for line in lines if line is not short} == {"replicates 0-3"}
 
@@ -157,7 +157,7 @@ def test_each_budget_has_a_table_and_rows_without_rivals_have_one_together():
 def test_methods_are_ranked_among_those_of_their_protocol():
     frame, roles = _results({"a": A, "b": B, "c": C})
     rows = shown.rows(frame.assign(protocol=frame["method"].map({"a": "p", "b": "p", "c": "q"})), roles)
-    assert {row.label: row.rank.reason for row in rows} == {"a": "", "b": "", "c": "nothing to compare with"}
+    assert {row.contender.label: row.rank.reason for row in rows} == {"a": "", "b": "", "c": "nothing to compare with"}
     assert {row.rank.text for row in rows if not row.rank.reason} == {"1-2"}
 
 

@@ -37,7 +37,7 @@ SENTENCE = (
 
 
 def _rows(tmp_path, *made):
-    return {row.label: row for part in judged_of(tmp_path, *made).comparison for row in part.rows}
+    return {row.contender.label: row for part in judged_of(tmp_path, *made).comparison for row in part.rows}
 
 
 def test_the_verdicts_are_paired_tests_adjusted_over_the_heads(tmp_path):

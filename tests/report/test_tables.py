@@ -75,7 +75,7 @@ def test_where_lower_is_better_the_lowest_value_is_marked():
         lines += [("point", "", seed, "norm", AURC, 0.3), ("normal", "point", seed, "method", AURC, 0.2)]
         lines.append(("point", "", seed, "margin", AURC, 0.1))
     rows = shown.rows(*_frame(lines))
-    by_label = {row.label: row.marks[7] for row in rows}
+    by_label = {row.contender.label: row.marks[7] for row in rows}
     assert by_label == {"normal (point)": Mark(best=True, beats_deterministic=True), "point": Mark()}
 
 
@@ -122,8 +122,8 @@ def test_metrics_of_plugins_are_columns_and_are_compared(data, monkeypatch):
     assert table["test_spread_out_mean"].to_dict() == pytest.approx((10 * table["test_map_at_r_mean"]).to_dict())
     assert "How far images are spread out" in shown.to_markdown(rows)
     assert not any("neither" in name or "at_{k}" in name for name in table.columns)
-    best = {row.label: row.marks[-1].best for part in rows for row in part.rows}
-    assert best == {row.label: not row.marks[1].best for part in rows for row in part.rows}  # lower is better
+    best = {row.contender.label: row.marks[-1].best for part in rows for row in part.rows}
+    assert best == {row.contender.label: not row.marks[1].best for part in rows for row in part.rows}  # lower is better
     assert "spread out" in shown.printed(print_comparison, rows, width=140)
     assert "spread out" not in shown.printed(print_comparison, rows)
     assert "spread_out" in set(shown.paired_methods(frame, roles)["metric"])
@@ -176,6 +176,14 @@ def test_what_went_wrong_is_said_below_the_comparison_in_a_line_for_each_kind():
     for line in part.remarks:
         assert line in printed
         assert line in shown.to_markdown(rows)
+
+
+def test_below_the_table_of_a_sweep_every_setting_has_its_name():
+    frame, roles = _wrong(flat=[0.5] * 3, turned=[0.30, 0.31, 0.32])
+    pinned = [Pinned(settings={"method.x": name}) for name in frame["method"]]
+    (part,) = shown.comparison(frame.assign(method="m", pinned=pinned), roles)
+    (reversed_,) = (line for line in part.remarks if line.startswith("Own confidence reversed"))
+    assert "method.x=turned (31.0 [28.5, 33.5])" in reversed_
 
 
 def test_a_constant_confidence_is_compared_with_nothing_and_the_pair_says_so():

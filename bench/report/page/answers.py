@@ -242,7 +242,7 @@ def headline(parts: Sequence[Part]) -> Markup:
         at = {name: tuple(place for _, place in own) for name, own in grouped(wins, lambda win: win[0]).items()}
         names = [", ".join(own) + _where(where, len(parts) > 1) for where, own in grouped(at, at.__getitem__).items()]
         ordered = sorted((row for _, row in rows), key=lambda row: (OUTCOMES.index(row.outcome), not row.holds))
-        words = (row.outcome + " unadjusted" * (row.outcome in HOLDS and not row.holds) for row in ordered)
+        words = (row.outcome + " without adjustment" * (row.outcome in HOLDS and not row.holds) for row in ordered)
         counts = ", ".join(f"{count} {outcome}" for outcome, count in Counter(words).items())
         text = Markup("{} {}<small>: {} of {}</small>").format(USES[use], ", ".join(names) or "none", counts, len(rows))
         said += [text] if rows else []
@@ -286,7 +286,7 @@ def answers(parts: Sequence[Part]) -> Iterator[tuple[str, Markup]]:
             said.append(f"{count}: a loss, or a gain of up to {percent(max(undecided), 1)} points of AUGRC")
     yield "Not decided", Markup("{}").format("; ".join(said) or "nothing")
     turned = [
-        (part.names[row.contender], f"{USES[row.use]}, {IMAGES[row.column.split]}")
+        (part.names[row.contender], f"{part.name} " * (len(parts) > 1) + f"{USES[row.use]}, {IMAGES[row.column.split]}")
         for part, row in rows
         if row.outcome == "depends on tuning"
     ]

@@ -47,15 +47,15 @@ def results_table(part: Part, spent: Iterable[CostRow], studies: Iterable[StudyR
     table = table_of(
         columns, list(part.labels), name, place="page", anchors=part.ids.values(), anchor=f"results-{part.slug}"
     )
-    said = comparison.Part("", "", [*rows.values()]).remarks
+    of_rows = comparison.Part("", "", [*rows.values()])
     others = sorted({each.label for each in part.groups} - {each.label for each in part.labels})
-    texts = {"Unequal budget": named_by_reason((row.label, row.unequal) for row in rows.values())}
+    texts = {"Unequal budget": of_rows.unequal}
     lacking = "Only at other settings" if rows else "On no class splits at this budget"
     texts[f"{lacking}, in comparison.md"] = ", ".join(others)
     counts = {part.labels[each]: row.n for each, own in part.means.items() for row in own}
     fewer = ((name, str(count)) for name, count in counts.items() if count < max(counts.values()))
     texts["On fewer class splits"] = named_by_reason(fewer) * (not rows)
-    said += [f"{topic}: {text}." for topic, text in texts.items() if text]
+    said = [*of_rows.remarks, *(f"{topic}: {text}." for topic, text in texts.items() if text)]
     tuned = study_lines(row for row in studies if row.study.cell.dataset == part.name)
     return replace(table, notes=(*said, *_gaps(table), *tuned))
 
