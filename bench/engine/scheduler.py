@@ -16,6 +16,7 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from statistics import stdev
 from typing import TypeVar
 
@@ -220,7 +221,7 @@ class Scheduler:
         """
         assert plan.base is not None
         for spec in bases.values():
-            self._claims.use(self.store.unit_dir(spec.cell, "train", spec.id))
+            self._claims.take(self._used(spec, "heads"))
         await self._all_trained(plan.base, bases)
 
     async def _trial(self, plan: Plan, study: str, number: int, specs: Specs, point: Point) -> TrialRecord:
@@ -288,6 +289,9 @@ class Scheduler:
         point, specs = await self._study(plan, seed)
         if plan.retrain:
             specs = plan.train_specs(point, seed, None if base is None else await base)
+        else:  # another scheduler, whose study of the same trials chooses another one, would drop the weights
+            for spec in specs.values():
+                self._claims.take(self._used(spec, "test"))
         await self._all_trained(plan, specs)
         return specs
 
@@ -392,6 +396,9 @@ class Scheduler:
         whole = WEIGHTS in self.store.whole_files(record)
         return record if whole or not weights else None
 
+    def _used(self, spec: TrainSpec, by: str) -> Path:
+        return self._claims.in_use(self.store.unit_dir(spec.cell, "train", spec.id), by)
+
     def _settled(self, unit: str) -> bool:
         """Check if the trial that a training is for has a record."""
         place = self._trial_of.get(unit)
@@ -437,6 +444,8 @@ class Scheduler:
                 self._tests.get(cell, {}).pop(spec.id, None)
         for spec in specs:
             self._make_latest(cell, spec)
+        for spec in () if plan.ensemble else replicates[0].values():
+            self._claims.give_back(self._used(spec, "test"))
         self.display.tested(cell, seed)
 
     def _is_tested(self, cell: Cell, spec: TestSpec) -> bool:

@@ -440,13 +440,20 @@ def trained_unit(network: Network) -> Encoder:
         if embedded.variance is not None and not np.allclose(np.linalg.norm(embedded.mean, axis=-1), 1.0, atol=1e-3):
             # The variance belongs to these embeddings; with unit ones it would be another distribution.
             arrays["normalize"] = np.array(False)
-        # The method's own follows from a variance or a concentration.
-        if embedded.default != "method" or not {"variance", "concentration"} & arrays.keys():
-            arrays["confidence"] = embedded.confidence[embedded.default]
+        confidence = embedded.confidence[embedded.default]
+        if embedded.default != "method" or not _follows(confidence, embedded.variance, embedded.concentration):
+            arrays["confidence"] = confidence
         return {"embeddings": embedded.mean, **arrays}
 
     small = network.transform if isinstance(network.transform, SmallTransform) else None
     return Encoder(network.view, run, small)
+
+
+def _follows(confidence: np.ndarray, variance: np.ndarray | None, concentration: np.ndarray | None) -> bool:
+    """Whether what ``bench score`` reads off a variance or a concentration orders images as a confidence does."""
+    read = concentration if variance is None else -np.log(variance).reshape(len(variance), -1).mean(1)
+    steps = np.diff(confidence[np.argsort(read)]) if read is not None else np.array([-np.inf])
+    return bool((steps >= -1e-5 * np.ptp(confidence)).all())  # up to rounding to float32
 
 
 def bare_backbone(

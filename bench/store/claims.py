@@ -96,9 +96,9 @@ class Claims:
         for path in list(self._leases):
             self.give_back(path)
 
-    def use(self, unit: Path) -> None:
-        """Announce, until :meth:`close`, that this process needs the weights in the folder of a training."""
-        self.take(unit / f"{IN_USE}{self.name}")
+    def in_use(self, unit: Path, by: str) -> Path:
+        """Claim that announces that this process needs the weights in the folder of a training, and what for."""
+        return unit / f"{IN_USE}{by}-{self.name}"
 
     def used_by_others(self, unit: Path) -> bool:
         """Check if another process needs the weights in the folder of a training."""

@@ -238,7 +238,7 @@ def test_weights_that_another_command_tunes_heads_on_are_not_dropped(tmp_path, m
     short = _best_base(tmp_path, 4)
     assert (short / WEIGHTS).exists()
     other = Claims(tmp_path)
-    other.use(short)
+    other.take(other.in_use(short, "heads"))
     _drive(tmp_path, [Rising()], monkeypatch, trials=12, **asked)
     assert _best_base(tmp_path, 12) != short
     assert (short / WEIGHTS).exists()
@@ -533,6 +533,25 @@ def test_hosts_need_not_agree_about_the_time(jump, small_table, cli, tmp_path):
 
 
 @pytest.mark.slow
+class Watched(Fake):
+    """Before a test, whether other drivers see that its networks are in use."""
+
+    async def run(self, job, *given, **named):
+        if job.job == "test":
+            store = job.site.store
+            folders = [store.unit_dir(job.cell, "train", unit) for spec in job.specs for unit in spec.train]
+            self.proposed[job.unit] = all(Claims(store.root).used_by_others(folder) for folder in folders)
+        return await super().run(job, *given, **named)
+
+
+def test_a_network_that_was_chosen_is_kept_for_its_test_and_not_longer(tmp_path, monkeypatch):
+    """Another driver, whose study of the same trials chooses another one, dropped its weights."""
+    fake = Watched()
+    _drive(tmp_path, [fake], monkeypatch, methods=("cosface",))
+    assert [kept for key, kept in fake.proposed.items() if key[1] == "test"] == [True, True]
+    assert not list(tmp_path.rglob(".claim*"))
+
+
 def test_weights_of_a_base_are_made_again_if_and_only_if_a_trial_needs_them(tmp_path, monkeypatch):
     """The base of a shorter study that was finished was trained again after a longer one."""
     asked = {"methods": ("pfe",), "tuning": {"studies": 1}}

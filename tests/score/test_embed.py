@@ -16,7 +16,7 @@ from bench import score
 from bench.commands import embed as commands_embed
 from bench.commands.embed import embed_untrained
 from bench.datasets.view import View
-from bench.engine.trained import Encoder, open_network, unit_folder
+from bench.engine.trained import Encoder, open_network, trained_unit, unit_folder
 from bench.errors import UserError
 from bench.methods.backbones.registry import build_backbone
 from bench.protocols.rows import kind_of
@@ -123,6 +123,18 @@ def test_an_own_confidence_that_no_spread_gives_is_kept(photos, bench, tmp_path)
     assert others == ["uncertainty"]
     code, out, _ = bench("score", "x.npz", "--json")
     assert (code, "given" in {row["confidence"] for row in json.loads(out)["rows"]}) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("confidence", "kept"),
+    [(lambda v: -np.log(v).mean(1), False), (lambda v: -np.log(v.mean(1)), True), (lambda v: -np.log(v.max(1)), True)],
+)
+def test_an_own_confidence_is_kept_if_the_variance_as_it_is_scored_gives_another_order(confidence, kept):
+    variance = np.random.default_rng(0).gamma(0.5, size=(40, 8)).astype(np.float32)
+    own = {"default": "method", "confidence": {"method": confidence(variance)}, "mean": np.eye(40, 8)}
+    embedded = SimpleNamespace(**own, variance=variance, concentration=None, parameters={})
+    network = SimpleNamespace(transform=None, view=View(), embed_rows=lambda load, count: embedded)
+    assert ("confidence" in trained_unit(network).run(None, 40)) == kept
 
 
 @pytest.mark.slow
