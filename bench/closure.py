@@ -235,20 +235,13 @@ def _text(node: object) -> str:
         return repr(node)
     fields = []
     for name, value in ast.iter_fields(node):
-        if name == "body" and isinstance(node, _BODIES):
-            value = _without_docstring(value)
+        if name == "body" and isinstance(node, _BODIES) and ast.get_docstring(node, clean=False) is not None:
+            value = value[1:]
         if name == "values" and isinstance(node, ast.JoinedStr):
             value = _joined(value)
         if value is not None and value != []:
             fields.append(f"{name}={_text(value)}")
     return f"{type(node).__name__}({','.join(fields)})"
-
-
-def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
-    match body:
-        case [ast.Expr(value=ast.Constant(value=str())), *rest]:
-            return rest
-    return body
 
 
 def _joined(values: list[ast.expr]) -> list[ast.expr]:

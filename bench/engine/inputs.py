@@ -443,10 +443,8 @@ class TestedFeatures:
         if not all(member.backbone_frozen for member in members):
             return None
         digests = {state_sha256(member.backbone) for member in members}
-        if len(digests) > 1:
+        if len(digests) > 1 or spec.backbone == GIVEN:  # whose images are features
             return None
-        if spec.backbone == GIVEN:
-            return None  # the images are features
         if spec.frozen:
             data = site.dataset(spec.dataset, spec.view).train_val(spec.fold, spec.folds)
             folder, prefix = frozen_folder(spec, site, data), ""

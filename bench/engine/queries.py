@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from ..datasets.corruptions._base import CROP
 from ..errors import UnitFailed, UserError, first_line
 from ..protocols.embeddings import Embeddings, Options, Quality
 from ..protocols.open_set import in_smaller_gallery
@@ -59,6 +60,11 @@ def queries_file(views: Mapping[str, Embeddings], groups: Collection[str]) -> by
                     arrays[f"{split}.{place}.{scorer}.{name}"] = values.float() if small else values
     texts["own_scorers"] = json.dumps({split: view.own_scorers for split, view in views.items()})
     return array_file({name: values.contiguous().clone() for name, values in arrays.items()}, texts)  # no shared memory
+
+
+def quality_name(kind: str) -> str:
+    """Name of the array, in a file of embeddings, with what a corruption leaves of each image."""
+    return f"{kind}_{'fraction' if kind == CROP else 'quality'}"
 
 
 def array_file(arrays: dict[str, Tensor], texts: Mapping[str, str]) -> bytes:

@@ -13,7 +13,6 @@ from safetensors.torch import load
 from torch import Tensor
 
 from .. import versions
-from ..datasets.corruptions._base import CROP
 from ..datasets.dataset import ImageSet
 from ..errors import UnitFailed, UserError, first_line
 from ..methods.distributions.arrays import from_arrays
@@ -173,7 +172,7 @@ def read_model(path: Path, own_scorer: str) -> StoredModel:
             ids=tuple(texts["ids"].split("\n")),
             labels=arrays["labels"],
             roles={name: arrays[name] for name in ("queries", "gallery") if name in arrays},
-            quality={prefix: arrays[_severity(prefix)] for prefix in splits - {"clean"}},
+            quality={prefix: arrays[queries.quality_name(prefix)] for prefix in splits - {"clean"}},
             embeddings=embeddings,
             confidence=confidence,
             own_scorer=own_scorer,
@@ -181,11 +180,6 @@ def read_model(path: Path, own_scorer: str) -> StoredModel:
         )
     except queries.UNREADABLE as error:
         raise UnitFailed(f"{path} is no array file of a test: {first_line(error)}") from None
-
-
-def _severity(kind: str) -> str:
-    """Name of the array with what a corruption leaves of each image."""
-    return f"{kind}_{'fraction' if kind == CROP else 'quality'}"
 
 
 def stored_rows(

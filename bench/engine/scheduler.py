@@ -391,9 +391,7 @@ class Scheduler:
     def _trained_record(self, cell: Cell, unit: str, weights: bool) -> TrainRecord | None:
         """Record of a finished training whose files are whole; those of a tuning trial may be missing."""
         record = self.store.trained(cell, unit)
-        if record is None:
-            return None
-        whole = WEIGHTS in self.store.whole_files(record)
+        whole = record is not None and WEIGHTS in self.store.whole_files(record)
         return record if whole or not weights else None
 
     def _used(self, spec: TrainSpec, by: str) -> Path:

@@ -33,10 +33,13 @@ from .embedded_model import ConcatenatedModels, Embedded, EmbeddedModel
 from .environment import environment
 from .inputs import CorruptedImages
 from .networks import default_confidence, load_ensemble, load_model, trained_record
-from .queries import QUERIES, array_file, queries_file
+from .queries import QUERIES, array_file, quality_name, queries_file
 from .running import Running
 
 Model = EmbeddedModel | ConcatenatedModels
+
+SETTING = {"params", "optim", "batches", "augmentation"}
+"""Fields of the specification of a training that are its setting."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +150,7 @@ def run_tests(
             files=files,
             columns=_columns(spec, cell, members),
             role=_role(spec, members),
-            setting=_setting(members[0].trained.spec),
+            setting=members[0].trained.spec.model_dump(mode="json", include=SETTING),
             manifests={"test": images.images.manifest_sha256()} | _manifests(members),
             corruptions={
                 kind: Corrupted(severity=shown.severity, seed=shown.seed, sha256=shown.manifest_sha256())
@@ -359,12 +362,6 @@ def _role(spec: TestSpec, members: Sequence[EmbeddedModel]) -> Role:
     )
 
 
-def _setting(train: TrainSpec) -> dict[str, dict[str, object]]:
-    """The setting of a training: parameters, optimisation, batches and augmentation."""
-    content = train.model_dump(mode="json")
-    return {key: content[key] for key in ("params", "optim", "batches", "augmentation")}
-
-
 def _manifests(members: Sequence[EmbeddedModel]) -> dict[str, str]:
     """Manifests of what each model was trained and validated on; of several models, by the fold that validated."""
     manifests: dict[str, str] = {}
@@ -402,10 +399,7 @@ def _arrays(member: EmbeddedModel, images: TestImages) -> bytes:
     arrays = {"labels": images.images.labels}
     roles = {"queries": images.view.queries, "gallery": images.view.gallery}
     arrays |= {name: rows for name, rows in roles.items() if rows is not None}
-    arrays |= {
-        f"{kind}_{'fraction' if kind == 'crop' else 'quality'}": shown.quality
-        for kind, shown in images.corrupted.items()
-    }
+    arrays |= {quality_name(kind): shown.quality for kind, shown in images.corrupted.items()}
     distribution = ""
     for name, split in (("clean", "test"), *((kind, f"test_{kind}") for kind in images.corrupted)):
         distribution, parameters = to_arrays(member.embeddings[split])

@@ -43,14 +43,9 @@ class PhotoTransform:
 
     view: View
 
-    @property
-    def upright(self) -> bool:
-        """Whether images are turned as their EXIF orientation says."""
-        return self.view.upright
-
     def __call__(self, image: Image | Tensor) -> Tensor:
         """Resized and cropped photograph, float32 ``[3, S, S]`` in [0, 1]; the network itself normalises further."""
-        pixels = image if isinstance(image, Tensor) else to_rgb(image, self.upright)
+        pixels = image if isinstance(image, Tensor) else to_rgb(image, self.view.upright)
         return evaluation_view(pixels.expand(3, -1, -1), self.view).float() / 255
 
 
@@ -62,13 +57,13 @@ class SmallTransform:
     size: tuple[int, int]
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    upright: bool = True
+    view: View
 
     def __call__(self, image: Image | Tensor) -> Tensor:
         """Resized and normalised image, grey if the data set is, float32 ``[C, H, W]``."""
         from torchvision.transforms.v2 import functional as F
 
-        pixels = image if isinstance(image, Tensor) else to_rgb(image, self.upright)
+        pixels = image if isinstance(image, Tensor) else to_rgb(image, self.view.upright)
         if self.channels == 1 and len(pixels) == 3:
             # The weights of a conversion to grey need not add up to 1: a grey image must stay what it is.
             grey = bool((pixels == pixels[:1]).all())
@@ -156,14 +151,13 @@ class Network:
         if not isinstance(sample, ArrayImages) or dataset.input_channels not in (1, 3):
             raise UserError(f"the unit was trained on {spec.dataset!r}, whose images cannot be made from files")
         height, width = dataset.image_size
-        return SmallTransform(dataset.input_channels, (height, width), sample.mean, sample.std)
+        view = View(cache=False, upright=True)
+        return SmallTransform(dataset.input_channels, (height, width), sample.mean, sample.std, view)
 
     @property
     def view(self) -> View:
         """How photographs are read; for images of an embedded data set, how they are checked for damage."""
-        if isinstance(self.transform, PhotoTransform):
-            return self.transform.view
-        return View(cache=False, upright=self.transform.upright)
+        return self.transform.view
 
     def embed(self, images: Any, batch: int = networks.CHUNK) -> EmbeddedImages:
         """Embed images; nothing is trained or changed, and a network in training mode embeds in evaluation mode.
@@ -231,7 +225,7 @@ class Network:
             path = Path(images)
             if path.is_dir():
                 raise UserError(f"{path} is a folder; name its files: sorted(Path({str(path)!r}).rglob('*.jpg'))")
-            return self.transform(decode(path, self.transform.upright))[None]
+            return self.transform(decode(path, self.view.upright))[None]
         if not isinstance(images, Tensor | np.ndarray):
             return self.transform(images)[None]
         tensor = torch.tensor(images) if isinstance(images, np.ndarray) else images

@@ -54,7 +54,8 @@ def run_training(spec: TrainSpec, site: Site, done: EpochDone, running: Running 
         trainer.book(trainer.validate(0, trainer.fit()))
         done(spec.optim.epochs)
         return trainer.finish()
-    if trainer.start_counts:
+    if spec.head_start is not None and spec.selection.metric == "map_at_r" and not trainer.progress.history:
+        # The start of a mean head on a frozen backbone is still to be measured, as epoch 0.
         trainer.book(trainer.validate(-1, None))
     while (epoch := trainer.progress.epoch) < spec.optim.epochs and not trainer.progress.stopped:
         trainer.book(trainer.validate(epoch, trainer.train_epoch(epoch)))
@@ -204,12 +205,6 @@ class Trainer:
             calibrate(batch, self.model.cut.features if self.model.cut else None)
         if self.model.method.warm_start:
             self._warm_start()
-
-    @property
-    def start_counts(self) -> bool:
-        """Whether the start of a mean head on a frozen backbone is still to be measured, as epoch 0."""
-        chosen = self.spec.head_start is not None and self.spec.selection.metric == "map_at_r"
-        return chosen and not self.progress.history
 
     @torch.no_grad()
     def _warm_start(self) -> None:

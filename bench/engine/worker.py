@@ -174,9 +174,8 @@ def _proposals(job: jobs.ProposeJob) -> tuple[Point, ...]:
 
     asked: list[Point] = []
     for number in job.numbers:
-        fixed = job.fixed.get(number)
-        proposed = partial(propose, job.axes, job.space, job.sampler, number, job.told, asked)
-        asked.append(fixed or proposed(job.objectives, job.startup))
+        about = (job.axes, job.space, job.sampler, number, job.told, asked, job.objectives, job.startup)
+        asked.append(job.fixed.get(number) or propose(*about))
     return tuple(asked)
 
 

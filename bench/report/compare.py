@@ -203,8 +203,11 @@ class Comparison:
 
 def common(row: Comparison) -> list[int]:
     """Units at which both sides have a value, sorted."""
-    other = row.others
-    return sorted(at for at, value in row.values.items() if value == value and other.get(at, NAN) == other.get(at, NAN))
+    return _common(row.values, row.others)
+
+
+def _common(own: Mapping[int, float], other: Mapping[int, float]) -> list[int]:
+    return sorted(at for at, value in own.items() if value == value and other.get(at, NAN) == other.get(at, NAN))
 
 
 def level(row: Comparison, values: Mapping[int, float]) -> float:
@@ -272,10 +275,7 @@ def compare(
     found = Paired(*(np.full(count, NAN) for _ in Paired._fields))
     found.n[:] = 0
     region_of, ratio_of = (np.broadcast_to(np.asarray(each), count) for each in (regions, test_over_train))
-    units = [
-        tuple(sorted(at for at, value in own.items() if value == value and other.get(at, NAN) == other.get(at, NAN)))
-        for own, other in zip(values, others)
-    ]
+    units = [tuple(_common(*pair)) for pair in zip(values, others)]
     for (at, region, ratio), places in grouped(range(count), lambda i: (units[i], region_of[i], ratio_of[i])).items():
         found.n[places] = len(at)
         if not at:

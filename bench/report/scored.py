@@ -92,7 +92,7 @@ def _worth(lines: Sequence[Line], names: list[str], name: str, scorer: str) -> I
     curves = grouped(_of(rows, metric="filter_out_map_at_r", variant="query_only"), itemgetter("confidence"))
     gains = {confidence: _gain(curve) for confidence, curve in curves.items()}
     oracle = gains.get("oracle", 0.0)
-    for confidence in sorted(names, key=_place):
+    for confidence in sorted(names, key=lambda name: KINDS.index(kind_of(name))):  # controls last
         gain = gains.get(confidence, np.nan)
         own = _of(rows, confidence=confidence, fraction=None)
         values = {(line["metric"], line["variant"]): line["value"] for line in own}
@@ -111,11 +111,6 @@ def _worth(lines: Sequence[Line], names: list[str], name: str, scorer: str) -> I
 
 FEW_WRONG = 20
 """Number of wrong answers below which a line says that confidences can hardly be told apart by them."""
-
-
-def _place(confidence: str) -> int:
-    """Place of a confidence in tables: by its kind, the controls last."""
-    return KINDS.index(kind_of(confidence))
 
 
 def _gain(curve: Iterable[Line]) -> float:

@@ -184,10 +184,15 @@ def cells_table(
 
 def frame_of(columns: Iterable[Column[R]], rows: Iterable[R], **types: Any) -> pd.DataFrame:
     """Numbers of rows, with the columns that CSV files have; some may have a type of their own."""
+    fields = [column.fields for column in columns if column.fields is not None]
+    return lines_frame(({name: value for read in fields for name, value in read(row).items()} for row in rows), **types)
+
+
+def lines_frame(lines: Iterable[Mapping[str, object]], **types: Any) -> pd.DataFrame:
+    """A table of numbers, of which some columns may have a type of their own."""
     import pandas as pd
 
-    fields = [column.fields for column in columns if column.fields is not None]
-    frame = pd.DataFrame([{name: value for read in fields for name, value in read(row).items()} for row in rows])
+    frame = pd.DataFrame(list(lines))
     return frame if frame.empty else frame.astype(types)
 
 

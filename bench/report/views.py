@@ -16,7 +16,7 @@ from .questions import CONFIDENCE, DECIDES, IMAGES, PLAIN, SYSTEM, USES
 from .ranks import competition
 from .seeds import SeedGroup, compared, divided
 from .splits import MEAN
-from .table import GAP, Cell, Column, Document, Table, grouped, interval, label, number, table_of
+from .table import GAP, Cell, Column, Document, Table, grouped, interval, label, lines_frame, number, table_of
 
 SIDE = ("", "_tuning", "_network", "_pinned")
 """Endings of the columns that name a side of a pair: the method itself, and what tells its settings apart."""
@@ -156,19 +156,14 @@ def _tested(row: Comparison) -> dict[str, object]:
     }
 
 
-def _frame(lines: Iterable[Mapping[str, object]], **types: str) -> pd.DataFrame:
-    frame = pd.DataFrame(list(lines))
-    return frame if frame.empty else frame.astype(types)
-
-
 def paired_frame(rows: Iterable[Comparison]) -> pd.DataFrame:
     """Table of every two contenders, other minus first, as metrics are measured; the verdict is on the other."""
-    return _frame(({**_sides(row), **_tested(row)} for row in rows), seeds_needed="Int64")
+    return lines_frame(({**_sides(row), **_tested(row)} for row in rows), seeds_needed="Int64")
 
 
 def base_frame(rows: Iterable[Comparison]) -> pd.DataFrame:
     """Table of two-stage methods minus the base models that their heads were trained on."""
-    return _frame(({**row.contender._asdict(), **_tested(row)} for row in rows), seeds_needed="Int64")
+    return lines_frame(({**row.contender._asdict(), **_tested(row)} for row in rows), seeds_needed="Int64")
 
 
 def form_document(rows: Sequence[Comparison]) -> Document:
@@ -184,7 +179,7 @@ def form_document(rows: Sequence[Comparison]) -> Document:
         " same seeds and settings. `undecided`: the seeds do not tell whether the difference of the codes changes the"
         " result."
     )
-    return document("fidelity", "Public codes", rows, _frame(map(line, rows), seeds_needed="Int64"), about)
+    return document("fidelity", "Public codes", rows, lines_frame(map(line, rows), seeds_needed="Int64"), about)
 
 
 def decisions(groups: Iterable[SeedGroup], pairs: Iterable[Comparison]) -> list[Comparison]:
@@ -240,7 +235,7 @@ def decision_document(rows: Sequence[Comparison]) -> Document:
         "Each method against the one with the best mean. Intervals are not adjusted for the choice of the best one; the"
         " verdict is: its p-values are adjusted by Holm's method over all pairs, not only those shown."
     )
-    return document("decisions", "Decisions", rows, _frame(map(line, rows), more_seeds="Int64"), about)
+    return document("decisions", "Decisions", rows, lines_frame(map(line, rows), more_seeds="Int64"), about)
 
 
 def _difference(row: Comparison, prefix: str = "") -> dict[str, object]:
@@ -275,7 +270,7 @@ def verdict_document(rows: Sequence[Comparison]) -> Document:
             **_judged(row, WORTH),
         }
 
-    return document("verdicts", "Verdicts", rows, _frame(map(line, rows)), "AUROC of Recall@1 being right.")
+    return document("verdicts", "Verdicts", rows, lines_frame(map(line, rows)), "AUROC of Recall@1 being right.")
 
 
 def system_document(rows: Iterable[Comparison]) -> Document:
@@ -301,7 +296,7 @@ def system_document(rows: Iterable[Comparison]) -> Document:
         return found | _judged(row, {})
 
     risks = "AUGRC: share of queries that are answered wrongly and accepted, mean over coverages."
-    numbers = _frame(line(row) for row in every if row.column.metric == DECIDES)
+    numbers = lines_frame(line(row) for row in every if row.column.metric == DECIDES)
     return document("systems", "Systems", every, numbers, f"{risks} The verdict is that of AUGRC.")
 
 
@@ -381,4 +376,4 @@ def split_document(rows: Sequence[Comparison]) -> Document:
         "The unit is the class split, with the mean over its seeds: training and test classes are drawn anew, the"
         " validation classes are the same on all splits. Without the numbers of classes there is no interval."
     )
-    return document("splits", "Class splits", shown, _frame(map(line, shown)), about)
+    return document("splits", "Class splits", shown, lines_frame(map(line, shown)), about)

@@ -5,6 +5,7 @@ import io
 import os
 import tarfile
 import zipfile
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -279,21 +280,12 @@ def test_a_file_that_cannot_be_copied_is_named(tmp_path, monkeypatch):
     source = tmp_path / "source"
     source.mkdir()
     (source / "x.png").write_bytes(b"x")
-
-    def refuse(name, *args, **kwargs):
-        raise PermissionError(13, "Permission denied", str(name))
-
-    monkeypatch.setattr("shutil.copyfile", refuse)
+    monkeypatch.setattr("shutil.copyfile", Mock(side_effect=PermissionError(13, "Permission denied")))
     with pytest.raises(DataError, match=r"x\.png: cannot be copied \(.*Permission denied"):
         copy_folder(source, tmp_path / "out")
 
 
 def test_a_full_disk_is_named(tmp_path, monkeypatch):
-    from pathlib import Path
-
-    def full(*args, **kwargs):
-        raise OSError(28, "No space left on device")
-
     archive = _tar(tmp_path / "x.tar")
-    monkeypatch.setattr(Path, "mkdir", full)
+    monkeypatch.setattr("pathlib.Path.mkdir", Mock(side_effect=OSError(28, "No space left on device")))
     assert _refusal(archive, tmp_path / "out").endswith("x.tar: No space left on device")

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -83,12 +84,9 @@ def test_broken_connections_are_gone_on_with(mirror, target):
 
 
 def test_after_a_kill_the_next_command_goes_on(mirror, target):
-    def kill(done, total):
-        raise KeyboardInterrupt
-
     mirror.cut, mirror.cuts = 200_000, 1
     with pytest.raises(KeyboardInterrupt):
-        download(f"{mirror.url}/birds.zip", target, checksum=MD5, progress=kill)
+        download(f"{mirror.url}/birds.zip", target, checksum=MD5, progress=Mock(side_effect=KeyboardInterrupt))
     kept = target.with_name("birds.zip.part").stat().st_size
     assert not target.exists()
     assert 0 < kept <= 200_000
@@ -281,14 +279,11 @@ def test_what_cannot_be_imported_is_not_kept(mirror, content, tmp_path, capsys):
 
 
 def test_an_archive_that_is_right_is_kept_if_it_cannot_be_unpacked(mirror, sop_zip, tmp_path, monkeypatch):
-    def full(*args):
-        raise DataError("no space")
-
     mirror.content = sop_zip
     arguments = ["--mirror", mirror.url, "--checksum", f"sha256:{hashlib.sha256(sop_zip).hexdigest()}"]
     arguments += ["--data-root", str(tmp_path / "data")]
     with monkeypatch.context() as patch:
-        patch.setattr("bench.datasets.archives.take", full)
+        patch.setattr("bench.datasets.archives.take", Mock(side_effect=DataError("no space")))
         assert main(["data", "download", "sop", *arguments]) == 2
     assert main(["data", "download", "sop", *arguments]) == 0
     assert len(mirror.asked) == 1

@@ -2,6 +2,7 @@
 
 import asyncio
 import warnings
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -149,10 +150,7 @@ def test_a_share_that_others_have_taken_is_refused(gpu, monkeypatch):
     ],
 )
 def test_a_gpu_that_cannot_be_opened_is_one_line(gpu, monkeypatch, reason, said):
-    def init():
-        raise RuntimeError(reason)
-
-    monkeypatch.setattr(torch.cuda, "init", init)
+    monkeypatch.setattr(torch.cuda, "init", Mock(side_effect=RuntimeError(reason)))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with gpu, pytest.raises(NoGpu, match=said) as caught:
         _on_gpu()
@@ -183,12 +181,9 @@ def test_a_driver_that_does_not_do_is_named_before_anything_is_done(
             warnings.warn(f"CUDA initialization: {warning}", stacklevel=2)
         return False
 
-    def init():
-        raise RuntimeError(reason)
-
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", available)
-    monkeypatch.setattr(torch.cuda, "init", init)
+    monkeypatch.setattr(torch.cuda, "init", Mock(side_effect=RuntimeError(reason)))
     if said is None:
         assert pick_device(device) == "cpu"
     else:

@@ -10,7 +10,6 @@ from bench.engine.networks import load_ensemble, load_model
 from bench.engine.running import Running
 from bench.engine.scheduler import base_is_shared
 from bench.engine.training import run_training
-from bench.methods._model import EmbeddingModel
 from bench.methods.backbones.registry import build_backbone
 from bench.methods.distributions import to_arrays
 from bench.site import Site
@@ -96,11 +95,8 @@ def no_backbone(monkeypatch):
     """A function from whose call on no backbone may run."""
 
     def forbid():
-        def refuse(*given, **named):
-            raise AssertionError("the backbone has run")
-
-        monkeypatch.setattr(EmbeddingModel, "features", refuse)
-        monkeypatch.setattr("bench.engine.inputs.backbone_features", refuse)
+        for name in ("bench.methods._model.EmbeddingModel.features", "bench.engine.inputs.backbone_features"):
+            monkeypatch.setattr(name, lambda *_, **__: pytest.fail("the backbone has run"))
 
     return forbid
 

@@ -223,12 +223,8 @@ def plugin(tmp_path):
 @pytest.fixture
 def untrained(monkeypatch):
     """Nothing may be trained or embedded."""
-
-    def refuse(*_, **__):
-        raise AssertionError("something was trained")
-
     for name in ("bench.engine.training.run_training", "bench.engine.networks.embed", "bench.engine.testing.run_tests"):
-        monkeypatch.setattr(name, refuse)
+        monkeypatch.setattr(name, lambda *_, **__: pytest.fail("something was trained"))
 
 
 @pytest.mark.slow

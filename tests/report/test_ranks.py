@@ -94,9 +94,8 @@ def test_a_method_with_more_seeds_is_ranked_by_those_of_the_others():
 def test_without_two_methods_on_two_seeds_there_is_no_rank():
     assert _ranks({"a": A}) == {"a": ("-", "-", "nothing to compare with")}
     assert _ranks({"a": {0: 0.8}, "b": {0: 0.7}}) == {"a": ("-", "-", "one seed"), "b": ("-", "-", "one seed")}
-    assert {reason for *_, reason in _ranks({"a": {0: 0.8}, "b": {0: 0.7}}, replicate="study").values()} == {
-        "one replicate"
-    }
+    replicates = _ranks({"a": {0: 0.8}, "b": {0: 0.7}}, replicate="study")
+    assert {reason for *_, reason in replicates.values()} == {"one replicate"}
     assert _ranks({"a": A, "b": {7: 0.1, 8: 0.2}})["a"][2] == "no other method with seeds 0-3"
     single, none = (shown.comparison(*_results({"a": {0: 0.8}} | other)) for other in ({}, {"b": {0: 0.7}}))
     assert "rank" not in "".join(_printed(print_comparison, single))
@@ -302,10 +301,8 @@ def test_each_method_is_compared_with_the_best_and_p_values_count_all_pairs():
     assert found["b"].verdict == "undecided"
     needed = seeds_needed(differences[0].std(ddof=1), max(abs(differences[0].mean()), 0.005), alpha=0.05 / 3)
     assert _more_seeds(found["b"]) == needed - 4
-    assert (
-        found["b"].superiority["superiority"]
-        == (values["b"] > values["a"]).mean() + 0.5 * (values["b"] == values["a"]).mean()
-    )
+    wins = (values["b"] > values["a"]).mean() + 0.5 * (values["b"] == values["a"]).mean()
+    assert found["b"].superiority["superiority"] == wins
 
 
 def test_the_best_is_that_of_the_same_budget():
