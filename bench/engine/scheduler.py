@@ -442,8 +442,8 @@ class Scheduler:
                 self._tests.get(cell, {}).pop(spec.id, None)
         for spec in specs:
             self._make_latest(cell, spec)
-        for spec in () if plan.ensemble else replicates[0].values():
-            self._claims.give_back(self._used(spec, "test"))
+        for chosen in () if plan.ensemble else replicates[0].values():
+            self._claims.give_back(self._used(chosen, "test"))
         self.display.tested(cell, seed)
 
     def _is_tested(self, cell: Cell, spec: TestSpec) -> bool:
