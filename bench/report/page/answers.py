@@ -244,7 +244,8 @@ def headline(parts: Sequence[Part]) -> Markup:
         ordered = sorted((row for _, row in rows), key=lambda row: (OUTCOMES.index(row.outcome), not row.holds))
         words = (row.outcome + " without adjustment" * (row.outcome in HOLDS and not row.holds) for row in ordered)
         counts = ", ".join(f"{count} {outcome}" for outcome, count in Counter(words).items())
-        text = Markup("{} {}<small>: {} of {}</small>").format(USES[use], ", ".join(names) or "none", counts, len(rows))
+        shown = ", ".join(names) or "no method"
+        text = Markup("{} {}<small>: {} of {} comparisons</small>").format(USES[use], shown, counts, len(rows))
         said += [text] if rows else []
     return Markup("; ").join(said) or Markup("no comparison")
 
