@@ -12,9 +12,10 @@ What the scale s does to the confidence, -log sigma^2: while D sigma^2 and s^2 s
 
 with the softmax p over class weights w_c, margin included, A = cos_y - sum_c p_c cos_c, and V the variance of w_c under
 p, across mu. The pull of A shrinks the variance of easy images, as it should, until p_y is near 1, where A and V
-vanish; that of V shrinks it for images between classes, so the confidence turns over at large s. V counts s / D as much
+vanish; that of V shrinks it for images between classes, which would turn the confidence over at large s (D sigma^2 is 2
+at the start, not small; on Grocery no scale from 5 to 64 turned it). V counts s / D as much
 as A: the range of s, 4 to 64, is s / D = 1/16 to 1 at D = 64 (here), 1/32 to 1/2 at D = 128 (PER), 1/128 to 1/8 at
-D = 512. At D = 64 validation MAP@R hardly sees s, but the confidence followed the size of crops in all of our networks
+D = 512. At D = 64 validation MAP@R prefers large s, but the confidence followed the size of crops in all our networks
 with s <= 14, and ran against it in 88 % (`ndigit`) and 96 % (`ndigit_smoke`) of those with s >= 20 (148 in all).
 """
 
