@@ -444,10 +444,10 @@ def trained_unit(network: Network) -> Encoder:
 
 
 def _follows(confidence: np.ndarray, variance: np.ndarray | None, concentration: np.ndarray | None) -> bool:
-    """Whether what ``bench score`` reads off a variance or a concentration orders images as a confidence does."""
-    read = concentration if variance is None else -np.log(variance).reshape(len(variance), -1).mean(1)
-    steps = np.diff(confidence[np.argsort(read)]) if read is not None else np.array([-np.inf])
-    return bool((steps >= -1e-5 * np.ptp(confidence)).all())  # up to rounding to float32
+    """Whether a confidence is, image by image, what ``bench score`` reads off a variance or a concentration."""
+    spread = concentration if variance is None else 1 / variance
+    log = np.nan if spread is None else np.log(spread).reshape(len(spread), -1).mean(1)
+    return np.allclose(confidence, log, rtol=1e-5, atol=1e-5)  # up to rounding to float32
 
 
 def bare_backbone(
