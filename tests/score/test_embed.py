@@ -127,11 +127,11 @@ def test_an_own_confidence_that_no_spread_gives_is_kept(photos, bench, tmp_path)
 
 @pytest.mark.parametrize(
     ("confidence", "kept"),
-    # One extreme image hides no difference of the others.
+    # One extreme image, the surest, hides no difference of the others.
     [(lambda v: -np.log(v).mean(1), False), (lambda v: np.r_[1e9, -np.log(v[1:].mean(1))], True)],
 )
 def test_an_own_confidence_is_kept_if_the_variance_as_it_is_scored_gives_another_one(confidence, kept):
-    variance = np.random.default_rng(0).gamma(0.5, size=(40, 8)).astype(np.float32)
+    variance = np.r_[np.full((1, 8), 1e-30), np.random.default_rng(0).gamma(0.5, size=(39, 8))].astype(np.float32)
     own = {"default": "method", "confidence": {"method": confidence(variance)}, "mean": np.eye(40, 8)}
     embedded = SimpleNamespace(**own, variance=variance, concentration=None, parameters={})
     network = SimpleNamespace(transform=None, view=View(), embed_rows=lambda load, count: embedded)
