@@ -173,11 +173,19 @@ def _mean_derivative(k: Tensor, dim: int) -> Tensor:
         chunk = flat[part]
         _, low = _evaluate_squared(chunk.square(), dim, False)
         _, high = _evaluate_squared(chunk.square(), dim + 2, False)
-        exact = low * (1.0 - chunk.square() * (low - high))
-        # Where nothing is left of the bracket the asymptote (d-1)/(2 k^2) is exact to rounding.
-        large = chunk > 1e4 * dim + 1e6
-        out[part] = torch.where(large, (dim - 1) / (2 * chunk.square().clamp_min(1.0)), exact)
+        out[part] = low * (1.0 - chunk.square() * (low - high))
+        if (large := chunk > LARGE).any():
+            out[part][large] = _large_mean_derivative(chunk[large], dim)
     return out.reshape(k.shape).to(k.dtype)
+
+
+def _large_mean_derivative(k: Tensor, dim: int) -> Tensor:
+    """A'(k) = 1 - A^2 - (d - 1) A / k in terms of 1 - A; by two terms of its asymptotic series where that cancels."""
+    short = _evaluate_large(k, dim)[1]
+    inverse = 1.0 / k
+    exact = 2.0 * short - (dim - 1) * inverse - short.square() + (dim - 1) * inverse * short
+    series = (dim - 1) / 2 * inverse.square() * (1.0 - (dim - 3) / 2 * inverse)
+    return torch.where(k > 1e4 * dim + 1e6, series, exact)
 
 
 class _Integral(torch.autograd.Function):

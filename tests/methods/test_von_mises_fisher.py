@@ -55,13 +55,16 @@ def test_against_mpmath_from_zero_to_a_million(dim):
     nu = mpmath.mpf(dim) / 2 - 1
     with mpmath.workdps(40):
         uniform = mpmath.loggamma(nu + 1) - mpmath.log(2) - (nu + 1) * mpmath.log(mpmath.pi)
-        for kappa in (1e-8, 1e-3, 0.5, 7.0, 90.0, 3000.0, 1e6):
+        for kappa in (1e-8, 1e-3, 0.5, 7.0, 90.0, 3000.0, 1e6, 3e8):
             bessel = mpmath.besseli(nu, kappa)
             log = nu * mpmath.log(kappa) - (nu + 1) * mpmath.log(2 * mpmath.pi) - mpmath.log(bessel)
             mean = mpmath.besseli(nu + 1, kappa) / bessel
-            k = torch.tensor(kappa, dtype=F64)
-            assert _rel(vmf_log_normalizer(k, dim), float(log)) < 1e-12
-            assert abs(vmf_mean_resultant_length(k, dim).item() / float(mean) - 1) < 1e-12
+            k = torch.tensor(kappa, dtype=F64, requires_grad=True)
+            found = vmf_mean_resultant_length(k, dim)
+            (slope,) = torch.autograd.grad(found, k)
+            assert _rel(vmf_log_normalizer(k.detach(), dim), float(log)) < 1e-12
+            assert abs(found.item() / float(mean) - 1) < 1e-12
+            assert abs(slope.item() / float(1 - mean**2 - (dim - 1) * mean / kappa) - 1) < 1e-7
             # What mutual likelihood scores live on: relative to itself, not to log C(0).
             assert abs(vmf_log_normalizer_ratio(k, dim).item() / float(log - uniform) - 1) < 1e-11
             ratio32 = vmf_log_normalizer_ratio(k.float(), dim).item()
