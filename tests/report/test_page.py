@@ -121,7 +121,7 @@ def test_it_names_what_to_use_and_what_is_not_decided(judged, tree):
     (part,) = parts_of(judged)
     assert part.labels[part.retrieves] == "leading (point)"  # +10 points of MAP@R, adjusted
     assert part.labels[part.plain] == "point"
-    for use, name in (("before_gallery", "own of leading"), ("at_query_time", "own of leading")):
+    for use, name in (("before_gallery", "own of leading (point)"), ("at_query_time", "own of leading (point)")):
         assert part.advised((use, "test")) == (name, "91")
     assert part.advised(("before_gallery", "test_crop")) == ("", "-")  # not tested
     said = {topic: " ".join(text.striptags().split()) for topic, text in answers.answers([part])}
@@ -143,7 +143,7 @@ def test_without_a_win_that_holds_the_free_confidence_of_the_plain_method_is_nam
 
 
 @pytest.mark.parametrize(
-    ("free", "advised", "bold"), [(0.6, "own of leading", "own"), (0.95, "norm of leading", "norm")]
+    ("free", "advised", "bold"), [(0.6, "own of leading (point)", "own"), (0.95, "norm of leading (point)", "norm")]
 )
 def test_a_network_that_answers_better_is_named_with_its_free_confidence_if_the_own_one_is_worse(
     free, advised, bold, tmp_path

@@ -134,7 +134,7 @@ class Part:
             return "", GAP
         own = use_own(row, wins[0] if wins else None)
         name, values = (plainly(row.confidence), row.values) if own else (mostly(row.rival), row.others)
-        text = f"{name} of {self.names[row.contender]}" if own or wins else name
+        text = f"{name} of {self.labels[row.contender]}" if own or wins else name
         return text if row.rival or own else "", percent(level(row, values), 0)
 
     def anchor(self, row: Comparison) -> str:
