@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -62,36 +61,44 @@ def filter_out_rows(
         [('query_only', 1.0), ('query_and_gallery', 1.0)]
     """
     count = len(labels)
-    roles = _Roles.of(count, queries, gallery)
+    is_query, searched = _mask(count, queries), _mask(count, gallery)
+    asked, left = (mask.nonzero().squeeze(1) for mask in (is_query, searched))
     if ranking is None:
-        depth = min(filter_depth(labels), len(roles.gallery))
-        ranking = rank(scorer, labels, depth=depth, queries=roles.queries, gallery=roles.gallery, kin=kin)
-    deep = ranking
-    if not torch.equal(deep.queries, roles.queries):
+        depth = min(filter_depth(labels), len(left))
+        ranking = rank(scorer, labels, depth=depth, queries=asked, gallery=left, kin=kin)
+    if not torch.equal(ranking.queries, asked):
         raise ValueError("the ranking is not of these queries in ascending order")
-    whole = {
-        metric: torch.full((count,), math.nan, dtype=torch.float64).index_copy(0, roles.queries, values)
-        for metric, values in per_query(deep).items()
-    }
+    values = per_query(ranking)
     jobs: list[tuple[str, Tensor, tuple[str, ...]]] = [
         (name, confidence, JUDGED_BY) for name, confidence in confidences.items()
     ]
-    if oracle:
-        jobs += [("oracle", oracle_confidence(whole[metric]), (metric,)) for metric in JUDGED_BY]
+    for metric in JUDGED_BY if oracle else ():
+        best = torch.full((count,), -1.0, dtype=torch.float64)
+        jobs.append(("oracle", best.index_copy(0, asked, oracle_confidence(values[metric])), (metric,)))
+    both_removed = bool(is_query.all() and searched.all())
     tie_break = uniform_by_identity(ids, seed, "confidence ties").numpy()
     for name, confidence, metrics in jobs:
         if confidence.shape != (count,) or not torch.isfinite(confidence).all():
             raise ValueError(f"confidence {name!r} must be {count} finite values")
         order = _by_confidence(confidence, tie_break)
+        of_queries = (is_query.cumsum(0) - 1)[order[is_query[order]]]
         for fraction in fractions:
-            by_variant = {"query_only": _of_most_confident(whole, order[roles.is_query[order]], fraction)}
-            if name != "oracle" or roles.everything:
-                keep = torch.zeros(count, dtype=torch.bool)
-                keep[order[: round((1.0 - fraction) * count)]] = True
-                by_variant["query_and_gallery"] = _on_subset(scorer, labels, keep, deep, roles, kin)
-            for variant, values in by_variant.items():
+            by_variant = {"query_only": _of_most_confident(values, of_queries, fraction)}
+            if name != "oracle" or both_removed:
+                kept = _mask(count, order[: round((1.0 - fraction) * count)])
+                by_variant["query_and_gallery"] = _on_subset(
+                    scorer, labels, ranking, kept & is_query, kept & searched, kin
+                )
+            for variant, found in by_variant.items():
                 for metric in metrics:
-                    yield _point(metric, values[metric], scorer.name, name, variant, fraction)
+                    yield _point(metric, found[metric], scorer.name, name, variant, fraction)
+
+
+def _mask(count: int, rows: Tensor | None) -> Tensor:
+    """Which of some images are among these rows, bool ``[N]``; all if None."""
+    if rows is None:
+        return torch.ones(count, dtype=torch.bool)
+    return torch.zeros(count, dtype=torch.bool).index_fill(0, rows, True)
 
 
 def _by_confidence(confidence: Tensor, tie_break: np.ndarray) -> Tensor:
@@ -116,44 +123,19 @@ def _point(metric: str, values: Tensor, scorer: str, confidence: str, variant: s
     return mean_row(f"filter_out_{metric}", values, **at)
 
 
-@dataclass(frozen=True)
-class _Roles:
-    """Rows that are queries, and rows that are searched."""
-
-    queries: Tensor
-    gallery: Tensor
-    is_query: Tensor
-    is_gallery: Tensor
-    position: Tensor
-    """Place of each row among the queries."""
-    everything: bool
-    """True if every row is both."""
-
-    @classmethod
-    def of(cls, count: int, queries: Tensor | None, gallery: Tensor | None) -> _Roles:
-        is_query, is_gallery = (torch.ones(count, dtype=torch.bool) for _ in range(2))
-        for mask, chosen in ((is_query, queries), (is_gallery, gallery)):
-            if chosen is not None:
-                mask.zero_()[chosen] = True
-        position = (is_query.cumsum(0) - 1).clamp_min(0)
-        q, g = (mask.nonzero().squeeze(1) for mask in (is_query, is_gallery))
-        return cls(q, g, is_query, is_gallery, position, len(q) == len(g) == count)
-
-
 def _on_subset(
-    scorer: Scorer, labels: Tensor, keep: Tensor, deep: Ranking, roles: _Roles, kin: Tensor | None
+    scorer: Scorer, labels: Tensor, deep: Ranking, asked: Tensor, searched: Tensor, kin: Tensor | None
 ) -> dict[str, Tensor]:
-    """Metrics of the kept queries against the kept gallery, from the deep ranking of all."""
-    queries = (keep & roles.is_query).nonzero().squeeze(1)
-    searched = keep & roles.is_gallery
-    if len(queries) < 1 or int(searched.sum()) < 2:
-        return {metric: torch.full((len(queries),), math.nan, dtype=torch.float64) for metric in JUDGED_BY}
-    left = searched.nonzero().squeeze(1)
+    """Metrics of the queries that are left, against what is left of the gallery, from the deep ranking of all."""
+    rows, left = asked[deep.queries].nonzero().squeeze(1), searched.nonzero().squeeze(1)
+    queries = deep.queries[rows]
+    if not len(rows) or len(left) < 2:
+        return {metric: torch.full((len(rows),), math.nan, dtype=torch.float64) for metric in JUDGED_BY}
     positives = positives_of(labels, queries, left, kin)
     width = max(1, int(positives.max()))
     blocks, again = [], []
-    for block in torch.arange(len(queries)).split(max(1, BLOCK_PLACES // deep.depth)):
-        values, good = _compacted(deep, roles.position[queries[block]], keep, positives[block], width)
+    for block in torch.arange(len(rows)).split(max(1, BLOCK_PLACES // deep.depth)):
+        values, good = _compacted(deep, rows[block], searched, positives[block], width)
         blocks.append(values)
         again.append(block[~good & (positives[block] > 0)])
     result = {metric: torch.cat([values[metric] for values in blocks]) for metric in JUDGED_BY}
