@@ -72,7 +72,7 @@ def ambiguity(view: Embeddings, scorer: str) -> Iterator[Row]:
     certainty = -label_entropy(posterior[known])
     for name, confidence in view.confidences_of_queries().items():
         rho = spearman(confidence[known], certainty)
-        yield row("spearman_posterior_entropy", rho, scorer=scorer, confidence=name, n_queries=len(certainty))
+        yield row("spearman_posterior_entropy", rho, confidence=name, n_queries=len(certainty))
 
 
 def _regrets(view: Embeddings, scorer: str, posterior: Tensor, risk: Tensor, counted: Tensor) -> Iterator[Row]:
@@ -81,7 +81,7 @@ def _regrets(view: Embeddings, scorer: str, posterior: Tensor, risk: Tensor, cou
     combined, gaps = combined_confidences(view, scorer)
     judged = {**view.confidences_of_queries(), **view.retrieval_confidences(scorer), **combined}
     judged[OBSERVER_IMAGE] = posterior.amax(1)
-    same: dict[str, Any] = {"scorer": scorer, "variant": "recall_at_1", "n_queries": len(risk)}
+    same: dict[str, Any] = {"variant": "recall_at_1", "n_queries": len(risk)}
     same["n_lone"] = int(view.query_values(scorer, view.options.risk_ks)["recall_at_1"].isnan().sum())
     yield row("observer_augrc", best, confidence=OBSERVER, **same)
     for name, confidence in judged.items():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -189,18 +190,10 @@ def discard(view: Embeddings, scorer: str) -> Iterator[Row]:
     mates = int(verification_pairs(view).same.sum()) if paired else 0
     for name, confidence in view.confidences.items():
         for variant, curve in _curves(view, scorer, confidence) if paired else _NO_CURVES:
+            made = partial(row, confidence=name, variant=variant, n_queries=mates)
             for fraction in SHOWN:
-                yield row(
-                    "edc_fnmr",
-                    fnmr_at(curve, fraction),
-                    scorer=scorer,
-                    confidence=name,
-                    variant=variant,
-                    fraction=fraction,
-                    n_queries=mates,
-                )
-            area = discard_area(curve)
-            yield row("edc_pauc", area, scorer=scorer, confidence=name, variant=variant, n_queries=mates)
+                yield made("edc_fnmr", fnmr_at(curve, fraction), fraction=fraction)
+            yield made("edc_pauc", discard_area(curve))
 
 
 _NOTHING = DiscardCurve(torch.zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.float64))

@@ -9,7 +9,7 @@ Confidence ties are broken by a hash of the image's identity.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
@@ -18,80 +18,53 @@ from torch import Tensor
 from .declare import test
 from .embeddings import Embeddings
 from .query_metrics import Places, expected_metrics, mean_row, per_query
-from .ranking import BLOCK_PLACES, Ranking, Scorer, filter_depth, positives_of, rank
+from .ranking import BLOCK_PLACES, Ranking, positives_of, rank
 from .retrieval_confidence import JUDGED_BY, oracle_confidence, uniform_by_identity
 from .rows import Row
 
 
-def filter_out_rows(
-    scorer: Scorer,
-    labels: Tensor,
-    ids: Sequence[str],
-    confidences: Mapping[str, Tensor],
-    *,
-    oracle: bool = False,
-    fractions: Sequence[float] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
-    seed: int = 0,
-    queries: Tensor | None = None,
-    gallery: Tensor | None = None,
-    kin: Tensor | None = None,
-    ranking: Ranking | None = None,
-) -> Iterator[Row]:
-    """Filter-out curves of each confidence: MAP@R and Recall@1 as the least confident images are removed.
+@test(group="filter_out", per="own scorer", needs=("confidences",), version=4)
+def filter_out(view: Embeddings, scorer: str) -> Iterator[Row]:
+    """Filter-out curves of confidences: MAP@R and Recall@1 as the least confident images are removed.
 
-    There are two curves: ``query_only`` removes queries and leaves the gallery alone; ``query_and_gallery`` removes
-    images from both. The gallery is ranked once, deep enough to serve most queries after any removal; the other queries
-    are ranked again against what is left, so every value is exact. Positions of images are those in ``labels``;
-    ``kin`` is that of :func:`~bench.protocols.ranking.rank`.
-
-    ``oracle`` adds the best possible confidence: each query's own value of the metric. Unless every image is query and
-    gallery, it has no ``query_and_gallery`` curve, which needs the metric's value for every image. Shares removed are
-    in [0, 1); ``seed`` orders images of equal confidence. A ranking that is given is by this scorer, of these queries
-    in ascending order, and should have :func:`~bench.protocols.ranking.filter_depth` places per query.
-
-    Raises:
-        ValueError: If a confidence has the wrong shape or is not finite, or the ranking is of other queries.
-
-    Example:
-        >>> from .ranking import ScoreMatrix
-        >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
-        >>> rows = filter_out_rows(ScoreMatrix(x @ x.T), torch.tensor([0, 0, 1, 1]), "abcd",
-        ...                        {"method": torch.tensor([4.0, 3.0, 2.0, 1.0])}, fractions=(0.5,))
-        >>> [(r["variant"], r["value"]) for r in rows if r["metric"] == "filter_out_recall_at_1"]
-        [('query_only', 1.0), ('query_and_gallery', 1.0)]
+    Those of the training data and of views have none (:data:`~bench.protocols.rows.UNDRAWN`).
+    Two confidences serve for comparison: a random one and the oracle, the best possible one, which is each query's own
+    value of the metric. Retrieval confidences, which the ranking itself gives, belong to queries: they remove queries
+    alone. The variant is ``query_only``, or ``query_and_gallery`` if gallery images are removed too: unless every image
+    is query and gallery, the oracle has none of these, which would need the metric's value for every image. The gallery
+    is ranked once, deep enough for most queries after any removal; the others are ranked again against what is left.
     """
-    count = len(labels)
-    is_query, searched = _mask(count, queries), _mask(count, gallery)
-    asked, left = (mask.nonzero().squeeze(1) for mask in (is_query, searched))
-    if ranking is None:
-        depth = min(filter_depth(labels), len(left))
-        ranking = rank(scorer, labels, depth=depth, queries=asked, gallery=left, kin=kin)
-    if not torch.equal(ranking.queries, asked):
-        raise ValueError("the ranking is not of these queries in ascending order")
-    values = per_query(ranking)
+    fractions, count = view.options.filter_fractions, len(view)
+    if not fractions:
+        return
+    is_query, searched = _mask(count, view.queries), _mask(count, view.gallery)
+    values = view.query_values(scorer, (1,))
     jobs: list[tuple[str, Tensor, tuple[str, ...]]] = [
-        (name, confidence, JUDGED_BY) for name, confidence in confidences.items()
+        (name, confidence, JUDGED_BY) for name, confidence in view.drawn_confidences().items()
     ]
-    for metric in JUDGED_BY if oracle else ():
+    for metric in JUDGED_BY:
         best = torch.full((count,), -1.0, dtype=torch.float64)
-        jobs.append(("oracle", best.index_copy(0, asked, oracle_confidence(values[metric])), (metric,)))
-    both_removed = bool(is_query.all() and searched.all())
-    tie_break = uniform_by_identity(ids, seed, "confidence ties").numpy()
+        best[is_query] = oracle_confidence(values[metric])
+        jobs.append(("oracle", best, (metric,)))
+    tie_break = uniform_by_identity(view.ids, view.seed("confidence ties"), "confidence ties").numpy()
     for name, confidence, metrics in jobs:
-        if confidence.shape != (count,) or not torch.isfinite(confidence).all():
-            raise ValueError(f"confidence {name!r} must be {count} finite values")
         order = _by_confidence(confidence, tie_break)
         of_queries = (is_query.cumsum(0) - 1)[order[is_query[order]]]
         for fraction in fractions:
             by_variant = {"query_only": _of_most_confident(values, of_queries, fraction)}
-            if name != "oracle" or both_removed:
+            if name != "oracle" or bool(is_query.all() and searched.all()):
                 kept = _mask(count, order[: round((1.0 - fraction) * count)])
-                by_variant["query_and_gallery"] = _on_subset(
-                    scorer, labels, ranking, kept & is_query, kept & searched, kin
-                )
+                by_variant["query_and_gallery"] = _on_subset(view, scorer, kept & is_query, kept & searched)
             for variant, found in by_variant.items():
-                for metric in metrics:
-                    yield _point(metric, found[metric], scorer.name, name, variant, fraction)
+                at = {"confidence": name, "variant": variant, "fraction": fraction}
+                yield from (mean_row(f"filter_out_{metric}", found[metric], **at) for metric in metrics)
+    values = view.query_values(scorer, view.options.risk_ks)
+    for name, confidence in view.retrieval_confidences(scorer).items():
+        order = _by_confidence(confidence, tie_break[is_query.numpy()])
+        for fraction in fractions:
+            found = _of_most_confident(values, order, fraction)
+            at = {"confidence": name, "variant": "query_only", "fraction": fraction}
+            yield from (mean_row(f"filter_out_{metric}", found[metric], **at) for metric in JUDGED_BY)
 
 
 def _mask(count: int, rows: Tensor | None) -> Tensor:
@@ -117,21 +90,14 @@ def _of_most_confident(values: Mapping[str, Tensor], order: Tensor, fraction: fl
     return {metric: each[kept] for metric, each in values.items() if metric in JUDGED_BY}
 
 
-def _point(metric: str, values: Tensor, scorer: str, confidence: str, variant: str, fraction: float) -> Row:
-    """One point of a curve, from the values of the kept queries."""
-    at = {"scorer": scorer, "confidence": confidence, "variant": variant, "fraction": fraction}
-    return mean_row(f"filter_out_{metric}", values, **at)
-
-
-def _on_subset(
-    scorer: Scorer, labels: Tensor, deep: Ranking, asked: Tensor, searched: Tensor, kin: Tensor | None
-) -> dict[str, Tensor]:
+def _on_subset(view: Embeddings, scorer: str, asked: Tensor, searched: Tensor) -> dict[str, Tensor]:
     """Metrics of the queries that are left, against what is left of the gallery, from the deep ranking of all."""
+    deep = view.ranking(scorer)
     rows, left = asked[deep.queries].nonzero().squeeze(1), searched.nonzero().squeeze(1)
     queries = deep.queries[rows]
     if not len(rows) or len(left) < 2:
         return {metric: torch.full((len(rows),), math.nan, dtype=torch.float64) for metric in JUDGED_BY}
-    positives = positives_of(labels, queries, left, kin)
+    positives = positives_of(view.labels, queries, left, view.kin)
     width = max(1, int(positives.max()))
     blocks, again = [], []
     for block in torch.arange(len(rows)).split(max(1, BLOCK_PLACES // deep.depth)):
@@ -142,7 +108,8 @@ def _on_subset(
     missing = torch.cat(again)
     if len(missing):
         depth = max(1, int(positives[missing].max()))
-        fresh = per_query(rank(scorer, labels, depth=depth, queries=queries[missing], gallery=left, kin=kin))
+        again = {"queries": queries[missing], "gallery": left, "kin": view.kin}
+        fresh = per_query(rank(view.scorer(scorer), view.labels, depth=depth, **again))
         for metric in JUDGED_BY:
             result[metric][missing] = fresh[metric]
     return result
@@ -169,67 +136,3 @@ def _compacted(
     none = torch.zeros(len(at), dtype=torch.long)
     values = expected_metrics(Places.of(relevant, group, valid, none, none, width), positives, (1,))
     return values, ((count >= need) | exhausted) & ~cut
-
-
-def query_filter_out_rows(
-    scorer: str,
-    values: Mapping[str, Tensor],
-    ids: Sequence[str],
-    confidences: Mapping[str, Tensor],
-    *,
-    fractions: Sequence[float],
-    seed: int = 0,
-) -> Iterator[Row]:
-    """Filter-out curves ``query_only`` of confidences that queries alone have: the gallery is left alone.
-
-    ``values`` has MAP@R and Recall@1 of every query, ``confidences`` any number of confidences, each ``[Q]``.
-
-    Example:
-        >>> values = {"map_at_r": torch.tensor([0.5, 1.0]), "recall_at_1": torch.tensor([0.0, 1.0])}
-        >>> margin = {"margin": torch.tensor([0.1, 0.3])}
-        >>> rows = query_filter_out_rows("cosine", values, "ab", margin, fractions=(0.0, 0.5))
-        >>> [(r["metric"], r["fraction"], r["value"]) for r in rows][1:3]
-        [('filter_out_recall_at_1', 0.0, 0.5), ('filter_out_map_at_r', 0.5, 1.0)]
-    """
-    tie_break = uniform_by_identity(ids, seed, "confidence ties").numpy()
-    for name, confidence in confidences.items():
-        order = _by_confidence(confidence, tie_break)
-        for fraction in fractions:
-            kept = _of_most_confident(values, order, fraction)
-            for metric in JUDGED_BY:
-                yield _point(metric, kept[metric], scorer, name, "query_only", fraction)
-
-
-@test(group="filter_out", per="own scorer", needs=("confidences",), version=4)
-def filter_out(view: Embeddings, scorer: str) -> Iterator[Row]:
-    """Filter-out curves of confidences: MAP@R and Recall@1 as the least confident images are removed.
-
-    Those of the training data and of views have none (:data:`~bench.protocols.rows.UNDRAWN`).
-    Two confidences serve for comparison: a random one and the oracle, the best possible one, which is each query's own
-    value of the metric. Retrieval confidences, which the ranking itself gives, belong to queries: they remove queries
-    alone. The variant is ``query_only``, or ``query_and_gallery`` if gallery images are removed too.
-    """
-    if not view.options.filter_fractions:
-        return
-    yield from filter_out_rows(
-        view.scorer(scorer),
-        view.labels,
-        view.ids,
-        view.drawn_confidences(),
-        oracle=True,
-        fractions=view.options.filter_fractions,
-        seed=view.seed("confidence ties"),
-        queries=view.queries,
-        gallery=view.gallery,
-        kin=view.kin,
-        ranking=view.ranking(scorer),
-    )
-    ids = view.ids if view.queries is None else [view.ids[i] for i in view.queries.tolist()]
-    yield from query_filter_out_rows(
-        scorer,
-        view.query_values(scorer, view.options.risk_ks),
-        ids,
-        view.retrieval_confidences(scorer),
-        fractions=view.options.filter_fractions,
-        seed=view.seed("confidence ties"),
-    )

@@ -128,14 +128,8 @@ def open_set(view: Embeddings, scorer: str) -> Iterator[Row]:
         for rate in FALSE_ACCEPT_RATES:
             values["open_set_tar", f"far={rate:g}"] = true_accept_rate(inside, outside, right, rate)
         for (metric, variant), value in values.items():
-            yield row(
-                metric,
-                math.nan if possible is None or name in gaps else value,
-                scorer=scorer,
-                confidence=name,
-                variant=",".join(filter(None, [UNKNOWN if real else "", variant])),
-                n_queries=count,
-                n_lone=len(unknown) - count,
-            )
+            found = math.nan if possible is None or name in gaps else value
+            variant = ",".join(filter(None, [UNKNOWN if real else "", variant]))
+            yield row(metric, found, confidence=name, variant=variant, n_queries=count, n_lone=len(unknown) - count)
     if possible is not None and not real:
         possible.release()

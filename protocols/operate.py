@@ -19,7 +19,7 @@ from .confidence import augrc
 from .declare import test
 from .embeddings import Embeddings
 from .open_set import in_smaller_gallery
-from .operating_points import MEASURED, MISSING, WISHES, Cases, choose, fit_map, measure, reliability
+from .operating_points import MEASURED, MISSING, WISHES, Cases, choose, fit_map, measure, reliability, shares
 from .retrieval_confidence import LogisticFit, evened, uniform_by_identity
 from .rows import AGREEMENT, CHOSEN, MARGIN, UNDRAWN, Row, row
 from .verification import class_halves, classes_in_random_order, pair_scores, sample_pairs, verification_pairs
@@ -361,42 +361,24 @@ def operating(view: Embeddings, scorer: str) -> Iterator[Row]:
     for gallery, of in (("", view), (HALF, smaller)):
         if of is not None:
             right = of.query_values(scorer, (1,))["recall_at_1"]
-            yield from _answers(of, scorer, found["answer"], right, gallery)
+            cases = _cases([of], scorer, found["answer"][0], right, ~right.isnan())
+            yield from _rows("answer", found, cases, gallery, len(right) - len(cases.right))
     if smaller is not None and "known" in found:
         left = smaller.query_values(scorer, (1,))["recall_at_1"]
         right = _known(left, left.isnan() & ~known.isnan())
         cases = _cases([smaller], scorer, found["known"][0], right, ~right.isnan())
-        yield from _accepts("known", found, cases, scorer)
+        yield from _rows("known", found, cases)
         smaller.release()
-    yield from _accepts("pair", found, _sampled(view, scorer), scorer)
+    yield from _rows("pair", found, _sampled(view, scorer))
 
 
-def _answers(view: Embeddings, scorer: str, set_up: _SetUp, right: Tensor, gallery: str) -> Iterator[Row]:
-    form, thresholds = set_up
-    cases = _cases([view], scorer, form, right, ~right.isnan())
-    for wish, threshold in thresholds.items():
-        accepted = cases.confidence >= threshold
-        made = partial(row, scorer=scorer, confidence=CHOSEN, variant=f"{wish}={DEFAULTS[wish]:g}{gallery}")
-        count, lone = len(accepted), len(right) - len(accepted)
-        coverage = math.nan if math.isnan(threshold) else _share(accepted, np.ones(count))
-        yield made("operating_coverage", coverage, n_queries=count, n_lone=lone)
-        yield made("operating_risk", _share(1.0 - cases.right, accepted), n_queries=count, n_lone=lone)
-
-
-def _accepts(name: str, found: Mapping[str, _SetUp], cases: Cases, scorer: str) -> Iterator[Row]:
-    thresholds = found[name][1]
-    confidence = TOP1 if name == "pair" else CHOSEN
-    for wish, threshold in thresholds.items():
-        accepted = cases.confidence >= threshold
-        made = partial(row, scorer=scorer, confidence=confidence, variant=f"{name},{wish}={DEFAULTS[wish]:g}")
-        for metric, which in (("operating_far", 1.0 - cases.right), ("operating_tar", cases.right)):
-            value = math.nan if math.isnan(threshold) else _share(accepted, which)
-            yield made(metric, value, n_queries=len(accepted))
-
-
-def _share(of: np.ndarray, among: np.ndarray) -> float:
-    total = float(among.sum())
-    return float((of * among).sum() / total) if total else math.nan
+def _rows(name: str, found: Mapping[str, _SetUp], cases: Cases, gallery: str = "", lone: int = 0) -> Iterator[Row]:
+    """What the thresholds of a decision give on test images."""
+    confidence, start = TOP1 if name == "pair" else CHOSEN, "" if name == "answer" else f"{name},"
+    for wish, threshold in found[name][1].items():
+        given, variant = shares(cases, threshold), f"{start}{wish}={DEFAULTS[wish]:g}{gallery}"
+        made = partial(row, confidence=confidence, variant=variant, n_queries=len(cases.right), n_lone=lone)
+        yield from (made(f"operating_{share}", given[share]) for share in MEASURES[name])
 
 
 def _sampled(view: Embeddings, scorer: str) -> Cases:

@@ -47,16 +47,8 @@ def filter_out_rows(near: NearModes, confidences: Mapping[str, Tensor], fraction
     for name, confidence in confidences.items():
         for fraction in fractions:
             values = near.values(kept_from_threshold(confidence, fraction))
-            for metric in JUDGED_BY:
-                yield _mean_row(
-                    metric,
-                    values[metric],
-                    f"filter_out_{metric}",
-                    scorer=near.scorer.name,
-                    confidence=name,
-                    variant=RERANKED,
-                    fraction=fraction,
-                )
+            at = {"confidence": name, "variant": RERANKED, "fraction": fraction}
+            yield from (_mean_row(metric, values[metric], f"filter_out_{metric}", **at) for metric in JUDGED_BY)
 
 
 def _near_modes(view: Embeddings, scorer: str, modes: Callable[[], Scorer]) -> NearModes:
@@ -83,7 +75,7 @@ def reranked(view: Embeddings, scorer: str) -> Iterator[Row]:
     near = _near_modes(view, scorer, view.candidates)
     values = near.values()
     for metric, each in values.items():
-        yield _mean_row(metric, each, metric, scorer=scorer, variant=RERANKED)
+        yield _mean_row(metric, each, metric, variant=RERANKED)
     if scorer in view.own_scorers:
         yield from filter_out_rows(near, view.drawn_confidences(), view.options.filter_fractions)
         yield from _risk_rows(near, values, view.confidences)
@@ -96,12 +88,9 @@ def _risk_rows(near: NearModes, values: Mapping[str, Tensor], confidences: Mappi
         for metric in JUDGED_BY:
             kept = of_queries if metric == "map_at_r" else of_queries[~values[metric].isnan()]
             counted = with_lone_queries(metric, values[metric])
-            yield row(
-                "aurc",
-                aurc(kept, 1.0 - counted),
-                scorer=near.scorer.name,
-                confidence=name,
-                variant=f"{metric},{RERANKED}",
-                n_queries=len(counted),
-                n_lone=len(values[metric]) - len(counted),
-            )
+            at = {
+                "variant": f"{metric},{RERANKED}",
+                "n_queries": len(counted),
+                "n_lone": len(of_queries) - len(counted),
+            }
+            yield row("aurc", aurc(kept, 1.0 - counted), confidence=name, **at)

@@ -55,14 +55,14 @@ def map_at_k_rows(
     r, lone = positives.double(), positives == 0
     for variant, denominator in (("denominator=n", r + 1), ("denominator=min(k,n-1)", r.clamp(1, k))):
         each = (precision / denominator).masked_fill(lone, math.nan)
-        yield mean_row(f"map_at_{k}", each, scorer=scorer.name, variant=variant)
+        yield mean_row(f"map_at_{k}", each, variant=variant)
 
 
 @test(group="retrieval", per="scorer")
 def retrieval(view: Embeddings, scorer: str) -> Iterator[Row]:
     """Recall@k, MAP@R, R-precision and Precision@1 over the full gallery: means of queries that have a positive."""
     for metric, each in view.query_values(scorer).items():
-        yield mean_row(metric, each, scorer=scorer)
+        yield mean_row(metric, each)
 
 
 @test(group="map_at_1000", per="scorer", clean_only=True)

@@ -275,7 +275,7 @@ def sets_of_nearest(view: Embeddings, scorer: str) -> Iterator[Row]:
     )
     for variant, sets in found.items():
         for metric, value in (("set_size_at_90", sets.size), ("set_coverage_at_90", sets.coverage)):
-            yield row(metric, value, scorer=scorer, variant=variant, n_queries=sets.n_queries, n_lone=sets.n_lone)
+            yield row(metric, value, variant=variant, n_queries=sets.n_queries, n_lone=sets.n_lone)
 
 
 def _ranks(view: Embeddings, scorer: str) -> Tensor:

@@ -6,8 +6,8 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
-from typing import Any
 
 import numpy as np
 import torch
@@ -255,7 +255,6 @@ def verification_rows(
     val_scores: Tensor | None,
     val_same: Tensor | None,
     *,
-    scorer: str = "",
     false_positive_rate: float = 1e-3,
     nearest_roc_point: bool = False,
     validation_split: str = "val",
@@ -280,24 +279,18 @@ def verification_rows(
         >>> [r["value"] for r in verification_rows(s, y, s, y)]
         [1.0, 1.0, 1.0, 0.0, 1.0]
     """
-    common: dict[str, Any] = {"scorer": scorer, "n_queries": len(scores)}
+    made, rate = partial(row, n_queries=len(scores)), false_positive_rate
     if val_scores is not None and val_same is not None:
-        threshold, _ = best_threshold(val_scores, val_same)
-        yield row(
-            "verification_accuracy",
-            accuracy_at(threshold, scores, same),
-            variant=f"threshold_{validation_split}",
-            **common,
-        )
-    yield row("verification_accuracy", best_threshold(scores, same)[1], variant="threshold_test", **common)
-    yield row("verification_auc", auc(scores, same), **common)
-    yield row("verification_eer", equal_error_rate(scores, same), **common)
-    rate = tpr_at_fpr(scores, same, false_positive_rate)
-    yield row("verification_tpr_at_fpr", rate, variant=f"fpr={false_positive_rate:g}", **common)
+        accuracy = accuracy_at(best_threshold(val_scores, val_same)[0], scores, same)
+        yield made("verification_accuracy", accuracy, variant=f"threshold_{validation_split}")
+    yield made("verification_accuracy", best_threshold(scores, same)[1], variant="threshold_test")
+    yield made("verification_auc", auc(scores, same))
+    yield made("verification_eer", equal_error_rate(scores, same))
+    yield made("verification_tpr_at_fpr", tpr_at_fpr(scores, same, rate), variant=f"fpr={rate:g}")
     if nearest_roc_point:
-        yield row("verification_eer", nearest_equal_error_rate(scores, same), variant="nearest_point", **common)
-        rate = tpr_at_nearest_fpr(scores, same, false_positive_rate)
-        yield row("verification_tpr_at_fpr", rate, variant=f"nearest_fpr={false_positive_rate:g}", **common)
+        nearest = tpr_at_nearest_fpr(scores, same, rate)
+        yield made("verification_eer", nearest_equal_error_rate(scores, same), variant="nearest_point")
+        yield made("verification_tpr_at_fpr", nearest, variant=f"nearest_fpr={rate:g}")
 
 
 def verification_pairs(view: Embeddings) -> Pairs:
@@ -328,7 +321,6 @@ def verification(view: Embeddings, scorer: str) -> Iterator[Row]:
         verification_pairs(view).same,
         None if validation is None else pair_scores(validation, scorer),
         None if validation is None else verification_pairs(validation).same,
-        scorer=scorer,
         false_positive_rate=view.options.false_positive_rate,
         nearest_roc_point=view.options.nearest_roc_point,
         validation_split=view.validation_split,
@@ -348,14 +340,9 @@ def _all_pairs_rows(view: Embeddings, scorer: str) -> Iterator[Row]:
     value, *drawn = all_pairs_tpr(view.scorer(scorer), labels, weights, rate, kin=view.kin).tolist()
     known = [x for x in drawn if not math.isnan(x)]
     low, high = np.quantile(known, [0.025, 0.975]).tolist() if known else (math.nan, math.nan)
+    pairs = len(view) * (len(view) - 1) // 2
     for end, number in (("", value), (",ci95_low", low), (",ci95_high", high)):
-        yield row(
-            "verification_tpr_at_fpr",
-            number,
-            scorer=scorer,
-            variant=f"all_pairs,fpr={rate:g}{end}",
-            n_queries=len(view) * (len(view) - 1) // 2,
-        )
+        yield row("verification_tpr_at_fpr", number, variant=f"all_pairs,fpr={rate:g}{end}", n_queries=pairs)
 
 
 def _held_out_accuracy(view: Embeddings, scorer: str) -> Row:
@@ -374,10 +361,4 @@ def _held_out_accuracy(view: Embeddings, scorer: str) -> Row:
         same.append(half.same)
     threshold, _ = best_threshold(scores[0], same[0])
     accuracy = accuracy_at(threshold, scores[1], same[1])
-    return row(
-        "verification_accuracy",
-        accuracy,
-        scorer=scorer,
-        variant="threshold_held_out_classes",
-        n_queries=len(scores[1]),
-    )
+    return row("verification_accuracy", accuracy, variant="threshold_held_out_classes", n_queries=len(scores[1]))
