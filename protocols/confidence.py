@@ -253,7 +253,7 @@ def _by_others(view: Embeddings, scorer: str, names: Sequence[str], values: Sequ
 def _part(view: Embeddings) -> Tensor:
     """Part of the classes, from 0 to :data:`FOLDS` - 1, of each query."""
     number: Tensor = torch.unique(view.labels, return_inverse=True)[1]
-    return (number if view.queries is None else number[view.queries]) % FOLDS
+    return number[view.query_rows] % FOLDS
 
 
 def fitted_together(images: Iterable[str]) -> list[tuple[str, ...]]:

@@ -158,6 +158,20 @@ class Embeddings:
         return len(self.ids)
 
     @property
+    def query_rows(self) -> Tensor:
+        """Rows that are queries, ``[Q]``, also if all are."""
+        return torch.arange(len(self)) if self.queries is None else self.queries
+
+    @property
+    def gallery_rows(self) -> Tensor:
+        """Rows that are searched, ``[G]``, also if all are."""
+        return torch.arange(len(self)) if self.gallery is None else self.gallery
+
+    def names(self, rows: Tensor) -> list[str]:
+        """Identities of the images in some rows."""
+        return [self.ids[i] for i in rows.tolist()]
+
+    @property
     def unit_vectors(self) -> Tensor:
         """Embeddings of length 1, float64 ``[N, D]``, computed on first use.
 
@@ -199,12 +213,19 @@ class Embeddings:
 
     def ranking(self, scorer: str) -> Ranking:
         """Nearest neighbours of every query in the whole gallery, as many as the tests need; computed on first use."""
-        similarity = self.scorer(scorer)
+        self.scorer(scorer)  # which forgets the ranking of another
         depth = max(full_depth(self.labels, self.options.recall_ks), answer_depth(self.labels))
         if scorer in self.own_scorers and self.options.filter_fractions:
             depth = max(depth, filter_depth(self.labels))
+        return self.once("ranking", lambda: self.rank(scorer, depth, answers=self.asked))
+
+    def rank(self, scorer: str, depth: int, **more: Any) -> Ranking:
+        """The ``depth`` nearest neighbours by a scorer; ``more`` of :func:`~bench.protocols.ranking.rank`, if any.
+
+        Queries, gallery and kin are those of the set unless others are given.
+        """
         roles = {"queries": self.queries, "gallery": self.gallery, "kin": self.kin}
-        return self.once("ranking", lambda: rank(similarity, self.labels, depth=depth, answers=self.asked, **roles))
+        return rank(self.scorer(scorer), self.labels, depth=depth, **(roles | more))
 
     def retrieval_confidences(self, scorer: str) -> dict[str, Tensor]:
         """Retrieval confidences of every query by name, each ``[Q]``, higher = more confident.
@@ -288,8 +309,7 @@ class Embeddings:
     @property
     def unknown(self) -> Tensor:
         """Queries of which the gallery has no image of the class, not even the query itself, bool ``[Q]``."""
-        asked = self.labels if self.queries is None else self.labels[self.queries]
-        return ~torch.isin(asked, self.labels if self.gallery is None else self.labels[self.gallery])
+        return ~torch.isin(self.labels[self.query_rows], self.labels[self.gallery_rows])
 
     def release(self) -> None:
         """Free the memory of the scorer in use, its ranking and the unit embeddings; they are made again if needed."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from .declare import test
 from .embeddings import Embeddings
 from .query_metrics import Places, expected_metrics, mean_row, per_query
-from .ranking import BLOCK_PLACES, Ranking, positives_of, rank
+from .ranking import BLOCK_PLACES, Ranking, positives_of
 from .retrieval_confidence import JUDGED_BY, oracle_confidence, uniform_by_identity
 from .rows import Row
 
@@ -108,8 +108,7 @@ def _on_subset(view: Embeddings, scorer: str, asked: Tensor, searched: Tensor) -
     missing = torch.cat(again)
     if len(missing):
         depth = max(1, int(positives[missing].max()))
-        again = {"queries": queries[missing], "gallery": left, "kin": view.kin}
-        fresh = per_query(rank(view.scorer(scorer), view.labels, depth=depth, **again))
+        fresh = per_query(view.rank(scorer, depth, queries=queries[missing], gallery=left))
         for metric in JUDGED_BY:
             result[metric][missing] = fresh[metric]
     return result

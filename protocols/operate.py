@@ -22,7 +22,7 @@ from .open_set import in_smaller_gallery
 from .operating_points import MEASURED, MISSING, WISHES, Cases, choose, fit_map, measure, reliability, shares
 from .retrieval_confidence import LogisticFit, evened, uniform_by_identity
 from .rows import AGREEMENT, CHOSEN, MARGIN, UNDRAWN, Row, row
-from .verification import class_halves, classes_in_random_order, pair_scores, sample_pairs, verification_pairs
+from .verification import class_halves, classes_in_random_order, pair_scores, pairs_among, verification_pairs
 
 FORMAT = 1
 """Version of the document."""
@@ -87,7 +87,7 @@ def document_of(
     Raises:
         ValueError: If there are too few classes, or one is in both halves; the message is one line.
     """
-    queries = torch.arange(len(view)) if view.queries is None else view.queries
+    queries = view.query_rows
     chosen = _half(view, queries, set_up)
     decisions: dict[str, _Decision | str] = {
         "pair": _pairs(view, scorer, queries, chosen, max(PAIRED, round(10 / wishes.get("far", 1.0))))
@@ -109,7 +109,7 @@ def document_of(
             "format": FORMAT,
             "scorer": scorer,
             "images": len(view),
-            "gallery": len(view) if view.gallery is None else len(view.gallery),
+            "gallery": len(view.gallery_rows),
             "apart": view.gallery is not None and not bool(torch.isin(queries, view.gallery).any()),
             "nearest": view.asked,
             "set_on": _counts(view, queries, chosen),
@@ -143,8 +143,7 @@ def _half(view: Embeddings, queries: Tensor, set_up: Tensor | None) -> Tensor:
         for each in (view.unknown, ~view.unknown):  # apart, so that both halves have both
             rows = each.nonzero().squeeze(1)
             if len(torch.unique(labels[rows])) > 1:
-                named = [view.ids[i] for i in queries[rows].tolist()]
-                inside[rows[class_halves(labels[rows], named, view.seed("operate"))[0]]] = True
+                inside[rows[class_halves(labels[rows], view.names(queries[rows]), view.seed("operate"))[0]]] = True
         return inside
     both = np.intersect1d(view.labels[set_up].numpy(), view.labels[~set_up].numpy())
     if len(both):
@@ -168,24 +167,21 @@ def _counts(view: Embeddings, queries: Tensor, which: Tensor) -> dict[str, int]:
 def _pairs(view: Embeddings, scorer: str, queries: Tensor, chosen: Tensor, most: int) -> _Decision | str:
     """Sampled pairs of a query and a gallery image within whole classes of each half, or why there are none."""
     cases, seed = [], view.seed("operate")
-    gallery = torch.arange(len(view)) if view.gallery is None else view.gallery
     sizes = torch.bincount(view.labels[queries])
     for inside in (chosen & ~view.unknown, ~chosen & ~view.unknown):
         named = queries[inside]
-        classes = classes_in_random_order(view.labels[named], [view.ids[i] for i in named.tolist()], seed)
+        classes = classes_in_random_order(view.labels[named], view.names(named), seed)
         classes = classes[: max(2, int((sizes[classes].cumsum(0) <= most).sum()))]
         rows = torch.isin(view.labels, classes).nonzero().squeeze(1)
         try:
-            kin = None if view.kin is None else view.kin[rows]
-            roles = torch.stack([torch.isin(rows, queries), torch.isin(rows, gallery)])
-            pairs = sample_pairs(view.labels[rows], [view.ids[i] for i in rows.tolist()], seed, kin, roles)
+            roles = torch.stack([torch.isin(rows, queries), torch.isin(rows, view.gallery_rows)])
+            pairs = pairs_among(view, rows, seed, roles)
         except ValueError as error:
             return str(error)
-        left, right = rows[pairs.left], rows[pairs.right]
-        scores = view.scorer(scorer).pairs(left, right).double().cpu()
+        scores = view.scorer(scorer).pairs(pairs.left, pairs.right).double().cpu()
         # Of most scores: a few huge ones must not make all others equal.
         scores = evened(scores, torch.frexp(scores.abs().sort().values[len(scores) * 3 // 4]).exponent)
-        groups, others = (view.labels[each].numpy() for each in (left, right))
+        groups, others = (view.labels[each].numpy() for each in (pairs.left, pairs.right))
         cases.append(Cases(scores.numpy(), pairs.same.double().numpy(), groups, others))
     return _Decision({scorer: 1.0}, *cases)
 
@@ -197,7 +193,7 @@ def _queries(view: Embeddings, scorer: str, queries: Tensor, chosen: Tensor) -> 
     decisions: dict[str, _Decision | str] = {"answer": answer}
     place = torch.arange(len(queries))
     if len(queries) > QUERIES:
-        drawn = uniform_by_identity([view.ids[i] for i in queries.tolist()], view.seed("operate"), "half gallery")
+        drawn = uniform_by_identity(view.names(queries), view.seed("operate"), "half gallery")
         place = drawn.argsort()[:QUERIES].sort().values
     # The agreement asks as many as in the whole gallery: a program does not know that the gallery has shrunk.
     options = replace(view.options, filter_fractions=(), nearest=view.asked)
@@ -258,7 +254,7 @@ def _weighed(candidates: Mapping[str, Tensor], form: Mapping[str, float]) -> Ten
 
 
 def _cases(views: Sequence[Embeddings], scorer: str, form: Mapping[str, float], right: Tensor, which: Tensor) -> Cases:
-    labels = torch.cat([view.labels if view.queries is None else view.labels[view.queries] for view in views])
+    labels = torch.cat([view.labels[view.query_rows] for view in views])
     values = _weighed(_candidates(views, scorer), form)
     return Cases(values[which].numpy(), right[which].double().numpy(), labels[which].numpy())
 

@@ -13,7 +13,6 @@ import torch
 from .declare import test
 from .embeddings import Embeddings
 from .query_metrics import Places, expected_precisions, mean_row
-from .ranking import rank
 from .rows import Row
 
 
@@ -33,12 +32,9 @@ def map_at_k(view: Embeddings, scorer: str, k: int = 1000) -> Iterator[Row]:
         >>> [(row["variant"], row["value"]) for row in map_at_k(view, "given")]
         [('denominator=n', 0.5), ('denominator=min(k,n-1)', 1.0)]
     """
-    depth = min(k, len(view) if view.gallery is None else len(view.gallery))
-    asked = torch.arange(len(view)) if view.queries is None else view.queries
     sums, counts = [], []
-    for block in asked.split(2048):  # a thousand places of every query at once would not fit
-        roles = {"queries": block, "gallery": view.gallery, "kin": view.kin}
-        ranking = rank(view.scorer(scorer), view.labels, depth=depth, **roles)
+    for block in view.query_rows.split(2048):  # a thousand places of every query at once would not fit
+        ranking = view.rank(scorer, min(k, len(view.gallery_rows)), queries=block)
         places = Places.of(
             ranking.relevant, ranking.group, ranking.neighbours >= 0, ranking.beyond, ranking.beyond_relevant
         )

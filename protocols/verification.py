@@ -293,6 +293,13 @@ def verification_rows(
         yield made("verification_tpr_at_fpr", nearest, variant=f"nearest_fpr={rate:g}")
 
 
+def pairs_among(view: Embeddings, rows: Tensor, seed: int, roles: Tensor | None = None) -> Pairs:
+    """Pairs that are sampled among some images (:func:`sample_pairs`), by their positions in the set."""
+    kin = None if view.kin is None else view.kin[rows]
+    found = sample_pairs(view.labels[rows], view.names(rows), seed, kin, roles)
+    return Pairs(rows[found.left], rows[found.right], found.same)
+
+
 def verification_pairs(view: Embeddings) -> Pairs:
     """Sampled pairs of images, drawn once for all tests."""
     return view.once("pairs", lambda: sample_pairs(view.labels, view.ids, view.seed("pairs"), view.kin), shared=True)
@@ -350,14 +357,13 @@ def _held_out_accuracy(view: Embeddings, scorer: str) -> Row:
     seed, scores, same = view.seed("pairs"), [], []
     for rows in class_halves(view.labels, view.ids, seed):
         try:
-            kin = None if view.kin is None else view.kin[rows]
-            half = sample_pairs(view.labels[rows], [view.ids[i] for i in rows.tolist()], seed, kin)
+            half = pairs_among(view, rows, seed)
         except ValueError:
             raise ValueError(
                 "verification needs at least four classes, most of them of two images: half of the classes choose the"
                 " threshold, the other half are tested"
             ) from None
-        scores.append(view.scorer(scorer).pairs(rows[half.left], rows[half.right]))
+        scores.append(view.scorer(scorer).pairs(half.left, half.right))
         same.append(half.same)
     threshold, _ = best_threshold(scores[0], same[0])
     accuracy = accuracy_at(threshold, scores[1], same[1])
