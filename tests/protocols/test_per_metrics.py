@@ -114,7 +114,7 @@ def test_verification_reads_the_roc_where_the_public_code_does(arrays, name, cas
     scores = DistributionScorer(case.partition("_")[0], _distribution(arrays, name, case)).pairs(left, right)
     rows = {
         (row["metric"], row["variant"]): row["value"]
-        for row in verification_rows(scores, same, None, None, nearest_roc_point=True)
+        for row in verification_rows(scores, same, None, Options(nearest_roc_point=True))
     }
     for key, theirs in (
         (("verification_accuracy", "threshold_test"), "max_accuracy"),
