@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -181,7 +182,7 @@ def calibration(view: Embeddings, scorer: str) -> Iterator[Row]:
     known = validation.query_values(scorer, (1,))["recall_at_1"]
     right = view.query_values(scorer, view.options.risk_ks)["recall_at_1"]
     fitted_to, counted = ~known.isnan(), ~right.isnan()
-    counts = {"n_queries": int(counted.sum()), "n_lone": int((~counted).sum())}
+    counts: dict[str, Any] = {"n_queries": int(counted.sum()), "n_lone": int((~counted).sum())}
     for name, (before, now) in _confidences_of_both(view, validation, scorer).items():
         for variant, fit in FITS.items():
             error, brier = math.nan, math.nan

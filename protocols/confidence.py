@@ -278,6 +278,6 @@ def fit_on_validation(
         known = validation.confidences_of_queries() | validation.retrieval_confidences(scorer)
         right = validation.query_values(scorer, (1,))["recall_at_1"]
         right = right if without is None else right.masked_fill(_part(validation) == without, math.nan)
-        return LogisticFit.of([known[name] for name in names], right)
+        return LogisticFit([known[name] for name in names], right)
 
     return validation.once(f"fit of {'+'.join(names)} under {scorer} without {without}", fit)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -40,26 +39,19 @@ def candidate_count(labels: Tensor, ks: Sequence[int]) -> int:
     return 1 + max(int(torch.unique(labels, return_counts=True)[1].max()), *ks)
 
 
-@dataclass(frozen=True, eq=False)
 class NearModes:
     """The gallery images nearest to each of Q queries by the modes of embedding distributions, and scores of them.
 
-    ``near`` ranks by the distance of the modes, which ``modes`` computes, with K places per query: usually more than
-    the candidates, so that most queries still have enough after images are removed. ``scores`` are those by ``scorer``,
-    which orders the candidates, ``[Q, K]`` float64; minus infinity at places without an image.
+    Attributes:
+        near: Ranking by the distance of the modes, which ``modes`` computes, with K places per query: usually more than
+            the candidates, so that most queries still have enough after images are removed. It may be given.
+        scores: Scores of these places by ``scorer``, which orders the candidates, ``[Q, K]`` float64; minus infinity at
+            places without an image.
+        searched: Which images are in the gallery, bool ``[N]``.
     """
 
-    near: Ranking
-    scores: Tensor
-    scorer: Scorer
-    modes: Scorer
-    labels: Tensor
-    searched: Tensor
-    ks: tuple[int, ...]
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         scorer: Scorer,
         modes: Scorer,
         labels: Tensor,
@@ -68,14 +60,14 @@ class NearModes:
         queries: Tensor | None = None,
         gallery: Tensor | None = None,
         near: Ranking | None = None,
-    ) -> NearModes:
-        """Rank the gallery by the distance of the modes, and score the nearest images with another scorer."""
+    ) -> None:
+        self.scorer, self.modes, self.labels, self.ks = scorer, modes, labels, tuple(ks)
         if near is None:
             near = rank(modes, labels, depth=near_depth(labels, ks), queries=queries, gallery=gallery)
-        searched = torch.ones(len(labels), dtype=torch.bool)
+        self.near, self.scores = near, _scores(scorer, near)
+        self.searched = torch.ones(len(labels), dtype=torch.bool)
         if gallery is not None:
-            searched.zero_()[gallery] = True
-        return cls(near, _scores(scorer, near), scorer, modes, labels, searched, tuple(ks))
+            self.searched.zero_()[gallery] = True
 
     def values(self, keep: Tensor | None = None) -> dict[str, Tensor]:
         """MAP@R and Recall@k of each query that is kept, after images have been removed from queries and gallery.
@@ -166,5 +158,5 @@ def reranked_map_at_r(scorer: Scorer, modes: Scorer, labels: Tensor, ks: Sequenc
 
     Every image is query and gallery; queries without a positive count as 0.
     """
-    values = NearModes.of(scorer, modes, labels, ks=ks).values()["map_at_r"]
+    values = NearModes(scorer, modes, labels, ks=ks).values()["map_at_r"]
     return mean_of_counted(with_lone_queries("map_at_r", values))

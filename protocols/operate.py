@@ -239,7 +239,7 @@ def _decision(views: Sequence[Embeddings], scorer: str, right: Tensor, chosen: T
     counted = ~right.isnan()
     candidates, before = _candidates(views, scorer), counted & chosen
     forms: list[dict[str, float]] = [{name: 1.0} for name in candidates]
-    fit = LogisticFit.of([candidates[MARGIN], candidates[AGREEMENT]], right.masked_fill(~before, math.nan))
+    fit = LogisticFit([candidates[MARGIN], candidates[AGREEMENT]], right.masked_fill(~before, math.nan))
     if fit.found:
         forms.append(dict(zip((MARGIN, AGREEMENT), (fit.weights / fit.scale).tolist())))
     wrong = 1.0 - right[before]

@@ -11,6 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -280,7 +281,7 @@ def _ranks(view: Embeddings, scorer: str) -> Tensor:
         ranks = ranks_in(ranking)
         deeper = ranks.isinf()
         if bool(deeper.any()):
-            roles = {"queries": ranking.queries[deeper], "gallery": view.gallery, "kin": view.kin}
+            roles: dict[str, Any] = {"queries": ranking.queries[deeper], "gallery": view.gallery, "kin": view.kin}
             ranks[deeper] = first_positive_ranks(view.scorer(scorer), view.labels, **roles)
         return ranks
 

@@ -52,7 +52,7 @@ def _distribution(arrays, name, case):
 def _near(arrays, name, case, ks=KS):
     distribution = _distribution(arrays, name, case)
     scorer = DistributionScorer(case.partition("_")[0], distribution)
-    return NearModes.of(scorer, mode_scorer(distribution), arrays[f"{name}/labels"], ks=ks)
+    return NearModes(scorer, mode_scorer(distribution), arrays[f"{name}/labels"], ks=ks)
 
 
 def _mean(metric, values):
@@ -158,7 +158,7 @@ def test_the_fast_form_equals_a_ranking_of_everything(seed):
     labels, near, likely, g = _random(seed)
     rows = torch.arange(len(labels))
     for queries, gallery in ((None, None), (rows[:20], rows[20:])):
-        fast = NearModes.of(likely, near, labels, ks=(1, 3), queries=queries, gallery=gallery)
+        fast = NearModes(likely, near, labels, ks=(1, 3), queries=queries, gallery=gallery)
         searched = torch.ones(len(labels), dtype=torch.bool)
         if gallery is not None:
             searched.zero_()[gallery] = True
