@@ -185,7 +185,7 @@ def all_draws(x: Tensor, labels: Tensor, queries: int) -> Any:
 def densities(x: Tensor, labels: Tensor, queries: int) -> Tensor:
     """Mean cosines to the nearest training embeddings, with the other confidences that these give."""
     rows = x.double().__getitem__
-    return TrainingDensity.of(rows, labels).confidences(rows, len(x))["knn_density"]
+    return TrainingDensity(rows, labels).confidences(rows, len(x))["knn_density"]
 
 
 def cosines(x: Tensor, labels: Tensor, queries: int) -> np.ndarray:

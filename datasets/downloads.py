@@ -110,104 +110,75 @@ def download(url: str, target: Path, *, size: int = 0, checksum: str = "", progr
 
     Raises:
         DataError: If the server cannot be reached, serves something else or keeps breaking off, or the disk is full.
-        OSError: If the folder cannot be written.
+        OSError: If the folder cannot be made.
     """
     checksum = checksum.lower()
-    if target.exists() and not (checksum and checksum_of(target, checksum.partition(":")[0]) != checksum):
+    kind = checksum.partition(":")[0]
+    if target.exists() and not (checksum and checksum_of(target, kind) != checksum):
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    part = _Part(target)
-    tries = 0
+    part, tries = _Part(url, target), 0
     while True:
         before = part.size
         try:
-            _transfer(url, part, size, progress)
+            _receive(part, size, progress)
             break
         except _Interruption as problem:
             tries = 0 if part.size > before else tries + 1
             if tries > len(PAUSES):
-                kept = f"; {_amount(part.size)} are kept: {AGAIN}" if part.resumable(url) else ""
-                raise DataError(f"{_short(url)}: {problem}{kept or '; try later, or another --mirror URL'}") from None
+                kept = (
+                    f"{_amount(part.size)} are kept: {AGAIN}" if part.version else "try later, or another --mirror URL"
+                )
+                raise DataError(f"{part.shown}: {problem}; {kept}") from None
             time.sleep(PAUSES[max(0, tries - 1)])
-    if checksum:
-        found = checksum_of(part.path, checksum.partition(":")[0])
-        if found != checksum:
-            part.discard()
-            raise DataError(
-                f"{_short(url)}: its checksum is {found}, not {checksum}: another file, or damaged on the way;"
-                " nothing is kept, try again or use a --mirror URL"
-            )
-    part.finish()
+    if checksum and (found := checksum_of(part.path, kind)) != checksum:
+        part.discard()
+        raise DataError(
+            f"{part.shown}: its checksum is {found}, not {checksum}: another file, or damaged on the way;"
+            " nothing is kept, try again or use a --mirror URL"
+        )
+    os.replace(part.path, target)
+    part.note.unlink(missing_ok=True)
 
 
 class _Part:
     """The part of a file that has arrived, and the note of which version it is of."""
 
-    def __init__(self, target: Path) -> None:
-        self.target = target
-        self.path = target.with_name(target.name + ".part")
-        self.note = target.with_name(target.name + ".part.json")
+    def __init__(self, url: str, target: Path) -> None:
+        address = urlsplit(url)
+        self.url = url
+        self.shown = unquote(f"{address.scheme}://{address.netloc.rpartition('@')[2]}{address.path}")
+        """The address without its query and password, for messages."""
+        self.path, self.note = (target.with_name(target.name + end) for end in (".part", ".part.json"))
 
     @property
     def size(self) -> int:
         return self.path.stat().st_size if self.path.exists() else 0
 
-    def version(self, url: str) -> str:
+    @property
+    def version(self) -> str:
         """The server's mark of the version that the part is of; empty if it cannot be gone on with."""
         try:
             note = json.loads(self.note.read_text(encoding="utf-8"))
-            return str(note["version"]) if note["url"] == url else ""
+            return str(note["version"]) if self.size and note["url"] == self.url else ""
         except (OSError, ValueError, KeyError, TypeError):
             return ""
 
-    def resumable(self, url: str) -> bool:
-        """True if the next call with this address goes on with it."""
-        return bool(self.size and self.version(url))
-
-    def begin(self, url: str, version: str) -> None:
-        """Empty it, for the given version of the file."""
-        self.path.write_bytes(b"")  # first: a note must never be of older content
-        self.note.write_text(json.dumps({"url": url, "version": version}), encoding="utf-8")
+    def add(self, block: bytes, version: str | None = None) -> None:
+        """Append what has arrived; with the mark of a version, the part is emptied before."""
+        try:
+            if version is not None:
+                self.path.write_bytes(b"")  # first: a note must never be of older content
+                self.note.write_text(json.dumps({"url": self.url, "version": version}), encoding="utf-8")
+            with self.path.open("ab") as file:
+                file.write(block)
+        except OSError as error:
+            kept = f"{_amount(self.size)} are kept: make room, then {AGAIN}"
+            raise DataError(f"{self.path}: {error.strerror}; {kept}") from None
 
     def discard(self) -> None:
         self.note.unlink(missing_ok=True)
         self.path.unlink(missing_ok=True)
-
-    def finish(self) -> None:
-        os.replace(self.path, self.target)
-        self.note.unlink(missing_ok=True)
-
-
-def _transfer(url: str, part: _Part, size: int, progress: Progress | None) -> None:
-    """Receive what is missing of a file; failures of the connection or the server are an :class:`_Interruption`."""
-    version = part.version(url) if part.size else ""
-    with _opened(url, part, version) as answer:
-        have = part.size if version and _goes_on(answer, part.size, version) else 0
-        length = answer.headers.get("Content-Length", "")
-        total = have + int(length) if length.isascii() and length.isdigit() else 0
-        if size and total and total != size:
-            raise DataError(f"{_short(url)}: serves {total} bytes, but the archive has {size}; use a --mirror URL")
-        _check_space(part, (total or size) - have)
-        _receive(answer, url, part, have, total or size, progress)
-
-
-def _opened(url: str, part: _Part, version: str) -> http.client.HTTPResponse:
-    headers = {"User-Agent": "bench", "Accept-Encoding": "identity"}
-    if version:
-        headers |= {"Range": f"bytes={part.size}-", "If-Range": version}
-    try:
-        answer: http.client.HTTPResponse = build_opener(_ToHttp).open(Request(url, headers=headers), timeout=TIMEOUT)
-        return answer
-    except HTTPError as error:
-        reason = (str(error.reason).splitlines() or [""])[0]
-        if error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and version:
-            part.discard()
-            raise _Interruption("the part of an earlier download does not fit") from None
-        if error.code in PASSING:
-            raise _Interruption(f"the server answers {error.code} {reason}") from None
-        raise DataError(f"{_short(url)}: the server answers {error.code} {reason}; use a --mirror URL") from None
-    except (OSError, http.client.HTTPException) as error:
-        raise _Interruption(_reason(error)) from None
 
 
 class _ToHttp(HTTPRedirectHandler):
@@ -220,67 +191,67 @@ class _ToHttp(HTTPRedirectHandler):
         return super().redirect_request(*given)
 
 
-def _goes_on(answer: http.client.HTTPResponse, have: int, version: str) -> bool:
-    """Check if an answer is the rest of the part, and not the whole file."""
-    if answer.status != HTTPStatus.PARTIAL_CONTENT:
-        return False
-    start = answer.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
-    if start != str(have) or _version(answer) not in ("", version):
-        raise _Interruption("the server sends another part than the one asked for")
-    return True
-
-
-def _version(answer: http.client.HTTPResponse) -> str:
-    """The mark by which a server recognises a version of a file: a strong ETag, else the date of the last change."""
-    tag = str(answer.headers.get("ETag", ""))
-    return tag if tag.startswith('"') else str(answer.headers.get("Last-Modified", ""))
-
-
-def _receive(
-    answer: http.client.HTTPResponse, url: str, part: _Part, have: int, total: int, progress: Progress | None
-) -> None:
-    block = _block(answer)
-    if not have:
-        # A page of HTML or an error in JSON; no archive begins so.
-        if block.lstrip().startswith((b"<", b"{")):
-            raise DataError(
-                f"{_short(url)}: answers with a web page, not an archive (of a login, a quota or an error?);"
-                " open it in a browser, or use a --mirror URL"
-            )
-        part.begin(url, _version(answer))
+def _receive(part: _Part, size: int, progress: Progress | None) -> None:
+    """Receive what is missing of a file; failures of the connection or the server are an :class:`_Interruption`."""
+    headers, version = {"User-Agent": "bench", "Accept-Encoding": "identity"}, part.version
+    if version:
+        headers |= {"Range": f"bytes={part.size}-", "If-Range": version}
     try:
-        with part.path.open("ab") as file:
-            while block:
-                file.write(block)
-                have += len(block)
-                if progress is not None:
-                    progress(have, total)
-                block = _block(answer)
-    except OSError as error:
-        kept = f"{_amount(part.size)} are kept: make room, then {AGAIN}"
-        raise DataError(f"{part.path}: {error.strerror}; {kept}") from None
-    if total and have > total:
-        part.discard()
-        raise DataError(f"{_short(url)}: serves {have} bytes, but the archive has {total}; use a --mirror URL")
-    if have < total:
-        raise _Interruption(f"the connection ended after {_amount(have)} of {_amount(total)}")
-
-
-def _block(answer: http.client.HTTPResponse) -> bytes:
-    """Bytes that have arrived, at most a block; empty at the end."""
-    try:
-        return answer.read1(_BLOCK)
+        with build_opener(_ToHttp).open(Request(part.url, headers=headers), timeout=TIMEOUT) as answer:
+            _add_all(answer, part, version, size, progress)
+    except HTTPError as error:
+        said = f"the server answers {error.code} {(str(error.reason).splitlines() or [''])[0]}"
+        if error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and version:
+            part.discard()
+            said = "the part of an earlier download does not fit"
+        elif error.code not in PASSING:
+            raise DataError(f"{part.shown}: {said}; use a --mirror URL") from None
+        raise _Interruption(said) from None
     except (OSError, http.client.HTTPException) as error:
         raise _Interruption(_reason(error)) from None
 
 
-def _check_space(part: _Part, missing: int) -> None:
+def _add_all(answer: http.client.HTTPResponse, part: _Part, version: str, size: int, progress: Progress | None) -> None:
+    """Add an answer to a part: the rest of it, if that was asked for, or the whole file in its place."""
+    # A server's mark of a version is a strong ETag, else the date of the last change.
+    tag = str(answer.headers.get("ETag", ""))
+    served = tag if tag.startswith('"') else str(answer.headers.get("Last-Modified", ""))
+    rest = bool(version) and answer.status == HTTPStatus.PARTIAL_CONTENT
+    have = part.size if rest else 0
+    start = answer.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
+    if rest and (start != str(have) or served not in ("", version)):
+        raise _Interruption("the server sends another part than the one asked for")
+    length = answer.headers.get("Content-Length", "")
+    total = have + int(length) if length.isascii() and length.isdigit() else 0
+    if size and total and total != size:
+        raise DataError(f"{part.shown}: serves {total} bytes, but the archive has {size}; use a --mirror URL")
+    total = total or size
     free = shutil.disk_usage(part.path.parent).free
-    if missing > free:
+    if total - have > free:
         raise DataError(
-            f"{part.path.parent}: {_amount(missing)} are to be downloaded, but only {_amount(free)} are free on its"
-            " disk; make room, or choose another --data-root"
+            f"{part.path.parent}: {_amount(total - have)} are to be downloaded, but only {_amount(free)} are free on"
+            " its disk; make room, or choose another --data-root"
         )
+    block = answer.read1(_BLOCK)
+    if not have:
+        # A page of HTML or an error in JSON; no archive begins so.
+        if block.lstrip().startswith((b"<", b"{")):
+            raise DataError(
+                f"{part.shown}: answers with a web page, not an archive (of a login, a quota or an error?);"
+                " open it in a browser, or use a --mirror URL"
+            )
+        part.add(b"", served)
+    while block:
+        part.add(block)
+        have += len(block)
+        if progress is not None:
+            progress(have, total)
+        block = answer.read1(_BLOCK)
+    if total and have > total:
+        part.discard()
+        raise DataError(f"{part.shown}: serves {have} bytes, but the archive has {total}; use a --mirror URL")
+    if have < total:
+        raise _Interruption(f"the connection ended after {_amount(have)} of {_amount(total)}")
 
 
 def _reason(error: BaseException) -> str:
@@ -289,13 +260,6 @@ def _reason(error: BaseException) -> str:
         return f"no answer in {TIMEOUT:g} s"
     text = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
     return f"cannot be read ({' '.join(str(text).split())})"
-
-
-def _short(url: str) -> str:
-    """An address without its query and password, for messages."""
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    return unquote(f"{parts.scheme}://{host}{parts.path}")
 
 
 def _amount(size: int) -> str:

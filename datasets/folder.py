@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 from unicodedata import normalize
 
 from .damage import check_few, left_out, read_skipped
@@ -60,16 +60,9 @@ class Folder(PhotoDataset):
     source = "your own images"
     needs = "folders of images"
 
-    def __init__(
-        self,
-        root: Path | None = None,
-        *,
-        view: View | None = None,
-        allow_partial: bool = False,
-        threads: int = 1,
-    ) -> None:
+    def __init__(self, root: Path | None = None, *, view: View | None = None, **options: Any) -> None:
         """Find and list the images, and read the label distributions if there are any; see :class:`PhotoDataset`."""
-        super().__init__(root, view=view or View(upright=True), allow_partial=allow_partial, threads=threads)
+        super().__init__(root, view=view or View(upright=True), **options)
         path, listing = self.listing.folder / FILE, self.listing
         self._soft = read_soft_labels(path, listing.ids, set(listing.names.values())) if path.exists() else None
         self.soft_labels_sha256 = self._soft.sha256 if self._soft else ""

@@ -28,16 +28,11 @@ def introspective_similarity(cosines: Tensor, level: Tensor, bias: float, temper
 
 
 class IntrospectiveProxyAnchor(ProxyAnchorLoss):
-    """Proxy-Anchor of introspective similarities, see :func:`introspective_similarity`.
+    """Proxy-Anchor of introspective similarities, see :func:`introspective_similarity`."""
 
-    ``scale`` and ``margin`` are those of Proxy-Anchor.
-    """
-
-    def __init__(
-        self, num_classes: int, dim: int, scale: float, margin: float, bias: float, temperature: float
-    ) -> None:
-        super().__init__(num_classes, dim, scale, margin)
-        self.bias, self.temperature = bias, temperature
+    def __init__(self, num_classes: int, dim: int, params: Idml.Params) -> None:
+        super().__init__(num_classes, dim, params.scale, params.margin)
+        self.bias, self.temperature = params.bias, params.temperature
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
         """Scalar loss of a batch of B points, whose uncertainties are levels, with class labels ``[B]``."""
@@ -94,5 +89,4 @@ class Idml(RatedMethod):
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Build the loss module: the class proxies and the loss of their introspective similarities."""
-        p = self.params
-        return IntrospectiveProxyAnchor(num_classes, dim, p.scale, p.margin, p.bias, p.temperature)
+        return IntrospectiveProxyAnchor(num_classes, dim, self.params)

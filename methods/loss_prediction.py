@@ -35,21 +35,13 @@ GAP = 0.1
 class PredictedCrossEntropy(CosineClassifier):
     """Normalised softmax plus a weighted error of predictions of its cross-entropy.
 
-    ``scale`` is the inverse temperature; ``predict`` is what is predicted, the ``value`` of the loss or the ``order``
-    of images by it. The target of a prediction is constant: no gradient flows through it.
+    The target of a prediction is constant: no gradient flows through it.
     """
 
-    def __init__(
-        self,
-        num_classes: int,
-        dim: int,
-        scale: float,
-        prediction_weight: float,
-        predict: Literal["value", "order"] = "value",
-    ) -> None:
-        super().__init__(num_classes, dim, scale)
-        self.prediction_weight = prediction_weight
-        self.error = F.mse_loss if predict == "value" else order_loss
+    def __init__(self, num_classes: int, dim: int, params: LossPrediction.Params) -> None:
+        super().__init__(num_classes, dim, params.scale)
+        self.prediction_weight = params.prediction_weight
+        self.error = F.mse_loss if params.predict == "value" else order_loss
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
         """Scalar loss of a batch of B points, whose uncertainties are the predictions, with class labels ``[B]``."""
@@ -121,7 +113,11 @@ class LossPrediction(RatedMethod):
     )
 
     class Params(MethodParams):
-        """Hyper-parameters of loss prediction: those of :class:`PredictedCrossEntropy` and :class:`LossHead`."""
+        """Hyper-parameters: scale of the softmax, its inverse temperature, weight of the error of the predictions.
+
+        ``stop_gradient`` is that of :class:`LossHead`; ``predict`` is what is predicted, the ``value`` of the loss or
+        the ``order`` of images by it.
+        """
 
         scale: float = tuned(16.0, 4.0, 64.0, log=True, gt=0)
         prediction_weight: float = tuned(0.04, 1e-3, 1.0, log=True, gt=0)
@@ -139,5 +135,4 @@ class LossPrediction(RatedMethod):
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Build the loss module: cross-entropy over the training classes and the error of its predictions."""
-        params = self.params
-        return PredictedCrossEntropy(num_classes, dim, params.scale, params.prediction_weight, params.predict)
+        return PredictedCrossEntropy(num_classes, dim, self.params)

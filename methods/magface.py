@@ -37,11 +37,9 @@ class MagFaceLoss(CosineClassifier):
 
     unit: Tensor
 
-    def __init__(
-        self, num_classes: int, dim: int, scale: float, margin: float, margin_range: float, norm_weight: float
-    ) -> None:
-        super().__init__(num_classes, dim, scale)
-        self.margin, self.margin_range, self.norm_weight = margin, margin_range, norm_weight
+    def __init__(self, num_classes: int, dim: int, params: MagFace.Params) -> None:
+        super().__init__(num_classes, dim, params.scale)
+        self.params = params
         self.register_buffer("unit", torch.ones(()))
 
     def norms(self, points: Tensor) -> Tensor:
@@ -51,12 +49,13 @@ class MagFaceLoss(CosineClassifier):
     def with_margin_of(self, points: Tensor, target: Tensor) -> Tensor:
         """Target cosines ``[B, 1]`` with the margin: cos(theta + m(a))."""
         share = (self.norms(points)[:, None] - LOWEST) / (HIGHEST - LOWEST)
-        return shifted_cosines(target, self.margin + self.margin_range * share)
+        return shifted_cosines(target, self.params.margin + self.params.margin_range * share)
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
         """Scalar loss of a batch of B embeddings with class labels ``[B]``."""
         norms = self.norms(distribution.mean)
-        return super().forward(distribution, labels) + self.norm_weight * (1 / norms + norms / HIGHEST**2).mean()
+        regulariser = (1 / norms + norms / HIGHEST**2).mean()
+        return super().forward(distribution, labels) + self.params.norm_weight * regulariser
 
 
 @register
@@ -95,8 +94,7 @@ class MagFace(Method):
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Build the loss module: cross-entropy over the training classes and the regulariser of the norms."""
-        params = self.params
-        return MagFaceLoss(num_classes, dim, params.scale, params.margin, params.margin_range, params.norm_weight)
+        return MagFaceLoss(num_classes, dim, self.params)
 
     def initialise(self, model: EmbeddingModel, raw: Tensor, labels: Tensor) -> None:
         """Set the unit of the norms from raw embeddings ``[N, D]`` of the untrained network."""

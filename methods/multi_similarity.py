@@ -21,36 +21,27 @@ from .published import PER
 _FAR = -1e30
 
 
-def multi_similarity_loss(
-    cosines: Tensor,
-    labels: Tensor,
-    alpha: float,
-    beta: float,
-    threshold: float,
-    epsilon: float,
-    *,
-    over_kept: bool = False,
-) -> Tensor:
+def multi_similarity_loss(cosines: Tensor, labels: Tensor, params: MultiSimilarity.Params) -> Tensor:
     """Multi-Similarity loss of a batch from its cosines ``[B, B]`` (Wang et al. 2019, Eq. 15, mining of Eq. 11-12).
 
     ``alpha`` and ``beta`` scale the positives and the negatives, from which ``threshold`` is subtracted before. An
     anchor keeps positives below its largest negative cosine plus ``epsilon``, and negatives above its smallest positive
-    cosine minus it. ``over_kept`` averages over the anchors that keep pairs of both kinds, as in the public EL-nivMF
-    code (Kirchhof et al. 2022), instead of over all anchors.
+    cosine minus it. The form ``released_el`` averages over the anchors that keep pairs of both kinds, as in the public
+    EL-nivMF code (Kirchhof et al. 2022), instead of over all anchors.
     """
     same = labels[:, None] == labels[None, :]
     positive = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
     hardest = cosines.masked_fill(~positive, torch.inf).amin(1, keepdim=True)
     nearest = cosines.masked_fill(same, -torch.inf).amax(1, keepdim=True)
-    keep_negative = ~same & (cosines + epsilon > hardest)
-    keep_positive = positive & (cosines - epsilon < nearest)
+    keep_negative = ~same & (cosines + params.epsilon > hardest)
+    keep_positive = positive & (cosines - params.epsilon < nearest)
 
     def part(logits: Tensor, keep: Tensor, factor: float) -> Tensor:
         return softplus(torch.logsumexp(torch.where(keep, logits, _FAR), 1)) / factor
 
-    pull = part(-alpha * (cosines - threshold), keep_positive, alpha)
-    push = part(beta * (cosines - threshold), keep_negative, beta)
-    if over_kept:
+    pull = part(-params.alpha * (cosines - params.threshold), keep_positive, params.alpha)
+    push = part(params.beta * (cosines - params.threshold), keep_negative, params.beta)
+    if params.form == "released_el":
         kept = keep_positive.any(1) & keep_negative.any(1)
         return (pull + push)[kept].sum() / kept.sum().clamp_min(1)
     return (pull + push).mean()
@@ -59,14 +50,14 @@ def multi_similarity_loss(
 class MultiSimilarityLoss(nn.Module):
     """Multi-Similarity loss of the pairs in a batch, as a module without parameters (:func:`multi_similarity_loss`)."""
 
-    def __init__(self, alpha: float, beta: float, threshold: float, epsilon: float, *, over_kept: bool = False) -> None:
+    def __init__(self, params: MultiSimilarity.Params) -> None:
         super().__init__()
-        self.constants, self.over_kept = (alpha, beta, threshold, epsilon), over_kept
+        self.params = params
 
     def forward(self, distribution: Distribution, labels: Tensor) -> Tensor:
         """Scalar loss of a batch of B embeddings with class labels ``[B]``."""
         unit = F.normalize(distribution.mean, dim=-1)
-        return multi_similarity_loss(unit @ unit.mT, labels, *self.constants, over_kept=self.over_kept)
+        return multi_similarity_loss(unit @ unit.mT, labels, self.params)
 
 
 PER_NAMES = {"alpha": "positive_scale", "beta": "negative_scale", "threshold": "threshold", "epsilon": "margin"}
@@ -108,6 +99,4 @@ class MultiSimilarity(Method):
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Build the loss module: Multi-Similarity loss over the pairs of a batch."""
-        p = self.params
-        over_kept = self.form == "released_el"
-        return MultiSimilarityLoss(p.alpha, p.beta, p.threshold, p.epsilon, over_kept=over_kept)
+        return MultiSimilarityLoss(self.params)

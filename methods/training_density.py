@@ -20,7 +20,6 @@ k has maximum likelihood if each embedding is a draw around the mean direction o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -53,9 +52,13 @@ Rows = Callable[[Tensor], Tensor]
 """Function from positions ``[B]`` to unit embeddings, float64 ``[B, D]``."""
 
 
-@dataclass(frozen=True)
 class TrainingDensity:
-    """What is kept of the training embeddings of one network to give embeddings their confidences.
+    """What is kept of N training embeddings of one network to give embeddings their confidences.
+
+    Args:
+        rows: Function that gives the embeddings, one or more, which are read twice, some at a time, in an order that is
+            as good as random.
+        labels: Class labels, ``[N]``.
 
     Attributes:
         nearest: Training embeddings ``[M, D]`` that are compared with.
@@ -69,24 +72,10 @@ class TrainingDensity:
         peak: Log density at the mode of that concentration, above the uniform one.
     """
 
-    nearest: Tensor
-    means: Tensor
-    log_weights: Tensor
-    mean: Tensor
-    within: Tensor
-    total: Tensor
-    concentration: float
-    peak: float
-
-    @classmethod
-    def of(cls, rows: Rows, labels: Tensor) -> TrainingDensity:
-        """Sum up N training embeddings with class labels ``[N]``, in an order that is as good as random.
-
-        They are read twice, some at a time; there is at least one.
-        """
+    def __init__(self, rows: Rows, labels: Tensor) -> None:
         places = torch.arange(len(labels))
-        nearest = rows(places[:SOUGHT])
-        count, dim = len(labels), nearest.shape[1]
+        self.nearest = rows(places[:SOUGHT])
+        count, dim = len(labels), self.nearest.shape[1]
         _, classes, sizes = torch.unique(labels, return_inverse=True, return_counts=True)
         sums = torch.zeros(len(sizes), dim, dtype=torch.float64)
         moment = torch.zeros(dim, dim, dtype=torch.float64)
@@ -94,28 +83,22 @@ class TrainingDensity:
             z = rows(part)
             sums.index_add_(0, classes[part], z)
             moment += z.mT @ z
-        means, mean = sums / sizes[:, None], sums.sum(0) / count
+        means, self.mean = sums / sizes[:, None], sums.sum(0) / count
         fourth, cosines = torch.zeros(2, dtype=torch.float64), torch.empty(count, dtype=torch.float64)
         for part in places.split(_ROWS):
             z, own = rows(part), classes[part]
-            around = torch.stack([z - means[own], z - mean])
+            around = torch.stack([z - means[own], z - self.mean])
             fourth += around.square().sum(-1).square().sum(-1)
             cosines[part] = cosines_to_others(z, sums[own])
         within = moment - means.mT @ sums
-        total = moment - count * torch.outer(mean, mean)
+        total = moment - count * torch.outer(self.mean, self.mean)
         first = torch.full_like(sizes, count).scatter_reduce(0, classes, places, "amin")
         shown = first.argsort()[:CLASSES]
         paired = sizes[classes] > 1
-        concentration, peak = concentration_of(cosines[paired], dim) if dim > 1 else (0.0, 0.0)
-        return cls(
-            nearest=nearest,
-            means=means[shown],
-            log_weights=(sizes[shown] / sizes[shown].sum()).double().log(),
-            mean=mean,
-            within=_whitening(within / count, fourth[0] / count, count),
-            total=_whitening(total / count, fourth[1] / count, count),
-            concentration=concentration,
-            peak=peak,
+        self.concentration, self.peak = concentration_of(cosines[paired], dim) if dim > 1 else (0.0, 0.0)
+        self.means, self.log_weights = means[shown], (sizes[shown] / sizes[shown].sum()).double().log()
+        self.within, self.total = (
+            _whitening(scatter / count, power / count, count) for scatter, power in zip((within, total), fourth)
         )
 
     def confidences(self, rows: Rows, count: int) -> dict[str, Tensor]:

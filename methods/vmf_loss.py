@@ -109,29 +109,17 @@ class VmfLoss(nn.Module):
     Args:
         num_classes: Number C of training classes.
         dim: Embedding size D.
-        temperature: Inverse temperature beta at the start (trained).
-        class_length: Mean resultant length of the class distributions at the start.
-        samples: Draws per image; 0 replaces a draw by its expectation, the mean of the image's distribution.
+        params: Hyper-parameters of the method.
         released: Compute what the public code of Probabilistic Embeddings Revisited (PER) does: the authors' closed
             form of the normaliser, a faulty sampler, an offset in the loss, and the learning rate of the temperature.
-        points: Make the classes points on the sphere, not distributions (PER's method "vmf-loss-det").
     """
 
-    def __init__(
-        self,
-        num_classes: int,
-        dim: int,
-        temperature: float,
-        class_length: float,
-        samples: int,
-        released: bool,
-        points: bool = False,
-    ) -> None:
+    def __init__(self, num_classes: int, dim: int, params: VmfLossMethod.Params, released: bool) -> None:
         super().__init__()
-        self.samples, self.released, self.points = samples, released, points
+        self.samples, self.released, self.points = params.samples, released, params.classes == "point"
         self.learning_rates = {} if released else {"log_temperature": ("lr_objective", 0.1)}
-        self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
-        norm = class_length * (dim - 1) / (1 - class_length**2)
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(params.temperature)))
+        norm = params.class_length * (dim - 1) / (1 - params.class_length**2)
         self.weight = nn.Parameter(torch.randn(num_classes, dim) * (norm / math.sqrt(dim)))
 
     def class_cosines(self, distribution: Distribution) -> tuple[Tensor, float]:
@@ -227,7 +215,16 @@ class VmfLossMethod(NormConcentrationMethod):
     )
 
     class Params(MethodParams):
-        """Hyper-parameters: those of :class:`VmfLoss`, and the initial mean resultant length of the images."""
+        """Hyper-parameters of the vMF-loss.
+
+        Attributes:
+            temperature: Inverse temperature beta at the start (trained).
+            image_length: Mean resultant length of the images at the start.
+            class_length: Mean resultant length of the class distributions at the start.
+            samples: Draws per image; 0 replaces a draw by its expectation, the mean of the image's distribution.
+            classes: Distributions (``vmf``) or points on the sphere (PER's method "vmf-loss-det").
+            form: Form of the method, ``corrected`` or ``released``.
+        """
 
         temperature: float = tuned(32.0, 1.0, 64.0, log=True, gt=0)
         image_length: float = tuned(0.6, 0.1, 0.95, gt=0, lt=1)
@@ -238,9 +235,7 @@ class VmfLossMethod(NormConcentrationMethod):
 
     def objective(self, num_classes: int, dim: int, base: nn.Module | None = None) -> nn.Module:
         """Build the loss module: the class distributions and the vMF-loss."""
-        p = self.params
-        points = p.classes == "point"
-        return VmfLoss(num_classes, dim, p.temperature, p.class_length, p.samples, self.released, points)
+        return VmfLoss(num_classes, dim, self.params, self.released)
 
     @property
     def warm_start_batches(self) -> int | None:

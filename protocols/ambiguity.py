@@ -16,7 +16,7 @@ from .confidence import augrc, combined_confidences
 from .declare import test
 from .embeddings import Embeddings
 from .quality import label_entropy, spearman
-from .ranking import Ranking, rank
+from .ranking import Ranking
 from .rows import OBSERVER, OBSERVER_IMAGE, Row, row
 
 
@@ -30,7 +30,7 @@ def answer_probability(posterior: Tensor, labels: Tensor, ranking: Ranking) -> T
     ValueError.
 
     Example:
-        >>> from .ranking import ScoreMatrix
+        >>> from .ranking import ScoreMatrix, rank
         >>> labels = torch.tensor([0, 0, 1])
         >>> scores = torch.tensor([[9.0, 2.0, 2.0], [2.0, 9.0, 0.0], [1.0, 0.0, 9.0]])
         >>> posterior = torch.tensor([[0.8, 0.2], [0.9, 0.1], [0.4, 0.6]], dtype=torch.float64)
@@ -62,7 +62,7 @@ def ambiguity(view: Embeddings, scorer: str) -> Iterator[Row]:
     if view.posterior is None:
         return
     every = view.once("posterior", view.posterior, shared=True)
-    posterior = every if view.queries is None else every[view.queries]
+    posterior = every[view.query_rows]
     known = ~posterior.isnan().any(1)
     values = view.query_values(scorer, view.options.risk_ks)["recall_at_1"]
     counted = known & ~values.isnan()
@@ -72,7 +72,7 @@ def ambiguity(view: Embeddings, scorer: str) -> Iterator[Row]:
     certainty = -label_entropy(posterior[known])
     for name, confidence in view.confidences_of_queries().items():
         rho = spearman(confidence[known], certainty)
-        yield row("spearman_posterior_entropy", rho, scorer=scorer, confidence=name, n_queries=len(certainty))
+        yield row("spearman_posterior_entropy", rho, confidence=name, n_queries=len(certainty))
 
 
 def _regrets(view: Embeddings, scorer: str, posterior: Tensor, risk: Tensor, counted: Tensor) -> Iterator[Row]:
@@ -81,7 +81,7 @@ def _regrets(view: Embeddings, scorer: str, posterior: Tensor, risk: Tensor, cou
     combined, gaps = combined_confidences(view, scorer)
     judged = {**view.confidences_of_queries(), **view.retrieval_confidences(scorer), **combined}
     judged[OBSERVER_IMAGE] = posterior.amax(1)
-    same: dict[str, Any] = {"scorer": scorer, "variant": "recall_at_1", "n_queries": len(risk)}
+    same: dict[str, Any] = {"variant": "recall_at_1", "n_queries": len(risk)}
     same["n_lone"] = int(view.query_values(scorer, view.options.risk_ks)["recall_at_1"].isnan().sum())
     yield row("observer_augrc", best, confidence=OBSERVER, **same)
     for name, confidence in judged.items():
@@ -94,5 +94,4 @@ def _to_last_tie(view: Embeddings, scorer: str) -> Ranking:
     ranking = view.ranking(scorer)
     if not bool(((ranking.group[:, -1] == 0) & (ranking.beyond > 0)).any()):
         return ranking
-    similarity, queries, gallery = view.scorer(scorer), view.queries, view.gallery
-    return rank(similarity, view.labels, depth=len(view), queries=queries, gallery=gallery, kin=view.kin)
+    return view.rank(scorer, len(view))

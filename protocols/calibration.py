@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -181,6 +182,7 @@ def calibration(view: Embeddings, scorer: str) -> Iterator[Row]:
     known = validation.query_values(scorer, (1,))["recall_at_1"]
     right = view.query_values(scorer, view.options.risk_ks)["recall_at_1"]
     fitted_to, counted = ~known.isnan(), ~right.isnan()
+    counts: dict[str, Any] = {"n_queries": int(counted.sum()), "n_lone": int((~counted).sum())}
     for name, (before, now) in _confidences_of_both(view, validation, scorer).items():
         for variant, fit in FITS.items():
             error, brier = math.nan, math.nan
@@ -192,15 +194,7 @@ def calibration(view: Embeddings, scorer: str) -> Iterator[Row]:
                 error = expected_calibration_error(probability, right[counted])
                 brier = brier_score(probability, right[counted])
             for metric, value in (("ece_top1", error), ("brier_top1", brier)):
-                yield row(
-                    metric,
-                    value,
-                    scorer=scorer,
-                    confidence=name,
-                    variant=variant,
-                    n_queries=int(counted.sum()),
-                    n_lone=int((~counted).sum()),
-                )
+                yield row(metric, value, confidence=name, variant=variant, **counts)
 
 
 def _confidences_of_both(

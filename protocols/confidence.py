@@ -155,9 +155,7 @@ def confidence_auroc(confidence: Tensor, correct: Tensor) -> float:
     return float((right * (below + 0.5 * wrong)).sum() / (right.sum() * wrong.sum()))
 
 
-def risk_rows(
-    values: Mapping[str, Tensor], confidences: Mapping[str, Tensor], *, scorer: str = "", oracle: bool = True
-) -> Iterator[Row]:
+def risk_rows(values: Mapping[str, Tensor], confidences: Mapping[str, Tensor], *, oracle: bool = True) -> Iterator[Row]:
     """AURC, E-AURC and AUGRC of each confidence for MAP@R and Recall@1; for Recall@1, points of the curve and AUROC.
 
     Metrics (``map_at_r``, ``recall_at_1``) and confidences of the queries are ``[Q]`` each by name; queries without a
@@ -176,7 +174,7 @@ def risk_rows(
     for metric in JUDGED_BY:
         risk = 1.0 - values[metric][~lone]
         best[metric] = aurc(-risk, risk)
-    extra: dict[str, Any] = {"scorer": scorer, "n_queries": int((~lone).sum()), "n_lone": int(lone.sum())}
+    extra: dict[str, Any] = {"n_queries": int((~lone).sum()), "n_lone": int(lone.sum())}
     for name in [*confidences, *(["oracle"] if oracle else [])]:
         for metric in JUDGED_BY:
             order = oracle_confidence(values[metric]) if name == "oracle" else confidences[name]
@@ -211,11 +209,11 @@ def risk(view: Embeddings, scorer: str) -> Iterator[Row]:
     values = view.query_values(scorer, view.options.risk_ks)
     of_images = view.confidences_of_queries()
     if of_images:
-        yield from risk_rows(values, of_images, scorer=scorer)
+        yield from risk_rows(values, of_images)
     of_ranking = view.retrieval_confidences(scorer)
     combined, gaps = combined_confidences(view, scorer)
     # Gaps keep their place: rows of several models are averaged one by one.
-    for line in risk_rows(values, {**of_ranking, **combined}, scorer=scorer, oracle=False):
+    for line in risk_rows(values, {**of_ranking, **combined}, oracle=False):
         yield {**line, "value": math.nan} if line["confidence"] in gaps else line
 
 
@@ -255,7 +253,7 @@ def _by_others(view: Embeddings, scorer: str, names: Sequence[str], values: Sequ
 def _part(view: Embeddings) -> Tensor:
     """Part of the classes, from 0 to :data:`FOLDS` - 1, of each query."""
     number: Tensor = torch.unique(view.labels, return_inverse=True)[1]
-    return (number if view.queries is None else number[view.queries]) % FOLDS
+    return number[view.query_rows] % FOLDS
 
 
 def fitted_together(images: Iterable[str]) -> list[tuple[str, ...]]:
@@ -280,6 +278,6 @@ def fit_on_validation(
         known = validation.confidences_of_queries() | validation.retrieval_confidences(scorer)
         right = validation.query_values(scorer, (1,))["recall_at_1"]
         right = right if without is None else right.masked_fill(_part(validation) == without, math.nan)
-        return LogisticFit.of([known[name] for name in names], right)
+        return LogisticFit([known[name] for name in names], right)
 
     return validation.once(f"fit of {'+'.join(names)} under {scorer} without {without}", fit)

@@ -232,7 +232,7 @@ def applies(test: EmbeddingTest, view: Embeddings) -> bool:
 
 
 def run_battery(view: Embeddings, tests: Iterable[EmbeddingTest]) -> list[Row]:
-    """Run every test that applies to some embeddings.
+    """Run every test that applies to some embeddings, and enter the scorer in the rows of those that run per scorer.
 
     Tests that rank or compare images run first, scorer by scorer; then come
     the tests of the embeddings as a whole. A value that does not exist (the correlation of a constant confidence, say)
@@ -246,15 +246,15 @@ def run_battery(view: Embeddings, tests: Iterable[EmbeddingTest]) -> list[Row]:
     for name in view.scorers:
         for test in chosen:
             if test.per == "scorer" or (test.per == "own scorer" and name in view.own_scorers):
-                rows += _in_range(test, test.run(view, name))
+                rows += _checked(test, test.run(view, name), name)
     for test in chosen:
         if test.per == "embeddings":
-            rows += _in_range(test, test.run(view))
+            rows += _checked(test, test.run(view))
     return rows
 
 
-def _in_range(test: EmbeddingTest, rows: Iterable[Row]) -> Iterator[Row]:
-    """The rows of a test, each checked against the metrics that the test itself declares."""
+def _checked(test: EmbeddingTest, rows: Iterable[Row], scorer: str = "") -> Iterator[Row]:
+    """The rows of a test with the scorer that it ran for, checked against the metrics that the test itself declares."""
     for row in rows:
         name, value = row["metric"], row["value"]
         for metric in test.metrics:
@@ -266,4 +266,4 @@ def _in_range(test: EmbeddingTest, rows: Iterable[Row]) -> Iterator[Row]:
                     f"metric {name!r} of the tests {test.group!r} is {value:.6g}, outside of its declared range"
                     f" [{metric.low:g}, {metric.high:g}]; give its Metric(..) the right low, high and unit"
                 )
-        yield row
+        yield {**row, "scorer": row["scorer"] or scorer}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from .declare import test
 from .embeddings import Embeddings
 from .retrieval_confidence import as_vectors
 from .rows import Row, row
-from .verification import pair_scores, verification_pairs
+from .verification import Pairs, pair_scores, verification_pairs
 
 LIMIT = 0.2
 """Largest share that is discarded in a partial area, by default."""
@@ -39,8 +40,12 @@ class DiscardCurve:
     share of the remaining pairs of one class whose score is below the threshold; nan if it does not exist.
     """
 
-    discarded: Tensor
-    fnmr: Tensor
+    discarded: np.ndarray
+    fnmr: np.ndarray
+
+
+NOTHING = DiscardCurve(np.zeros(0), np.zeros(0))
+"""Curve without a point: there were no pairs."""
 
 
 def pair_quality(quality: Tensor, left: Tensor, right: Tensor) -> Tensor:
@@ -71,23 +76,18 @@ def discard_threshold_fixed(scores: Tensor, quality: Tensor, *, start: float = 0
     """
     x, y = as_vectors(scores, quality)
     if not len(x):
-        return DiscardCurve(torch.zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.float64))
+        return NOTHING
     wrong = x < np.quantile(x, start)
     _, group, sizes = np.unique(y, return_inverse=True, return_counts=True)
     discarded = np.cumsum(sizes) - sizes
     errors = np.cumsum(np.bincount(group, weights=wrong)[::-1])[::-1]
     fnmr = errors / (len(x) - discarded)
-    return DiscardCurve(
-        torch.from_numpy(np.append(discarded / len(x), 1.0)),
-        torch.from_numpy(np.append(fnmr, 0.0)),
-    )
+    return DiscardCurve(np.append(discarded / len(x), 1.0), np.append(fnmr, 0.0))
 
 
 def discard_threshold_refit(
     scores: Tensor,
-    same: Tensor,
-    left: Tensor,
-    right: Tensor,
+    pairs: Pairs,
     quality: Tensor,
     *,
     fractions: Sequence[float] = FRACTIONS,
@@ -101,9 +101,7 @@ def discard_threshold_refit(
 
     Args:
         scores: Similarity of each pair of images, ``[P]``.
-        same: Whether the pair shares a class, bool ``[P]``.
-        left: Position of the first image of each pair, ``[P]``.
-        right: Position of the second image, ``[P]``.
+        pairs: The pairs.
         quality: Quality of each image, ``[N]``, higher = better.
         fractions: Shares of the images that are discarded, ascending from 0.
         false_match_rate: Largest share of pairs of different classes that may match.
@@ -112,16 +110,17 @@ def discard_threshold_refit(
         ValueError: If a score or a quality is not finite.
 
     Example:
+        >>> pairs = Pairs(torch.tensor([0, 2, 1]), torch.tensor([1, 3, 2]), torch.tensor([True, True, False]))
         >>> curve = discard_threshold_refit(
-        ...     torch.tensor([0.2, 0.9, 0.5]), torch.tensor([True, True, False]), torch.tensor([0, 2, 1]),
-        ...     torch.tensor([1, 3, 2]), torch.tensor([1.0, 2.0, 3.0, 4.0]), fractions=(0.0, 0.25))
+        ...     torch.tensor([0.2, 0.9, 0.5]), pairs, torch.tensor([1.0, 2.0, 3.0, 4.0]), fractions=(0.0, 0.25))
         >>> curve.fnmr.tolist()
         [0.5, 0.0]
     """
     x, of_images = as_vectors(scores, scores)[0], as_vectors(quality, quality)[0]
     order = np.argsort(-x, kind="stable")  # sorted once, not at each share
     last_of_equal = np.flatnonzero(np.diff(x[order], append=-math.inf))
-    mated, of_pair = same.numpy()[order], pair_quality(quality, left, right).double().numpy()[order]
+    of_pair = pair_quality(quality, pairs.left, pairs.right).double().numpy()[order]
+    mated = pairs.same.numpy()[order]
     values, sizes = np.unique(of_images, return_counts=True)
     gone = np.cumsum(sizes)
     rates = []
@@ -130,10 +129,7 @@ def discard_threshold_refit(
         kept = of_pair > (values[count - 1] if count else -math.inf)
         matches, false_matches = (np.cumsum(kept & kind)[last_of_equal] for kind in (mated, ~mated))
         rates.append(_fnmr(matches, false_matches, false_match_rate))
-    return DiscardCurve(
-        torch.tensor(list(fractions), dtype=torch.float64),
-        torch.tensor(rates, dtype=torch.float64),
-    )
+    return DiscardCurve(np.array(fractions), np.array(rates))
 
 
 def _fnmr(matches: np.ndarray, false_matches: np.ndarray, rate: float) -> float:
@@ -160,14 +156,14 @@ def discard_area(curve: DiscardCurve, limit: float = LIMIT) -> float:
     no points, or none of a known rate in the range.
 
     Example:
-        >>> discard_area(DiscardCurve(torch.tensor([0.0, 0.25]), torch.tensor([0.5, 0.0])), 0.5)
+        >>> discard_area(DiscardCurve(np.array([0.0, 0.25]), np.array([0.5, 0.0])), 0.5)
         0.0
     """
     if not 0 < limit <= 1:
         raise ValueError(f"limit must be in (0, 1], not {limit:g}")
     if not len(curve.discarded):
         return math.nan
-    x, y = curve.discarded.double().numpy(), curve.fnmr.double().numpy()
+    x, y = curve.discarded, curve.fnmr
     inside = x < limit
     widths = np.diff(np.append(x[inside], limit))
     ideal = (y[0] ** 2 - max(0.0, y[0] - limit) ** 2) / 2
@@ -188,39 +184,20 @@ def discard(view: Embeddings, scorer: str) -> Iterator[Row]:
     paired = len(sizes) > 1 and int(sizes.max()) > 1
     mates = int(verification_pairs(view).same.sum()) if paired else 0
     for name, confidence in view.confidences.items():
-        for variant, curve in _curves(view, scorer, confidence) if paired else _NO_CURVES:
+        curves = (
+            _curves(view, scorer, confidence) if paired else {"threshold_fixed": NOTHING, "threshold_refit": NOTHING}
+        )
+        for variant, curve in curves.items():
+            made = partial(row, confidence=name, variant=variant, n_queries=mates)
             for fraction in SHOWN:
-                yield row(
-                    "edc_fnmr",
-                    fnmr_at(curve, fraction),
-                    scorer=scorer,
-                    confidence=name,
-                    variant=variant,
-                    fraction=fraction,
-                    n_queries=mates,
-                )
-            area = discard_area(curve)
-            yield row("edc_pauc", area, scorer=scorer, confidence=name, variant=variant, n_queries=mates)
+                yield made("edc_fnmr", fnmr_at(curve, fraction), fraction=fraction)
+            yield made("edc_pauc", discard_area(curve))
 
 
-_NOTHING = DiscardCurve(torch.zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.float64))
-_NO_CURVES = (("threshold_fixed", _NOTHING), ("threshold_refit", _NOTHING))
-
-
-def _curves(view: Embeddings, scorer: str, confidence: Tensor) -> tuple[tuple[str, DiscardCurve], ...]:
+def _curves(view: Embeddings, scorer: str, confidence: Tensor) -> dict[str, DiscardCurve]:
     """Both forms of the curve, by the names of their variants."""
     pairs, scores = verification_pairs(view), pair_scores(view, scorer)
     mated = pairs.same.nonzero().squeeze(1)
     quality = pair_quality(confidence, pairs.left[mated], pairs.right[mated])
-    refit = discard_threshold_refit(
-        scores,
-        pairs.same,
-        pairs.left,
-        pairs.right,
-        confidence,
-        false_match_rate=view.options.false_positive_rate,
-    )
-    return (
-        ("threshold_fixed", discard_threshold_fixed(scores[mated], quality)),
-        ("threshold_refit", refit),
-    )
+    refit = discard_threshold_refit(scores, pairs, confidence, false_match_rate=view.options.false_positive_rate)
+    return {"threshold_fixed": discard_threshold_fixed(scores[mated], quality), "threshold_refit": refit}

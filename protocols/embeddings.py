@@ -67,15 +67,6 @@ class Quality:
     clean: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-@dataclass
-class _Current:
-    """The scorer in use, with its ranking."""
-
-    name: str
-    scorer: Scorer
-    ranking: Ranking | None = None
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Embeddings:
     """A set of N embedded images, as the tests of embeddings see it.
@@ -167,6 +158,20 @@ class Embeddings:
         return len(self.ids)
 
     @property
+    def query_rows(self) -> Tensor:
+        """Rows that are queries, ``[Q]``, also if all are."""
+        return torch.arange(len(self)) if self.queries is None else self.queries
+
+    @property
+    def gallery_rows(self) -> Tensor:
+        """Rows that are searched, ``[G]``, also if all are."""
+        return torch.arange(len(self)) if self.gallery is None else self.gallery
+
+    def names(self, rows: Tensor) -> list[str]:
+        """Identities of the images in some rows."""
+        return [self.ids[i] for i in rows.tolist()]
+
+    @property
     def unit_vectors(self) -> Tensor:
         """Embeddings of length 1, float64 ``[N, D]``, computed on first use.
 
@@ -200,28 +205,27 @@ class Embeddings:
 
     def scorer(self, name: str) -> Scorer:
         """Scorer of a name; only the last one is kept in memory, with its ranking, since both may be large."""
-        return self._use(name).scorer
+        if self._cache.get("scorer in use") != name:
+            for held in ("scorer", "ranking"):  # before the next ones are made
+                self._cache.pop(held, None)
+            self._cache["scorer in use"] = name
+        return self.once("scorer", self.scorers[name])
 
     def ranking(self, scorer: str) -> Ranking:
         """Nearest neighbours of every query in the whole gallery, as many as the tests need; computed on first use."""
-        current = self._use(scorer)
-        if current.ranking is None:
-            filtered = scorer in self.own_scorers and self.options.filter_fractions
-            depth = max(
-                full_depth(self.labels, self.options.recall_ks),
-                filter_depth(self.labels) if filtered else 1,
-                answer_depth(self.labels),
-            )
-            current.ranking = rank(
-                current.scorer,
-                self.labels,
-                depth=depth,
-                queries=self.queries,
-                gallery=self.gallery,
-                kin=self.kin,
-                answers=self.asked,
-            )
-        return current.ranking
+        self.scorer(scorer)  # which forgets the ranking of another
+        depth = max(full_depth(self.labels, self.options.recall_ks), answer_depth(self.labels))
+        if scorer in self.own_scorers and self.options.filter_fractions:
+            depth = max(depth, filter_depth(self.labels))
+        return self.once("ranking", lambda: self.rank(scorer, depth, answers=self.asked))
+
+    def rank(self, scorer: str, depth: int, **more: Any) -> Ranking:
+        """The ``depth`` nearest neighbours by a scorer; ``more`` of :func:`~bench.protocols.ranking.rank`, if any.
+
+        Queries, gallery and kin are those of the set unless others are given.
+        """
+        roles = {"queries": self.queries, "gallery": self.gallery, "kin": self.kin}
+        return rank(self.scorer(scorer), self.labels, depth=depth, **(roles | more))
 
     def retrieval_confidences(self, scorer: str) -> dict[str, Tensor]:
         """Retrieval confidences of every query by name, each ``[Q]``, higher = more confident.
@@ -305,21 +309,12 @@ class Embeddings:
     @property
     def unknown(self) -> Tensor:
         """Queries of which the gallery has no image of the class, not even the query itself, bool ``[Q]``."""
-        asked = self.labels if self.queries is None else self.labels[self.queries]
-        return ~torch.isin(asked, self.labels if self.gallery is None else self.labels[self.gallery])
+        return ~torch.isin(self.labels[self.query_rows], self.labels[self.gallery_rows])
 
     def release(self) -> None:
         """Free the memory of the scorer in use, its ranking and the unit embeddings; they are made again if needed."""
-        self._cache.pop("current scorer", None)
-        self._cache.pop("unit vectors", None)
-
-    def _use(self, name: str) -> _Current:
-        current = self._cache.get("current scorer")
-        if not isinstance(current, _Current) or current.name != name:
-            self._cache.pop("current scorer", None)  # before the next one is made
-            current = _Current(name, self.scorers[name]())
-            self._cache["current scorer"] = current
-        return current
+        for held in ("scorer", "ranking", "unit vectors"):
+            self._cache.pop(held, None)
 
 
 __all__ = ["Embeddings", "Options", "Quality", "Row", "SplitRow", "row", "seed_of"]

@@ -5,8 +5,8 @@ Light: importing it loads no array library.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from .declare import Metric as Metric
 from .declare import declared_tests
@@ -20,247 +20,218 @@ _ONE_POINT = 0.01
 _INFINITE = float("inf")
 
 
-def _table(*metrics: Metric) -> dict[str, Metric]:
-    table = {metric.name: metric for metric in metrics}
-    if len(table) < len(metrics):
-        raise ValueError("a metric is declared twice")
-    return table
+def _kind(**common: Any) -> Callable[..., Metric]:
+    """Function of name, title and source of a metric that has these fields in common with others of its kind."""
+
+    def metric(name: str, title: str, source: str, **own: Any) -> Metric:
+        return Metric(name=name, title=title, source=source, **{**common, **own})
+
+    return metric
 
 
 # What metrics have in common; calls may override it.
-_retrieval = partial(Metric, group="retrieval", equivalence=_HALF_A_POINT)
-_verification = partial(Metric, group="verification", equivalence=_HALF_A_POINT)
-_clusters = partial(Metric, group="clustering", of="embeddings")
-_structure = partial(Metric, group="structure", of="embeddings", better="", unit="number")
-_risk = partial(Metric, group="risk", of="confidence", better="lower")
-_calibration = partial(Metric, group="calibration", of="confidence", better="lower")
-_discard = partial(Metric, group="discard", of="confidence", better="lower", on_request=True)
-_regret = partial(Metric, group="ambiguity", of="confidence", better="lower", equivalence=_HALF_A_POINT)
-_open_set = partial(Metric, group="open_set", of="confidence", on_request=True)
-_operating = partial(Metric, group="operating", of="confidence", better="lower")
-_correlation = partial(Metric, of="confidence", unit="correlation", low=-1.0)
+_retrieval = _kind(group="retrieval", equivalence=_HALF_A_POINT)
+_verification = _kind(group="verification", equivalence=_HALF_A_POINT)
+_ranking = _kind(group="retrieval_sets")
+_clusters = _kind(group="clustering", of="embeddings")
+_structure = _kind(group="structure", of="embeddings", better="", unit="number", high=_INFINITE)
+_confidence = _kind(of="confidence")
+_risk = _kind(group="risk", of="confidence", better="lower")
+_calibration = _kind(group="calibration", of="confidence", better="lower")
+_discard = _kind(group="discard", of="confidence", better="lower", on_request=True)
+_regret = _kind(group="ambiguity", of="confidence", better="lower", equivalence=_HALF_A_POINT)
+_open_set = _kind(group="open_set", of="confidence", on_request=True)
+_operating = _kind(group="operating", of="confidence")
+_correlation = _kind(of="confidence", unit="correlation", low=-1.0)
 
-_RANKED = (
+_TABLE = (
     _retrieval(
-        name="recall_at_{k}",
-        title="Recall@{k}",
+        "recall_at_{k}",
+        "Recall@{k}",
+        "share of queries with a positive among the k nearest (Oh Song et al. 2016)",
         asked_as="recall",
         members=("recall_at_1", "recall_at_2", "recall_at_4", "recall_at_8"),
         short="R@{k}",
-        source="share of queries with a positive among the k nearest (Oh Song et al. 2016)",
         default=True,
     ),
-    _retrieval(name="map_at_r", title="MAP@R", asked_as="map_at_r", source=_MUSGRAVE, default=True),
-    _retrieval(
-        name="r_precision", title="R-Precision", asked_as="r_precision", short="R-Prec", source=_MUSGRAVE, default=True
-    ),
-    _retrieval(name="precision_at_1", title="Precision@1", asked_as="precision_at_1", source=_MUSGRAVE),
-    Metric(name="map_at_1000", title="MAP@1000", group="map_at_1000", source=_ROTH, equivalence=_HALF_A_POINT),
+    _retrieval("map_at_r", "MAP@R", _MUSGRAVE, asked_as="map_at_r", default=True),
+    _retrieval("r_precision", "R-Precision", _MUSGRAVE, asked_as="r_precision", short="R-Prec", default=True),
+    _retrieval("precision_at_1", "Precision@1", _MUSGRAVE, asked_as="precision_at_1"),
+    _retrieval("map_at_1000", "MAP@1000", _ROTH, group="map_at_1000"),
     _verification(
-        name="verification_accuracy",
-        title="verification accuracy",
+        "verification_accuracy",
+        "verification accuracy",
+        "share of pairs that a threshold decides rightly (PER)",
         short="Ver. acc.",
-        source="share of pairs that a threshold decides rightly (PER)",
     ),
     _verification(
-        name="verification_auc",
-        title="verification AUC",
+        "verification_auc",
+        "verification AUC",
+        "area under the ROC curve, ties counted half",
         short="Ver. AUC",
-        source="area under the ROC curve, ties counted half",
         equivalence=_ONE_POINT,
     ),
     _verification(
-        name="verification_eer",
-        title="verification EER",
-        better="lower",
-        source="rate at which false accepts equal false rejects",
+        "verification_eer", "verification EER", "rate at which false accepts equal false rejects", better="lower"
     ),
     _verification(
-        name="verification_tpr_at_fpr",
-        title="verification TPR",
-        source="largest true positive rate at a bounded false positive rate",
+        "verification_tpr_at_fpr",
+        "verification TPR",
+        "largest true positive rate at a bounded false positive rate",
         equivalence=0.0,
     ),
-    Metric(
-        name="set_size_at_90",
-        title="size of sets for 90 %",
-        group="retrieval_sets",
+    _ranking(
+        "set_size_at_90",
+        "size of sets for 90 %",
+        "number of nearest images that are to contain a positive of 90 % of the queries (split conformal)",
         better="lower",
         unit="number",
         high=_INFINITE,
-        source="number of nearest images that are to contain a positive of 90 % of the queries (split conformal)",
     ),
-    Metric(
-        name="set_coverage_at_90",
-        title="coverage of sets for 90 %",
-        group="retrieval_sets",
-        source="share of queries with a positive among these; what it lacks to 0.9 is the shortfall",
+    _ranking(
+        "set_coverage_at_90",
+        "coverage of sets for 90 %",
+        "share of queries with a positive among these; what it lacks to 0.9 is the shortfall",
     ),
-    Metric(
-        name="opis",
-        title="OPIS",
+    _ranking(
+        "opis",
+        "OPIS",
+        "variance over classes of the utility of one threshold (Zhang et al. 2024)",
         group="threshold_consistency",
         better="lower",
         unit="number",
         high=0.25,
-        source="variance over classes of the utility of one threshold (Zhang et al. 2024)",
     ),
-)
-_DIRECTIONS = (
-    _clusters(name="nmi", title="NMI", source=_ROTH),
-    _clusters(name="ami", title="AMI", low=-1.0, source="Vinh et al. 2010, Eq. 15"),
-    _clusters(name="pair_f1", title="pair F1", source=_ROTH),
-    _structure(name="spectral_decay", title="spectral decay", high=_INFINITE, source=_ROTH),
-    _structure(name="density", title="density", high=_INFINITE, source=_ROTH),
-    _structure(name="uniformity", title="uniformity", source="Wang and Isola 2020, without the logarithm"),
-    _structure(name="class_concentration", title="class concentration", high=_INFINITE, source="NIR, Table 3"),
-    _structure(name="cluster_diversity", title="cluster diversity", high=4.0, source="EL-nivMF, Table 5"),
-)
-_CONFIDENCES = (
-    Metric(
-        name="filter_out_{metric}",
-        title="{metric} after removal",
-        group="filter_out",
-        of="confidence",
-        source="PER, Figure 3",
-        equivalence=_HALF_A_POINT,
+    _clusters("nmi", "NMI", _ROTH),
+    _clusters("ami", "AMI", "Vinh et al. 2010, Eq. 15", low=-1.0),
+    _clusters("pair_f1", "pair F1", _ROTH),
+    _structure("spectral_decay", "spectral decay", _ROTH),
+    _structure("density", "density", _ROTH),
+    _structure("uniformity", "uniformity", "Wang and Isola 2020, without the logarithm", high=1.0),
+    _structure("class_concentration", "class concentration", "NIR, Table 3"),
+    _structure("cluster_diversity", "cluster diversity", "EL-nivMF, Table 5", high=4.0),
+    _confidence(
+        "filter_out_{metric}", "{metric} after removal", "PER, Figure 3", group="filter_out", equivalence=_HALF_A_POINT
     ),
-    _risk(name="aurc", title="AURC", source=_GEIFMAN, equivalence=_HALF_A_POINT),
-    _risk(name="e_aurc", title="E-AURC", source=_GEIFMAN, equivalence=_HALF_A_POINT),
+    _risk("aurc", "AURC", _GEIFMAN, equivalence=_HALF_A_POINT),
+    _risk("e_aurc", "E-AURC", _GEIFMAN, equivalence=_HALF_A_POINT),
+    _risk("augrc", "AUGRC", "Traub et al. 2024, by trapezoids from (0, 0)", high=0.5, equivalence=_HALF_A_POINT),
     _risk(
-        name="augrc",
-        title="AUGRC",
-        high=0.5,
-        source="Traub et al. 2024, by trapezoids from (0, 0)",
-        equivalence=_HALF_A_POINT,
+        "risk_at_coverage",
+        "risk at coverage",
+        "mean risk of the most confident share of the queries (El-Yaniv and Wiener 2010)",
     ),
     _risk(
-        name="risk_at_coverage",
-        title="risk at coverage",
-        source="mean risk of the most confident share of the queries (El-Yaniv and Wiener 2010)",
-    ),
-    _risk(
-        name="coverage_at_risk",
-        title="coverage at risk",
+        "coverage_at_risk",
+        "coverage at risk",
+        "largest share of the queries, the most confident, of a bounded mean risk (Geifman and El-Yaniv 2017)",
         better="higher",
-        source="largest share of the queries, the most confident, of a bounded mean risk (Geifman and El-Yaniv 2017)",
     ),
-    _risk(name="confidence_auroc", title="AUROC", better="higher", source=_KIRCHHOF, equivalence=_ONE_POINT),
+    _risk("confidence_auroc", "AUROC", _KIRCHHOF, better="higher", equivalence=_ONE_POINT),
     _calibration(
-        name="ece_top1",
-        title="ECE of the top-1",
-        source="expected calibration error of the probability that the answer is right, 15 bins (Naeini et al. 2015)",
+        "ece_top1",
+        "ECE of the top-1",
+        "expected calibration error of the probability that the answer is right, 15 bins (Naeini et al. 2015)",
     ),
     _calibration(
-        name="brier_top1",
-        title="Brier score of the top-1",
-        source="mean squared error of the probability that the answer is right (Brier 1950)",
+        "brier_top1",
+        "Brier score of the top-1",
+        "mean squared error of the probability that the answer is right (Brier 1950)",
     ),
     _discard(
-        name="edc_fnmr",
-        title="FNMR after discarding",
-        source="false non-match rate of verification (Schlett et al. 2023; Terhoerst et al. 2020)",
+        "edc_fnmr",
+        "FNMR after discarding",
+        "false non-match rate of verification (Schlett et al. 2023; Terhoerst et al. 2020)",
     ),
     _discard(
-        name="edc_pauc",
-        title="EDC pAUC",
+        "edc_pauc",
+        "EDC pAUC",
+        "area under it to a share of 0.2 minus that of the ideal (Schlett et al. 2023)",
         unit="number",
         low=-0.2,
         high=0.2,
-        source="area under it to a share of 0.2 minus that of the ideal (Schlett et al. 2023)",
     ),
     _open_set(
-        name="open_set_auroc",
-        title="open-set AUROC",
-        source="detection of queries whose class is in the gallery, ties counted half (HolUE, arXiv:2408.14229)",
+        "open_set_auroc",
+        "open-set AUROC",
+        "detection of queries whose class is in the gallery, ties counted half (HolUE, arXiv:2408.14229)",
         equivalence=_ONE_POINT,
     ),
     _open_set(
-        name="open_set_oscr",
-        title="OSCR",
-        source="area under the correct classification rate over the share of unknown queries accepted (Dhamija et al."
-        " 2018)",
+        "open_set_oscr",
+        "OSCR",
+        "area under the correct classification rate over the share of unknown queries accepted (Dhamija et al. 2018)",
         equivalence=_ONE_POINT,
     ),
     _open_set(
-        name="open_set_tar",
-        title="open-set TAR",
-        source="share of known queries accepted and answered rightly at a bounded false accept rate (HolUE)",
+        "open_set_tar",
+        "open-set TAR",
+        "share of known queries accepted and answered rightly at a bounded false accept rate (HolUE)",
     ),
     _operating(
-        name="operating_coverage",
-        title="coverage at a set threshold",
-        better="higher",
-        source="share of queries whose confidence reaches a threshold that validation classes set",
+        "operating_coverage",
+        "coverage at a set threshold",
+        "share of queries whose confidence reaches a threshold that validation classes set",
     ),
+    _operating("operating_risk", "risk at a set threshold", "share of wrong ones among these answers", better="lower"),
     _operating(
-        name="operating_risk",
-        title="risk at a set threshold",
-        source="share of wrong ones among these answers",
+        "operating_far",
+        "FAR at a set threshold",
+        "share of different pairs, or of unknown queries, that reach a threshold that validation classes set",
+        better="lower",
     ),
-    _operating(
-        name="operating_far",
-        title="FAR at a set threshold",
-        source="share of different pairs, or of unknown queries, that reach a threshold that validation classes set",
-    ),
-    _operating(
-        name="operating_tar",
-        title="TAR at a set threshold",
-        better="higher",
-        source="share of same pairs, or of known queries, that reach it",
-    ),
+    _operating("operating_tar", "TAR at a set threshold", "share of same pairs, or of known queries, that reach it"),
     _correlation(
-        name="spearman_confidences",
-        title="rho of confidences",
+        "spearman_confidences",
+        "rho of confidences",
+        "Spearman correlation of two confidences of the same queries",
         group="confidence_correlation",
         better="",
         on_request=True,
-        source="Spearman correlation of two confidences of the same queries",
     ),
     _correlation(
-        name="spearman_human_entropy",
-        title="rho with human agreement",
+        "spearman_human_entropy",
+        "rho with human agreement",
+        "Spearman correlation with minus the entropy of people's labels",
         group="soft_labels",
-        source="Spearman correlation with minus the entropy of people's labels",
     ),
     _correlation(
-        name="kendall_human_entropy",
-        title="tau with human agreement",
+        "kendall_human_entropy",
+        "tau with human agreement",
+        "Kendall's tau-b with minus the entropy of people's labels",
         group="soft_labels",
-        source="Kendall's tau-b with minus the entropy of people's labels",
     ),
     _regret(
-        name="augrc_regret",
-        title="AUGRC regret",
+        "augrc_regret",
+        "AUGRC regret",
+        "AUGRC minus that of the posterior probability that the answer is right (the rule of Chow 1970)",
         low=-0.5,
         high=0.5,
-        source="AUGRC minus that of the posterior probability that the answer is right (the rule of Chow 1970)",
     ),
     _regret(
-        name="observer_augrc",
-        title="AUGRC of the observer",
+        "observer_augrc",
+        "AUGRC of the observer",
+        "AUGRC of the posterior probability that the answer is right",
         high=0.5,
-        source="AUGRC of the posterior probability that the answer is right",
     ),
     _correlation(
-        name="spearman_posterior_entropy",
-        title="rho with known ambiguity",
+        "spearman_posterior_entropy",
+        "rho with known ambiguity",
+        "Spearman correlation with minus the entropy of the exact posterior",
         group="ambiguity",
-        source="Spearman correlation with minus the entropy of the exact posterior",
     ),
-    _correlation(name="spearman_{kind}", title="{kind} rho", group="quality", source="PER, Table 5"),
-    _correlation(name="kendall_{kind}", title="{kind} tau", group="quality", source="Kendall 1945 (tau-b)"),
-    Metric(
-        name="paired_{kind}",
-        title="P(clean > {kind})",
+    _correlation("spearman_{kind}", "{kind} rho", "PER, Table 5", group="quality"),
+    _correlation("kendall_{kind}", "{kind} tau", "Kendall 1945 (tau-b)", group="quality"),
+    _confidence(
+        "paired_{kind}",
+        "P(clean > {kind})",
+        f"share of images that are less confident once corrupted, ties counted half; {_KIRCHHOF}",
         group="quality",
-        of="confidence",
-        source=f"share of images that are less confident once corrupted, ties counted half; {_KIRCHHOF}",
         equivalence=_ONE_POINT,
     ),
 )
 
-METRICS: Mapping[str, Metric] = _table(*_RANKED, *_DIRECTIONS, *_CONFIDENCES)
+METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
 """Every metric of the built-in tests by name."""
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -40,26 +39,19 @@ def candidate_count(labels: Tensor, ks: Sequence[int]) -> int:
     return 1 + max(int(torch.unique(labels, return_counts=True)[1].max()), *ks)
 
 
-@dataclass(frozen=True, eq=False)
 class NearModes:
     """The gallery images nearest to each of Q queries by the modes of embedding distributions, and scores of them.
 
-    ``near`` ranks by the distance of the modes, which ``modes`` computes, with K places per query: usually more than
-    the candidates, so that most queries still have enough after images are removed. ``scores`` are those by ``scorer``,
-    which orders the candidates, ``[Q, K]`` float64; minus infinity at places without an image.
+    Attributes:
+        near: Ranking by the distance of the modes, which ``modes`` computes, with K places per query: usually more than
+            the candidates, so that most queries still have enough after images are removed. It may be given.
+        scores: Scores of these places by ``scorer``, which orders the candidates, ``[Q, K]`` float64; minus infinity at
+            places without an image.
+        searched: Which images are in the gallery, bool ``[N]``.
     """
 
-    near: Ranking
-    scores: Tensor
-    scorer: Scorer
-    modes: Scorer
-    labels: Tensor
-    searched: Tensor
-    ks: tuple[int, ...]
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         scorer: Scorer,
         modes: Scorer,
         labels: Tensor,
@@ -68,14 +60,14 @@ class NearModes:
         queries: Tensor | None = None,
         gallery: Tensor | None = None,
         near: Ranking | None = None,
-    ) -> NearModes:
-        """Rank the gallery by the distance of the modes, and score the nearest images with another scorer."""
+    ) -> None:
+        self.scorer, self.modes, self.labels, self.ks = scorer, modes, labels, tuple(ks)
         if near is None:
             near = rank(modes, labels, depth=near_depth(labels, ks), queries=queries, gallery=gallery)
-        searched = torch.ones(len(labels), dtype=torch.bool)
+        self.near, self.scores = near, _scores(scorer, near)
+        self.searched = torch.ones(len(labels), dtype=torch.bool)
         if gallery is not None:
-            searched.zero_()[gallery] = True
-        return cls(near, _scores(scorer, near), scorer, modes, labels, searched, tuple(ks))
+            self.searched.zero_()[gallery] = True
 
     def values(self, keep: Tensor | None = None) -> dict[str, Tensor]:
         """MAP@R and Recall@k of each query that is kept, after images have been removed from queries and gallery.
@@ -83,59 +75,45 @@ class NearModes:
         Only the images nearest by mode in what is left of the gallery are ordered by the score. A value is nan for
         queries without a positive.
         """
-        keep = torch.ones_like(self.searched) if keep is None else keep
-        rows = keep[self.near.queries].nonzero().squeeze(1)
-        queries, left = self.near.queries[rows], keep & self.searched
-        positives = positives_of(self.labels, queries, left.nonzero().squeeze(1))
-        if not len(rows) or int(left.sum()) < 2:
-            return {name: torch.full((len(rows),), math.nan, dtype=torch.float64) for name in self._names()}
-        wanted = candidate_count(self.labels[left], self.ks) - 1
-        result, missing = self._from_stored(rows, keep, positives, wanted)
-        if len(missing):
-            fresh = self._anew(queries[missing], left, positives[missing], wanted, wanted)
-            for name in self._names():
-                result[name][missing] = fresh[name]
+        left = self.searched if keep is None else keep & self.searched
+        near, scores, gallery = self.near, self.scores, left.nonzero().squeeze(1)
+        at = torch.arange(len(near.queries)) if keep is None else keep[near.queries].nonzero().squeeze(1)
+        queries = near.queries[at]
+        positives = positives_of(self.labels, queries, gallery)
+        names = ("map_at_r", *(f"recall_at_{k}" for k in self.ks))
+        result = {name: torch.full((len(at),), math.nan, dtype=torch.float64) for name in names}
+        if not len(at) or len(gallery) < 2:
+            return result
+        wanted, waiting = candidate_count(self.labels[left], self.ks) - 1, torch.arange(len(at))
+        # From the stored places; else from the modes nearest in what is left; and if modes beyond all of these are tied
+        # with the last candidate, from the whole gallery.
+        for depth in (None, wanted, len(gallery)):
+            again = []
+            for block in waiting.split(max(1, BLOCK_PLACES // (depth or near.depth))) if len(waiting) else ():
+                rows = at[block]
+                if depth is not None:
+                    near = rank(self.modes, self.labels, depth=depth, queries=queries[block], gallery=gallery)
+                    scores, rows = _scores(self.scorer, near), torch.arange(len(block))
+                found, good = self._of_rows(near, scores, rows, left, positives[block], wanted)
+                for name in names:
+                    result[name][block] = found[name]
+                again.append(block[~good])
+            waiting = torch.cat(again) if again else waiting
         return result
 
-    def _from_stored(
-        self, rows: Tensor, keep: Tensor, positives: Tensor, wanted: int
+    def _of_rows(
+        self, near: Ranking, scores: Tensor, rows: Tensor, left: Tensor, positives: Tensor, wanted: int
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """Metrics of some rows from the stored places, and which of them these do not settle."""
-        parts, missing = [], []
-        for block in torch.arange(len(rows)).split(max(1, BLOCK_PLACES // self.near.depth)):
-            values, good = self._of_block(rows[block], keep, positives[block], wanted)
-            parts.append(values)
-            missing.append(block[~good])
-        return {name: torch.cat([values[name] for values in parts]) for name in self._names()}, torch.cat(missing)
-
-    def _anew(self, queries: Tensor, left: Tensor, positives: Tensor, wanted: int, depth: int) -> dict[str, Tensor]:
-        """Metrics of some queries from the modes nearest to them in what is left of the gallery."""
-        gallery = left.nonzero().squeeze(1)
-        near = rank(self.modes, self.labels, depth=depth, queries=queries, gallery=gallery)
-        nearest = replace(self, near=near, scores=_scores(self.scorer, near))
-        result, tied = nearest._from_stored(torch.arange(len(queries)), left, positives, wanted)
-        # Modes tied with the last candidate lie beyond every stored place: then the whole gallery is ranked.
-        for some in tied.split(max(1, BLOCK_PLACES // len(gallery))) if len(tied) else ():
-            fresh = self._anew(queries[some], left, positives[some], wanted, len(gallery))
-            for name, values in fresh.items():
-                result[name][some] = values
-        return result
-
-    def _names(self) -> tuple[str, ...]:
-        return ("map_at_r", *(f"recall_at_{k}" for k in self.ks))
-
-    def _of_block(self, rows: Tensor, keep: Tensor, positives: Tensor, wanted: int) -> tuple[dict[str, Tensor], Tensor]:
-        """Metrics of some rows from the stored places, and which of them are right."""
-        near = self.near
+        """Metrics of some rows of a ranking by modes, and which of them are right."""
         stored = near.neighbours[rows].long()
-        valid = (stored >= 0) & keep[stored.clamp_min(0)]
+        valid = (stored >= 0) & left[stored.clamp_min(0)]
         group = near.group[rows]
         # Candidates tied with the last one are all taken.
         last = torch.where(valid & (valid.cumsum(1) <= wanted), group, -1).amax(1, keepdim=True)
         exhausted = (near.neighbours[rows, -1] < 0) | (near.depth >= near.gallery_size)
         cut = (near.beyond[rows] > 0) & (last.squeeze(1) == group[:, -1])
         good = ((valid.sum(1) >= wanted) | exhausted) & ~cut
-        score = self.scores[rows].masked_fill(~(valid & (group <= last)), -math.inf)
+        score = scores[rows].masked_fill(~(valid & (group <= last)), -math.inf)
         score, order = score.sort(dim=1, descending=True, stable=True)
         chosen = score > -math.inf
         typical = score.masked_fill(~chosen, math.nan).abs().nanmedian(1).values.nan_to_num(0.0)
@@ -180,5 +158,5 @@ def reranked_map_at_r(scorer: Scorer, modes: Scorer, labels: Tensor, ks: Sequenc
 
     Every image is query and gallery; queries without a positive count as 0.
     """
-    values = NearModes.of(scorer, modes, labels, ks=ks).values()["map_at_r"]
+    values = NearModes(scorer, modes, labels, ks=ks).values()["map_at_r"]
     return mean_of_counted(with_lone_queries("map_at_r", values))

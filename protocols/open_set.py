@@ -69,8 +69,7 @@ def true_accept_rate(known: Tensor, unknown: Tensor, correct: Tensor, rate: floa
 
 def in_smaller_gallery(view: Embeddings, scorer: str) -> Embeddings | None:
     """The same queries with a gallery that a random half of the classes has left; None if fewer than two stay."""
-    gone, gallery = _gone(view), torch.arange(len(view)) if view.gallery is None else view.gallery
-    left = gallery[~torch.isin(gallery, gone)]
+    left = view.gallery_rows[~torch.isin(view.gallery_rows, _gone(view))]
     if len(torch.unique(view.labels[left])) < 2:
         return None
     options = replace(view.options, filter_fractions=())
@@ -87,9 +86,8 @@ def _gone(view: Embeddings) -> Tensor:
     """Rows of the images whose classes leave the gallery."""
 
     def drawn() -> Tensor:
-        searched = torch.arange(len(view)) if view.gallery is None or not view.unknown.any() else view.gallery
-        names = [view.ids[i] for i in searched.tolist()]
-        left = searched[class_halves(view.labels[searched], names, view.seed("open set"))[0]]
+        searched = view.gallery_rows if view.unknown.any() else torch.arange(len(view))
+        left = searched[class_halves(view.labels[searched], view.names(searched), view.seed("open set"))[0]]
         return torch.isin(view.labels, view.labels[left]).nonzero().squeeze(1)
 
     return view.once("gone", drawn)
@@ -112,7 +110,7 @@ def open_set(view: Embeddings, scorer: str) -> Iterator[Row]:
     unknown, real = view.unknown, bool(view.unknown.any())
     possible = view if real else in_smaller_gallery(view, scorer)
     if not real:
-        unknown = torch.isin(torch.arange(len(view)) if view.queries is None else view.queries, _gone(view))
+        unknown = torch.isin(view.query_rows, _gone(view))
     smaller = possible or view
     correct = smaller.query_values(scorer, (1,))["recall_at_1"]
     known = ~unknown & ~correct.isnan()
@@ -128,14 +126,8 @@ def open_set(view: Embeddings, scorer: str) -> Iterator[Row]:
         for rate in FALSE_ACCEPT_RATES:
             values["open_set_tar", f"far={rate:g}"] = true_accept_rate(inside, outside, right, rate)
         for (metric, variant), value in values.items():
-            yield row(
-                metric,
-                math.nan if possible is None or name in gaps else value,
-                scorer=scorer,
-                confidence=name,
-                variant=",".join(filter(None, [UNKNOWN if real else "", variant])),
-                n_queries=count,
-                n_lone=len(unknown) - count,
-            )
+            found = math.nan if possible is None or name in gaps else value
+            variant = ",".join(filter(None, [UNKNOWN if real else "", variant]))
+            yield row(metric, found, confidence=name, variant=variant, n_queries=count, n_lone=len(unknown) - count)
     if possible is not None and not real:
         possible.release()

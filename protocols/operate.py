@@ -19,10 +19,10 @@ from .confidence import augrc
 from .declare import test
 from .embeddings import Embeddings
 from .open_set import in_smaller_gallery
-from .operating_points import MEASURED, MISSING, WISHES, Cases, choose, fit_map, measure, reliability
+from .operating_points import MEASURED, MISSING, WISHES, Cases, choose, fit_map, measure, reliability, shares
 from .retrieval_confidence import LogisticFit, evened, uniform_by_identity
 from .rows import AGREEMENT, CHOSEN, MARGIN, UNDRAWN, Row, row
-from .verification import class_halves, classes_in_random_order, pair_scores, sample_pairs, verification_pairs
+from .verification import class_halves, classes_in_random_order, pair_scores, pairs_among, verification_pairs
 
 FORMAT = 1
 """Version of the document."""
@@ -87,7 +87,7 @@ def document_of(
     Raises:
         ValueError: If there are too few classes, or one is in both halves; the message is one line.
     """
-    queries = torch.arange(len(view)) if view.queries is None else view.queries
+    queries = view.query_rows
     chosen = _half(view, queries, set_up)
     decisions: dict[str, _Decision | str] = {
         "pair": _pairs(view, scorer, queries, chosen, max(PAIRED, round(10 / wishes.get("far", 1.0))))
@@ -109,7 +109,7 @@ def document_of(
             "format": FORMAT,
             "scorer": scorer,
             "images": len(view),
-            "gallery": len(view) if view.gallery is None else len(view.gallery),
+            "gallery": len(view.gallery_rows),
             "apart": view.gallery is not None and not bool(torch.isin(queries, view.gallery).any()),
             "nearest": view.asked,
             "set_on": _counts(view, queries, chosen),
@@ -143,8 +143,7 @@ def _half(view: Embeddings, queries: Tensor, set_up: Tensor | None) -> Tensor:
         for each in (view.unknown, ~view.unknown):  # apart, so that both halves have both
             rows = each.nonzero().squeeze(1)
             if len(torch.unique(labels[rows])) > 1:
-                named = [view.ids[i] for i in queries[rows].tolist()]
-                inside[rows[class_halves(labels[rows], named, view.seed("operate"))[0]]] = True
+                inside[rows[class_halves(labels[rows], view.names(queries[rows]), view.seed("operate"))[0]]] = True
         return inside
     both = np.intersect1d(view.labels[set_up].numpy(), view.labels[~set_up].numpy())
     if len(both):
@@ -168,24 +167,21 @@ def _counts(view: Embeddings, queries: Tensor, which: Tensor) -> dict[str, int]:
 def _pairs(view: Embeddings, scorer: str, queries: Tensor, chosen: Tensor, most: int) -> _Decision | str:
     """Sampled pairs of a query and a gallery image within whole classes of each half, or why there are none."""
     cases, seed = [], view.seed("operate")
-    gallery = torch.arange(len(view)) if view.gallery is None else view.gallery
     sizes = torch.bincount(view.labels[queries])
     for inside in (chosen & ~view.unknown, ~chosen & ~view.unknown):
         named = queries[inside]
-        classes = classes_in_random_order(view.labels[named], [view.ids[i] for i in named.tolist()], seed)
+        classes = classes_in_random_order(view.labels[named], view.names(named), seed)
         classes = classes[: max(2, int((sizes[classes].cumsum(0) <= most).sum()))]
         rows = torch.isin(view.labels, classes).nonzero().squeeze(1)
         try:
-            kin = None if view.kin is None else view.kin[rows]
-            roles = torch.stack([torch.isin(rows, queries), torch.isin(rows, gallery)])
-            pairs = sample_pairs(view.labels[rows], [view.ids[i] for i in rows.tolist()], seed, kin, roles)
+            roles = torch.stack([torch.isin(rows, queries), torch.isin(rows, view.gallery_rows)])
+            pairs = pairs_among(view, rows, seed, roles)
         except ValueError as error:
             return str(error)
-        left, right = rows[pairs.left], rows[pairs.right]
-        scores = view.scorer(scorer).pairs(left, right).double().cpu()
+        scores = view.scorer(scorer).pairs(pairs.left, pairs.right).double().cpu()
         # Of most scores: a few huge ones must not make all others equal.
         scores = evened(scores, torch.frexp(scores.abs().sort().values[len(scores) * 3 // 4]).exponent)
-        groups, others = (view.labels[each].numpy() for each in (left, right))
+        groups, others = (view.labels[each].numpy() for each in (pairs.left, pairs.right))
         cases.append(Cases(scores.numpy(), pairs.same.double().numpy(), groups, others))
     return _Decision({scorer: 1.0}, *cases)
 
@@ -197,7 +193,7 @@ def _queries(view: Embeddings, scorer: str, queries: Tensor, chosen: Tensor) -> 
     decisions: dict[str, _Decision | str] = {"answer": answer}
     place = torch.arange(len(queries))
     if len(queries) > QUERIES:
-        drawn = uniform_by_identity([view.ids[i] for i in queries.tolist()], view.seed("operate"), "half gallery")
+        drawn = uniform_by_identity(view.names(queries), view.seed("operate"), "half gallery")
         place = drawn.argsort()[:QUERIES].sort().values
     # The agreement asks as many as in the whole gallery: a program does not know that the gallery has shrunk.
     options = replace(view.options, filter_fractions=(), nearest=view.asked)
@@ -243,7 +239,7 @@ def _decision(views: Sequence[Embeddings], scorer: str, right: Tensor, chosen: T
     counted = ~right.isnan()
     candidates, before = _candidates(views, scorer), counted & chosen
     forms: list[dict[str, float]] = [{name: 1.0} for name in candidates]
-    fit = LogisticFit.of([candidates[MARGIN], candidates[AGREEMENT]], right.masked_fill(~before, math.nan))
+    fit = LogisticFit([candidates[MARGIN], candidates[AGREEMENT]], right.masked_fill(~before, math.nan))
     if fit.found:
         forms.append(dict(zip((MARGIN, AGREEMENT), (fit.weights / fit.scale).tolist())))
     wrong = 1.0 - right[before]
@@ -258,7 +254,7 @@ def _weighed(candidates: Mapping[str, Tensor], form: Mapping[str, float]) -> Ten
 
 
 def _cases(views: Sequence[Embeddings], scorer: str, form: Mapping[str, float], right: Tensor, which: Tensor) -> Cases:
-    labels = torch.cat([view.labels if view.queries is None else view.labels[view.queries] for view in views])
+    labels = torch.cat([view.labels[view.query_rows] for view in views])
     values = _weighed(_candidates(views, scorer), form)
     return Cases(values[which].numpy(), right[which].double().numpy(), labels[which].numpy())
 
@@ -361,42 +357,24 @@ def operating(view: Embeddings, scorer: str) -> Iterator[Row]:
     for gallery, of in (("", view), (HALF, smaller)):
         if of is not None:
             right = of.query_values(scorer, (1,))["recall_at_1"]
-            yield from _answers(of, scorer, found["answer"], right, gallery)
+            cases = _cases([of], scorer, found["answer"][0], right, ~right.isnan())
+            yield from _rows("answer", found, cases, gallery, len(right) - len(cases.right))
     if smaller is not None and "known" in found:
         left = smaller.query_values(scorer, (1,))["recall_at_1"]
         right = _known(left, left.isnan() & ~known.isnan())
         cases = _cases([smaller], scorer, found["known"][0], right, ~right.isnan())
-        yield from _accepts("known", found, cases, scorer)
+        yield from _rows("known", found, cases)
         smaller.release()
-    yield from _accepts("pair", found, _sampled(view, scorer), scorer)
+    yield from _rows("pair", found, _sampled(view, scorer))
 
 
-def _answers(view: Embeddings, scorer: str, set_up: _SetUp, right: Tensor, gallery: str) -> Iterator[Row]:
-    form, thresholds = set_up
-    cases = _cases([view], scorer, form, right, ~right.isnan())
-    for wish, threshold in thresholds.items():
-        accepted = cases.confidence >= threshold
-        made = partial(row, scorer=scorer, confidence=CHOSEN, variant=f"{wish}={DEFAULTS[wish]:g}{gallery}")
-        count, lone = len(accepted), len(right) - len(accepted)
-        coverage = math.nan if math.isnan(threshold) else _share(accepted, np.ones(count))
-        yield made("operating_coverage", coverage, n_queries=count, n_lone=lone)
-        yield made("operating_risk", _share(1.0 - cases.right, accepted), n_queries=count, n_lone=lone)
-
-
-def _accepts(name: str, found: Mapping[str, _SetUp], cases: Cases, scorer: str) -> Iterator[Row]:
-    thresholds = found[name][1]
-    confidence = TOP1 if name == "pair" else CHOSEN
-    for wish, threshold in thresholds.items():
-        accepted = cases.confidence >= threshold
-        made = partial(row, scorer=scorer, confidence=confidence, variant=f"{name},{wish}={DEFAULTS[wish]:g}")
-        for metric, which in (("operating_far", 1.0 - cases.right), ("operating_tar", cases.right)):
-            value = math.nan if math.isnan(threshold) else _share(accepted, which)
-            yield made(metric, value, n_queries=len(accepted))
-
-
-def _share(of: np.ndarray, among: np.ndarray) -> float:
-    total = float(among.sum())
-    return float((of * among).sum() / total) if total else math.nan
+def _rows(name: str, found: Mapping[str, _SetUp], cases: Cases, gallery: str = "", lone: int = 0) -> Iterator[Row]:
+    """What the thresholds of a decision give on test images."""
+    confidence, start = TOP1 if name == "pair" else CHOSEN, "" if name == "answer" else f"{name},"
+    for wish, threshold in found[name][1].items():
+        given, variant = shares(cases, threshold), f"{start}{wish}={DEFAULTS[wish]:g}{gallery}"
+        made = partial(row, confidence=confidence, variant=variant, n_queries=len(cases.right), n_lone=lone)
+        yield from (made(f"operating_{share}", given[share]) for share in MEASURES[name])
 
 
 def _sampled(view: Embeddings, scorer: str) -> Cases:

@@ -165,12 +165,7 @@ def measure(cases: Cases, thresholds: list[float], *, resamples: int = 500, seed
     """
     if not len(cases.confidence):
         raise ValueError("there are no cases to measure a threshold on")
-    right, everything = cases.right, np.ones(len(cases.right))
-    columns: list[tuple[np.ndarray, np.ndarray]] = []
-    for threshold in thresholds:
-        accepted = (cases.confidence >= threshold).astype(float)
-        wrong = accepted * (1.0 - right)
-        columns += [(accepted, everything), (wrong, accepted), (wrong, 1.0 - right), (accepted * right, right)]
+    columns = [each for threshold in thresholds for each in _ratios(cases, threshold)]
     if not columns:
         return []
     top, bottom = (np.stack(each, 1) for each in zip(*columns))
@@ -183,6 +178,20 @@ def measure(cases: Cases, thresholds: list[float], *, resamples: int = 500, seed
     low, high = np.where(value == 1.0, least, low), np.where(value == 0.0, 1.0 - least, high)
     values = np.stack([value, low, high], 1).reshape(len(thresholds), -1)
     return [dict(zip(MEASURED, each)) for each in values.tolist()]
+
+
+def _ratios(cases: Cases, threshold: float) -> list[tuple[np.ndarray, np.ndarray]]:
+    """What is summed above and below the line for the four shares that a threshold gives, ``[N]`` each."""
+    accepted, right = (cases.confidence >= threshold).astype(float), cases.right
+    wrong = accepted * (1.0 - right)
+    return [(accepted, np.ones(len(right))), (wrong, accepted), (wrong, 1.0 - right), (accepted * right, right)]
+
+
+def shares(cases: Cases, threshold: float) -> dict[str, float]:
+    """Coverage, risk, far and tar by name; nan of nothing, and all of them without a threshold (nan)."""
+    sums = [(float(top.sum()), float(bottom.sum())) for top, bottom in _ratios(cases, threshold)]
+    found = [top / bottom if bottom and not math.isnan(threshold) else math.nan for top, bottom in sums]
+    return dict(zip(MEASURED[::3], found))
 
 
 @dataclass(frozen=True)

@@ -165,4 +165,4 @@ def confidence_correlation(view: Embeddings, scorer: str) -> Iterator[Row]:
     of_images = {name: x for name, x in view.confidences_of_queries().items() if kind_of(name) == "image"}
     for (first, x), (other, y) in combinations((of_images | view.retrieval_confidences(scorer)).items(), 2):
         value = spearman(x, y)
-        yield row("spearman_confidences", value, scorer=scorer, confidence=first, variant=other, n_queries=len(x))
+        yield row("spearman_confidences", value, confidence=first, variant=other, n_queries=len(x))

@@ -355,20 +355,16 @@ def rank(
         [[1, 2], [0, 2], [0, 1]]
     """
     rows = torch.arange(len(labels))
-    queries = rows if queries is None else queries
-    gallery = rows if gallery is None else gallery
-    kin = rows if kin is None else kin
+    queries, gallery, kin = (rows if given is None else given for given in (queries, gallery, kin))
     if len(gallery) < 2 or depth < 1:
         raise ValueError("ranking needs a gallery of at least two items and a depth of at least 1")
     if not len(queries):
         raise ValueError("ranking needs at least one query")
     if answers and depth < (need := answer_depth(labels[gallery], answers)):
         raise ValueError(f"answers of {answers} neighbours need a depth of at least {need}, not {depth}")
-    bound = bound_of(scorer)
-    terms: Any = bound if hasattr(bound, "difference") else None
-    table = _Table(labels, queries, gallery, kin, min(depth, len(gallery)), answers, terms)
+    table = _Table(scorer, labels, (queries, gallery, kin), depth, answers)
+    bound, tolerance = table.bound, partial(tolerance_of, table.bound)
     waiting = torch.ones(len(queries), dtype=torch.bool)
-    tolerance = partial(tolerance_of, bound)
     if usable(bound, queries, gallery, depth):
         of_pairs = scorer.pairs
         for batch in search(bound, queries, gallery, kin, tolerance, of_pairs, depth=depth, block_bytes=block_bytes):
@@ -377,7 +373,7 @@ def rank(
             waiting[batch.place] = False
     per_block = max(1, block_bytes // (40 * len(gallery)))
     for place in waiting.nonzero().squeeze(1).split(per_block) if bool(waiting.any()) else ():
-        _rank_block(scorer, bound, table, place, queries[place], gallery, kin)
+        table.rank(place)
     return table.ranking
 
 
@@ -419,29 +415,23 @@ def _told_apart(
 
 
 class _Table:
-    """A ranking that is filled in parts."""
+    """A ranking that is filled in parts; its roles are queries, gallery and kin."""
 
-    def __init__(
-        self,
-        labels: Tensor,
-        queries: Tensor,
-        gallery: Tensor,
-        kin: Tensor,
-        depth: int,
-        answers: int,
-        terms: Comparing | None,
-    ) -> None:
-        self.labels, self.terms = torch.unique(labels, return_inverse=True)[1], terms
-        count, shape = len(queries), (len(queries), depth)
+    def __init__(self, scorer: Scorer, labels: Tensor, roles: Sequence[Tensor], depth: int, answers: int) -> None:
+        self.scorer, self.bound = scorer, bound_of(scorer)
+        self.terms: Any = self.bound if hasattr(self.bound, "difference") else None
+        self.labels = torch.unique(labels, return_inverse=True)[1]
+        queries, self.gallery, self.kin = roles
+        count, shape = len(queries), (len(queries), min(depth, len(self.gallery)))
         self.ranking = Ranking(
-            len(gallery),
+            len(self.gallery),
             queries,
             neighbours=torch.full(shape, -1, dtype=torch.int32),
             relevant=torch.zeros(shape, dtype=torch.bool),
             group=torch.zeros(shape, dtype=torch.int32),
             beyond=torch.zeros(count, dtype=torch.int32),
             beyond_relevant=torch.zeros(count, dtype=torch.int32),
-            positives=positives_of(self.labels, queries, gallery, kin),
+            positives=positives_of(self.labels, *roles),
             answers=Answers.empty(count, answers) if answers else None,
         )
 
@@ -476,28 +466,25 @@ class _Table:
             # What lies behind the tie group at the depth need not be in its place.
             made.answers.put(place, items, found, group, valid & (group <= group[:, depth - 1 : depth]))
 
-
-def _rank_block(
-    scorer: Scorer, bound: Terms | None, table: _Table, place: Tensor, queries: Tensor, gallery: Tensor, kin: Tensor
-) -> None:
-    """Rank some queries by their scores with the whole gallery."""
-    apart = kin[queries, None] == kin[gallery]
-    scores = _scores(scorer, queries, gallery, apart, table.ranking.depth + 1)
-    require_finite(scorer, scores, queries, gallery)
-    typical = None if bound is not None else scores.abs().median(1).values.cpu()
-    scores = scores.masked_fill(apart.to(scores.device), -math.inf)
-    kept = table.ranking.depth
-    top, order = (values.cpu() for values in scores.topk(min(kept + 1, len(gallery)), dim=1))
-    items, cut = gallery[order], torch.zeros(len(queries), dtype=torch.bool)
-    tolerance = tolerance_of(bound, queries, top, items, typical)
-    if top.shape[1] > kept:
-        cut = (top[:, kept - 1] - top[:, kept] <= tolerance[:, kept - 1 :].amax(1)) & torch.isfinite(top[:, kept])
-        # The group is cut by the depth: only a full sort of these rows says how far it reaches.
-        full, every = (values.cpu() for values in scores[cut.to(scores.device)].sort(dim=1, descending=True))
-        of_cut = None if typical is None else typical[cut]
-        every = gallery[every]
-        table.put(place[cut], every, full, tolerance_of(bound, queries[cut], full, every, of_cut))
-    table.put(place[~cut], items[~cut], top[~cut], tolerance[~cut])
+    def rank(self, place: Tensor) -> None:
+        """Rank the queries at some places by their scores with the whole gallery."""
+        queries, gallery, kept = self.ranking.queries[place], self.gallery, self.ranking.depth
+        apart = self.kin[queries, None] == self.kin[gallery]
+        scores = _scores(self.scorer, queries, gallery, apart, kept + 1)
+        require_finite(self.scorer, scores, queries, gallery)
+        typical = None if self.bound is not None else scores.abs().median(1).values.cpu()
+        scores = scores.masked_fill(apart.to(scores.device), -math.inf)
+        top, order = (values.cpu() for values in scores.topk(min(kept + 1, len(gallery)), dim=1))
+        items, cut = gallery[order], torch.zeros(len(queries), dtype=torch.bool)
+        tolerance = tolerance_of(self.bound, queries, top, items, typical)
+        if top.shape[1] > kept:
+            cut = (top[:, kept - 1] - top[:, kept] <= tolerance[:, kept - 1 :].amax(1)) & torch.isfinite(top[:, kept])
+            # The group is cut by the depth: only a full sort of these rows says how far it reaches.
+            full, every = (values.cpu() for values in scores[cut.to(scores.device)].sort(dim=1, descending=True))
+            of_cut = None if typical is None else typical[cut]
+            every = gallery[every]
+            self.put(place[cut], every, full, tolerance_of(self.bound, queries[cut], full, every, of_cut))
+        self.put(place[~cut], items[~cut], top[~cut], tolerance[~cut])
 
 
 def _scores(scorer: Scorer, queries: Tensor, gallery: Tensor, apart: Tensor, count: int) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -35,11 +36,11 @@ def kept_from_threshold(confidence: Tensor, fraction: float) -> Tensor:
     return confidence >= confidence.sort().values[round((len(confidence) - 1) * share)]
 
 
-def _mean_row(metric: str, values: Tensor, name: str, **columns: object) -> Row:
+def _mean_row(metric: str, values: Tensor, name: str, **columns: Any) -> Row:
     """The mean of what counts of the queries' values."""
     counted = with_lone_queries(metric, values)
     lone = len(values) - len(counted)
-    return row(name, mean_of_counted(counted), n_queries=len(counted), n_lone=lone, **columns)  # type: ignore[arg-type]
+    return row(name, mean_of_counted(counted), n_queries=len(counted), n_lone=lone, **columns)
 
 
 def filter_out_rows(near: NearModes, confidences: Mapping[str, Tensor], fractions: Sequence[float]) -> Iterator[Row]:
@@ -47,16 +48,8 @@ def filter_out_rows(near: NearModes, confidences: Mapping[str, Tensor], fraction
     for name, confidence in confidences.items():
         for fraction in fractions:
             values = near.values(kept_from_threshold(confidence, fraction))
-            for metric in JUDGED_BY:
-                yield _mean_row(
-                    metric,
-                    values[metric],
-                    f"filter_out_{metric}",
-                    scorer=near.scorer.name,
-                    confidence=name,
-                    variant=RERANKED,
-                    fraction=fraction,
-                )
+            at: dict[str, Any] = {"confidence": name, "variant": RERANKED, "fraction": fraction}
+            yield from (_mean_row(metric, values[metric], f"filter_out_{metric}", **at) for metric in JUDGED_BY)
 
 
 def _near_modes(view: Embeddings, scorer: str, modes: Callable[[], Scorer]) -> NearModes:
@@ -67,7 +60,7 @@ def _near_modes(view: Embeddings, scorer: str, modes: Callable[[], Scorer]) -> N
         "ranking of modes",
         lambda: rank(by_mode, view.labels, depth=near_depth(view.labels, ks), queries=queries, gallery=gallery),
     )
-    return NearModes.of(view.scorer(scorer), by_mode, view.labels, ks=ks, gallery=gallery, near=near)
+    return NearModes(view.scorer(scorer), by_mode, view.labels, ks=ks, gallery=gallery, near=near)
 
 
 @test(group="reranked", per="scorer", needs=("candidates",))
@@ -83,7 +76,7 @@ def reranked(view: Embeddings, scorer: str) -> Iterator[Row]:
     near = _near_modes(view, scorer, view.candidates)
     values = near.values()
     for metric, each in values.items():
-        yield _mean_row(metric, each, metric, scorer=scorer, variant=RERANKED)
+        yield _mean_row(metric, each, metric, variant=RERANKED)
     if scorer in view.own_scorers:
         yield from filter_out_rows(near, view.drawn_confidences(), view.options.filter_fractions)
         yield from _risk_rows(near, values, view.confidences)
@@ -95,13 +88,6 @@ def _risk_rows(near: NearModes, values: Mapping[str, Tensor], confidences: Mappi
         of_queries = confidence[near.near.queries]
         for metric in JUDGED_BY:
             kept = of_queries if metric == "map_at_r" else of_queries[~values[metric].isnan()]
-            counted = with_lone_queries(metric, values[metric])
-            yield row(
-                "aurc",
-                aurc(kept, 1.0 - counted),
-                scorer=near.scorer.name,
-                confidence=name,
-                variant=f"{metric},{RERANKED}",
-                n_queries=len(counted),
-                n_lone=len(values[metric]) - len(counted),
-            )
+            counted, variant = with_lone_queries(metric, values[metric]), f"{metric},{RERANKED}"
+            area, lone = aurc(kept, 1.0 - counted), len(of_queries) - len(counted)
+            yield row("aurc", area, confidence=name, variant=variant, n_queries=len(counted), n_lone=lone)

@@ -9,43 +9,32 @@ import math
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
 
 from .declare import test
 from .embeddings import Embeddings
 from .query_metrics import Places, expected_precisions, mean_row
-from .ranking import Scorer, rank
 from .rows import Row
 
 
-def map_at_k_rows(
-    scorer: Scorer,
-    labels: Tensor,
-    *,
-    k: int = 1000,
-    queries: Tensor | None = None,
-    gallery: Tensor | None = None,
-    kin: Tensor | None = None,
-) -> Iterator[Row]:
+def map_at_k(view: Embeddings, scorer: str, k: int = 1000) -> Iterator[Row]:
     """Mean average precision at k (mAP@1000 by default), under the two denominators in use in deep metric learning.
 
     The precisions at the relevant places among the first k are summed and divided by ``n``, the class size including
     the query (Roth et al. 2020; a perfect ranking then has (n - 1) / n), or by ``min(k, n - 1)``, the number of
     positives that can be found. Tied scores are treated exactly, by the expectation over their random orders. The
     variants of the two rows are ``denominator=n`` and ``denominator=min(k,n-1)``. Images that are no neighbours of the
-    query (``kin`` of :func:`~bench.protocols.ranking.rank`) do not count in n, but for the query.
+    query (:attr:`.Embeddings.kin`) do not count in n, but for the query.
 
     Example:
         >>> from .ranking import ScoreMatrix
-        >>> scores = torch.tensor([[9.0, 2.0, 1.0], [2.0, 9.0, 0.0], [1.0, 0.0, 9.0]])
-        >>> [(r["variant"], r["value"]) for r in map_at_k_rows(ScoreMatrix(scores), torch.tensor([0, 0, 1]))]
+        >>> given = ScoreMatrix(torch.tensor([[9.0, 2.0, 1.0], [2.0, 9.0, 0.0], [1.0, 0.0, 9.0]]))
+        >>> view = Embeddings(labels=torch.tensor([0, 0, 1]), ids=("a", "b", "c"), scorers={"given": lambda: given})
+        >>> [(row["variant"], row["value"]) for row in map_at_k(view, "given")]
         [('denominator=n', 0.5), ('denominator=min(k,n-1)', 1.0)]
     """
-    size = len(labels) if gallery is None else len(gallery)
-    asked = torch.arange(len(labels)) if queries is None else queries
     sums, counts = [], []
-    for block in asked.split(2048):  # a thousand places of every query at once would not fit
-        ranking = rank(scorer, labels, depth=min(k, size), queries=block, gallery=gallery, kin=kin)
+    for block in view.query_rows.split(2048):  # a thousand places of every query at once would not fit
+        ranking = view.rank(scorer, min(k, len(view.gallery_rows)), queries=block)
         places = Places.of(
             ranking.relevant, ranking.group, ranking.neighbours >= 0, ranking.beyond, ranking.beyond_relevant
         )
@@ -55,14 +44,14 @@ def map_at_k_rows(
     r, lone = positives.double(), positives == 0
     for variant, denominator in (("denominator=n", r + 1), ("denominator=min(k,n-1)", r.clamp(1, k))):
         each = (precision / denominator).masked_fill(lone, math.nan)
-        yield mean_row(f"map_at_{k}", each, scorer=scorer.name, variant=variant)
+        yield mean_row(f"map_at_{k}", each, variant=variant)
 
 
 @test(group="retrieval", per="scorer")
 def retrieval(view: Embeddings, scorer: str) -> Iterator[Row]:
     """Recall@k, MAP@R, R-precision and Precision@1 over the full gallery: means of queries that have a positive."""
     for metric, each in view.query_values(scorer).items():
-        yield mean_row(metric, each, scorer=scorer)
+        yield mean_row(metric, each)
 
 
 @test(group="map_at_1000", per="scorer", clean_only=True)
@@ -72,5 +61,4 @@ def map_at_1000(view: Embeddings, scorer: str) -> Iterator[Row]:
     It is divided by n, the class size including the query, or by min(1000, n - 1), the number of positives that can be
     found.
     """
-    similarity, queries, gallery = view.scorer(scorer), view.queries, view.gallery
-    yield from map_at_k_rows(similarity, view.labels, k=1000, queries=queries, gallery=gallery, kin=view.kin)
+    yield from map_at_k(view, scorer)

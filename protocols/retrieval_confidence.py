@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 
 import numpy as np
@@ -353,39 +352,34 @@ def _ranks(values: Tensor) -> Tensor:
     return torch.from_numpy((last - (size - 1) / 2)[group])
 
 
-@dataclass(frozen=True)
 class LogisticFit:
     """Weights of C confidences, standardised, by which they tell right from wrong answers of other queries.
 
-    Mean, scale (1 if constant) and weights are ``[C]``; ``found`` is whether there were right and wrong answers to fit
-    to.
+    It is a logistic regression with a unit Gaussian prior on the weights (L2 penalty, :func:`logistic_weights`). Mean,
+    scale (1 if constant) and weights are ``[C]``; ``found`` is whether there were right and wrong answers to fit to.
+
+    Args:
+        confidences: Confidences of Q queries, ``[Q]`` each.
+        correct: Recall@1 of these queries, of other classes than those that are tested, ``[Q]``; queries without a
+            positive (nan) are left out, and a fraction, which tied scores give, counts partly as right and partly as
+            wrong.
     """
 
-    mean: Tensor
-    scale: Tensor
-    weights: Tensor
-    found: bool
-
-    @classmethod
-    def of(cls, confidences: Sequence[Tensor], correct: Tensor) -> LogisticFit:
-        """Fit a logistic regression with a unit Gaussian prior on the weights (L2 penalty, :func:`logistic_weights`).
-
-        Confidences are ``[Q]`` each. ``correct`` is the Recall@1 of the Q queries, of other classes than those that are
-        tested; queries without a positive (nan) are left out, and a fraction, which tied scores give, counts partly as
-        right and partly as wrong.
-        """
+    def __init__(self, confidences: Sequence[Tensor], correct: Tensor) -> None:
         counted = ~correct.isnan()
         x = _side_by_side(confidences)[counted]
         y = correct[counted].double()
-        if not 0 < float(y.sum()) < len(y):  # nothing went wrong, or nothing right
-            zeros = torch.zeros(len(confidences), dtype=torch.float64)
-            return cls(zeros, torch.ones_like(zeros), zeros, found=False)
+        self.mean = self.weights = torch.zeros(len(confidences), dtype=torch.float64)
+        self.scale = torch.ones_like(self.mean)
+        self.found = 0 < float(y.sum()) < len(y)
+        if not self.found:  # nothing went wrong, or nothing right
+            return
         unit = power_of_two(x)  # squares of very small or large confidences leave the range of numbers
-        mean = x.mean(0)
+        self.mean = x.mean(0)
         scale = (x / unit).std(0, correction=0) * unit
-        scale = torch.where(scale > 0, scale, 1.0)
-        weights, _ = logistic_weights(((x - mean) / scale).numpy(), y.numpy(), penalty=1.0)
-        return cls(mean, scale, torch.from_numpy(weights), found=True)
+        self.scale = torch.where(scale > 0, scale, 1.0)
+        weights, _ = logistic_weights(((x - self.mean) / self.scale).numpy(), y.numpy(), penalty=1.0)
+        self.weights = torch.from_numpy(weights)
 
     def __call__(self, confidences: Sequence[Tensor]) -> Tensor:
         """Combined confidence of queries, ``[Q]``: the weighted sum; 0 if there was nothing to fit."""

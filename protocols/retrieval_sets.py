@@ -11,6 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -258,24 +259,18 @@ def sets_of_nearest(view: Embeddings, scorer: str) -> Iterator[Row]:
     promised if the classes are exchangeable. There is no ``calibrated_val`` without validation classes, or if they were
     trained on. The set is the whole gallery if there are too few queries to calibrate on.
     """
-    rows = torch.arange(len(view))
-    queries = rows if view.queries is None else view.queries
-    gallery = rows if view.gallery is None else view.gallery
+    queries, gallery = view.query_rows, view.gallery_rows
     items = len(gallery) - int(torch.isin(queries, gallery).any())
     ranks = _ranks(view, scorer)
     found: dict[str, RetrievalSets] = {}
     if view.validation is not None and view.validation_split == "val":
         found["calibrated_val"] = retrieval_sets(conformal_k(_ranks(view.validation, scorer)), ranks, items)
     found["calibrated_classes"] = sets_of_classes(
-        ranks,
-        view.labels[queries],
-        [view.ids[i] for i in queries.tolist()],
-        items=items,
-        seed=view.seed("retrieval sets"),
+        ranks, view.labels[queries], view.names(queries), items=items, seed=view.seed("retrieval sets")
     )
     for variant, sets in found.items():
         for metric, value in (("set_size_at_90", sets.size), ("set_coverage_at_90", sets.coverage)):
-            yield row(metric, value, scorer=scorer, variant=variant, n_queries=sets.n_queries, n_lone=sets.n_lone)
+            yield row(metric, value, variant=variant, n_queries=sets.n_queries, n_lone=sets.n_lone)
 
 
 def _ranks(view: Embeddings, scorer: str) -> Tensor:
@@ -286,13 +281,8 @@ def _ranks(view: Embeddings, scorer: str) -> Tensor:
         ranks = ranks_in(ranking)
         deeper = ranks.isinf()
         if bool(deeper.any()):
-            ranks[deeper] = first_positive_ranks(
-                view.scorer(scorer),
-                view.labels,
-                queries=ranking.queries[deeper],
-                gallery=view.gallery,
-                kin=view.kin,
-            )
+            roles: dict[str, Any] = {"queries": ranking.queries[deeper], "gallery": view.gallery, "kin": view.kin}
+            ranks[deeper] = first_positive_ranks(view.scorer(scorer), view.labels, **roles)
         return ranks
 
     return view.once(f"ranks of first positives {scorer}", compute)

@@ -162,4 +162,4 @@ def threshold_consistency(view: Embeddings, scorer: str) -> Iterator[Row]:
         low, high = calibration_range(scores[~verification_pairs(view).same])
         thresholds = torch.linspace(low, high, STEPS + 1, dtype=torch.float64)
         value = opis(*class_rates(view.scorer(scorer), view.labels, thresholds, images=images, kin=view.kin))
-    yield row("opis", value, scorer=scorer, n_queries=len(images))
+    yield row("opis", value, n_queries=len(images))

@@ -6,8 +6,8 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from .all_pairs import LIMIT, all_pairs_tpr, class_draws
 from .confidence import confidence_auroc
 from .declare import test
-from .embeddings import Embeddings
+from .embeddings import Embeddings, Options
 from .retrieval_confidence import random_confidence
 from .rows import Row, row
 
@@ -250,23 +250,15 @@ def _check(scores: Tensor, same: Tensor) -> None:
 
 
 def verification_rows(
-    scores: Tensor,
-    same: Tensor,
-    val_scores: Tensor | None,
-    val_same: Tensor | None,
-    *,
-    scorer: str = "",
-    false_positive_rate: float = 1e-3,
-    nearest_roc_point: bool = False,
-    validation_split: str = "val",
+    scores: Tensor, same: Tensor, validation: tuple[Tensor, Tensor] | None, options: Options, split: str = "val"
 ) -> Iterator[Row]:
     """Verification accuracy, AUC, equal error rate (EER) and true positive rate of scored pairs of images.
 
-    The accuracy is given at two thresholds: the best one for the validation pairs, if there are any, and the best one
-    for the test pairs. The latter is optimistic; "Probabilistic Embeddings Revisited" (PER) uses it.
-    ``nearest_roc_point`` adds the EER and the true positive rate as in PER's public code: at the nearest point of the
-    ROC, without interpolation, which may exceed ``false_positive_rate``. ``validation_split`` is ``train`` if a model
-    was trained on the validation pairs.
+    The accuracy is given at two thresholds: the best one for the validation pairs, of which scores and ``same`` are
+    given if there are any, and the best one for the test pairs. The latter is optimistic; "Probabilistic Embeddings
+    Revisited" (PER) uses it. The option ``nearest_roc_point`` adds the EER and the true positive rate as in PER's
+    public code: at the nearest point of the ROC, without interpolation, which may exceed ``false_positive_rate``.
+    ``split`` is ``train`` if a model was trained on the validation pairs.
 
     The variant names the pairs that gave the threshold of an accuracy (``threshold_val``, ``threshold_train`` or
     ``threshold_test``), or is ``fpr=0.001`` or ``nearest_fpr=0.001`` (or another rate) for a true positive rate, and
@@ -277,27 +269,28 @@ def verification_rows(
 
     Example:
         >>> s, y = torch.tensor([0.0, 1.0]), torch.tensor([False, True])
-        >>> [r["value"] for r in verification_rows(s, y, s, y)]
+        >>> [r["value"] for r in verification_rows(s, y, (s, y), Options())]
         [1.0, 1.0, 1.0, 0.0, 1.0]
     """
-    common: dict[str, Any] = {"scorer": scorer, "n_queries": len(scores)}
-    if val_scores is not None and val_same is not None:
-        threshold, _ = best_threshold(val_scores, val_same)
-        yield row(
-            "verification_accuracy",
-            accuracy_at(threshold, scores, same),
-            variant=f"threshold_{validation_split}",
-            **common,
-        )
-    yield row("verification_accuracy", best_threshold(scores, same)[1], variant="threshold_test", **common)
-    yield row("verification_auc", auc(scores, same), **common)
-    yield row("verification_eer", equal_error_rate(scores, same), **common)
-    rate = tpr_at_fpr(scores, same, false_positive_rate)
-    yield row("verification_tpr_at_fpr", rate, variant=f"fpr={false_positive_rate:g}", **common)
-    if nearest_roc_point:
-        yield row("verification_eer", nearest_equal_error_rate(scores, same), variant="nearest_point", **common)
-        rate = tpr_at_nearest_fpr(scores, same, false_positive_rate)
-        yield row("verification_tpr_at_fpr", rate, variant=f"nearest_fpr={false_positive_rate:g}", **common)
+    made, rate = partial(row, n_queries=len(scores)), options.false_positive_rate
+    if validation is not None:
+        accuracy = accuracy_at(best_threshold(*validation)[0], scores, same)
+        yield made("verification_accuracy", accuracy, variant=f"threshold_{split}")
+    yield made("verification_accuracy", best_threshold(scores, same)[1], variant="threshold_test")
+    yield made("verification_auc", auc(scores, same))
+    yield made("verification_eer", equal_error_rate(scores, same))
+    yield made("verification_tpr_at_fpr", tpr_at_fpr(scores, same, rate), variant=f"fpr={rate:g}")
+    if options.nearest_roc_point:
+        nearest = tpr_at_nearest_fpr(scores, same, rate)
+        yield made("verification_eer", nearest_equal_error_rate(scores, same), variant="nearest_point")
+        yield made("verification_tpr_at_fpr", nearest, variant=f"nearest_fpr={rate:g}")
+
+
+def pairs_among(view: Embeddings, rows: Tensor, seed: int, roles: Tensor | None = None) -> Pairs:
+    """Pairs that are sampled among some images (:func:`sample_pairs`), by their positions in the set."""
+    kin = None if view.kin is None else view.kin[rows]
+    found = sample_pairs(view.labels[rows], view.names(rows), seed, kin, roles)
+    return Pairs(rows[found.left], rows[found.right], found.same)
 
 
 def verification_pairs(view: Embeddings) -> Pairs:
@@ -311,6 +304,11 @@ def pair_scores(view: Embeddings, scorer: str) -> Tensor:
     return view.once(f"pair scores {scorer}", lambda: view.scorer(scorer).pairs(pairs.left, pairs.right))
 
 
+def _scored_pairs(view: Embeddings, scorer: str) -> tuple[Tensor, Tensor]:
+    """Scores of the sampled pairs, and whether each shares a class."""
+    return pair_scores(view, scorer), verification_pairs(view).same
+
+
 @test(group="verification", per="scorer", version=2)
 def verification(view: Embeddings, scorer: str) -> Iterator[Row]:
     """Verification accuracy, AUC, equal error rate and true positive rate over sampled pairs of images.
@@ -322,17 +320,9 @@ def verification(view: Embeddings, scorer: str) -> Iterator[Row]:
     (variants with ``,ci95_low`` and ``,ci95_high``); ``n_queries`` is the number of pairs. It is left out for more than
     20,000 images.
     """
-    validation = view.validation
-    yield from verification_rows(
-        pair_scores(view, scorer),
-        verification_pairs(view).same,
-        None if validation is None else pair_scores(validation, scorer),
-        None if validation is None else verification_pairs(validation).same,
-        scorer=scorer,
-        false_positive_rate=view.options.false_positive_rate,
-        nearest_roc_point=view.options.nearest_roc_point,
-        validation_split=view.validation_split,
-    )
+    scored, validation = _scored_pairs(view, scorer), view.validation
+    known = None if validation is None else _scored_pairs(validation, scorer)
+    yield from verification_rows(*scored, known, view.options, view.validation_split)
     if view.options.held_out_threshold:
         yield _held_out_accuracy(view, scorer)
     if len(view) <= LIMIT:
@@ -348,14 +338,9 @@ def _all_pairs_rows(view: Embeddings, scorer: str) -> Iterator[Row]:
     value, *drawn = all_pairs_tpr(view.scorer(scorer), labels, weights, rate, kin=view.kin).tolist()
     known = [x for x in drawn if not math.isnan(x)]
     low, high = np.quantile(known, [0.025, 0.975]).tolist() if known else (math.nan, math.nan)
+    pairs = len(view) * (len(view) - 1) // 2
     for end, number in (("", value), (",ci95_low", low), (",ci95_high", high)):
-        yield row(
-            "verification_tpr_at_fpr",
-            number,
-            scorer=scorer,
-            variant=f"all_pairs,fpr={rate:g}{end}",
-            n_queries=len(view) * (len(view) - 1) // 2,
-        )
+        yield row("verification_tpr_at_fpr", number, variant=f"all_pairs,fpr={rate:g}{end}", n_queries=pairs)
 
 
 def _held_out_accuracy(view: Embeddings, scorer: str) -> Row:
@@ -363,21 +348,14 @@ def _held_out_accuracy(view: Embeddings, scorer: str) -> Row:
     seed, scores, same = view.seed("pairs"), [], []
     for rows in class_halves(view.labels, view.ids, seed):
         try:
-            kin = None if view.kin is None else view.kin[rows]
-            half = sample_pairs(view.labels[rows], [view.ids[i] for i in rows.tolist()], seed, kin)
+            half = pairs_among(view, rows, seed)
         except ValueError:
             raise ValueError(
                 "verification needs at least four classes, most of them of two images: half of the classes choose the"
                 " threshold, the other half are tested"
             ) from None
-        scores.append(view.scorer(scorer).pairs(rows[half.left], rows[half.right]))
+        scores.append(view.scorer(scorer).pairs(half.left, half.right))
         same.append(half.same)
     threshold, _ = best_threshold(scores[0], same[0])
     accuracy = accuracy_at(threshold, scores[1], same[1])
-    return row(
-        "verification_accuracy",
-        accuracy,
-        scorer=scorer,
-        variant="threshold_held_out_classes",
-        n_queries=len(scores[1]),
-    )
+    return row("verification_accuracy", accuracy, variant="threshold_held_out_classes", n_queries=len(scores[1]))

@@ -183,7 +183,7 @@ def _density(embeddings: Distribution, train: ImageSet) -> TrainingDensity:
     order = uniform_by_identity(train.ids, seed_for("training density"), "training density").argsort(stable=True)
     means = embeddings.mean
     # A float64 copy of all would be half a gigabyte.
-    return TrainingDensity.of(lambda rows: F.normalize(means[order[rows]].double(), dim=-1), train.labels[order])
+    return TrainingDensity(lambda rows: F.normalize(means[order[rows]].double(), dim=-1), train.labels[order])
 
 
 class ConcatenatedModels:

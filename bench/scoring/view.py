@@ -179,7 +179,7 @@ def view_of(
     confidences, scatter = confidences_of(images, distribution), None
     if images.train is not None:
         known, tested = (GivenPoints(rows, normalize=True) for rows in (images.train.embeddings, images.embeddings))
-        density = TrainingDensity.of(lambda rows: known.rows_at(rows).loc, torch.from_numpy(images.train.labels))
+        density = TrainingDensity(lambda rows: known.rows_at(rows).loc, torch.from_numpy(images.train.labels))
         confidences |= density.confidences(lambda rows: tested.rows_at(rows).loc, len(images))
         scatter = (density.concentration, density.peak) if density.concentration else None
     options = Options(recall_ks=ks, risk_ks=ks, held_out_threshold=True)

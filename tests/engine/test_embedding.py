@@ -11,6 +11,7 @@ from bench.methods.cosface import CosFace
 from bench.methods.deep_ensemble import DeepEnsemble
 from bench.methods.distributions.arrays import rows_of, to_arrays
 from bench.methods.scorers import DistributionScorer
+from bench.protocols.embeddings import Options
 from bench.protocols.verification import sample_pairs, verification_rows
 from bench.site import Site
 from bench.store.files import file_texts
@@ -52,7 +53,8 @@ def _values(model, images, order, chunk=256):
     scorer = DistributionScorer(model.method.scorer, distribution)
     pairs = sample_pairs(labels, ids, 0)
     scores = scorer.pairs(pairs.left, pairs.right)
-    rows = [*retrieval_rows(scorer, labels), *verification_rows(scores, pairs.same, scores, pairs.same)]
+    verified = verification_rows(scores, pairs.same, (scores, pairs.same), Options())
+    rows = [*retrieval_rows(scorer, labels), *verified]
     return {(r["metric"], r["variant"]): r["value"] for r in rows}, distribution, confidence
 
 

@@ -39,7 +39,7 @@ def test_training_images_are_embedded_as_they_are_and_their_order_does_not_matte
     site, model, embedded = tested
     train = site.dataset("ndigit_smoke").train_val(0, 4).train
     unit = _unit(model, train.evaluation(torch.arange(len(train))))
-    density = TrainingDensity.of(unit.__getitem__, train.labels)
+    density = TrainingDensity(unit.__getitem__, train.labels)
     for split in ("test", "test_crop", "val", "val_crop"):
         tested_unit = embedded.unit_vectors(split)
         for name, values in density.confidences(tested_unit.__getitem__, len(tested_unit)).items():

@@ -13,10 +13,14 @@ SCALE, MARGIN, BIAS, TEMPERATURE = 7.0, 0.1, 4.0, 5.0
 LABELS = torch.tensor([0, 2, 2, 1, 0])
 
 
+def _params(bias):
+    return Idml.Params(scale=SCALE, margin=MARGIN, bias=bias, temperature=TEMPERATURE)
+
+
 @pytest.fixture
 def objective():
     torch.manual_seed(0)
-    return IntrospectiveProxyAnchor(4, 3, SCALE, MARGIN, BIAS, TEMPERATURE).double()
+    return IntrospectiveProxyAnchor(4, 3, _params(BIAS)).double()
 
 
 @pytest.fixture
@@ -59,7 +63,7 @@ def test_without_bias_and_uncertainty_it_is_proxy_anchor(batch):
     torch.manual_seed(0)
     plain = ProxyAnchorLoss(4, 3, SCALE, MARGIN).double()
     torch.manual_seed(0)
-    introspective = IntrospectiveProxyAnchor(4, 3, SCALE, MARGIN, 0.0, TEMPERATURE).double()
+    introspective = IntrospectiveProxyAnchor(4, 3, _params(0.0)).double()
     found = introspective(RatedPoint(points, torch.zeros(5, dtype=F64)), LABELS)
     torch.testing.assert_close(found, plain(PointMass(points), LABELS), rtol=1e-12, atol=0)
 

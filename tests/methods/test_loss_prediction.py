@@ -16,7 +16,8 @@ SCALE, WEIGHT = 7.0, 0.3
 @pytest.fixture
 def objective():
     torch.manual_seed(0)
-    return PredictedCrossEntropy(5, 4, SCALE, WEIGHT).double()
+    params = LossPrediction.Params(scale=SCALE, prediction_weight=WEIGHT)
+    return PredictedCrossEntropy(5, 4, params).double()
 
 
 @pytest.fixture
@@ -58,7 +59,8 @@ def test_predictions_are_pulled_to_the_losses_and_do_not_change_what_the_embeddi
 
 def test_the_loss_of_the_order_is_that_of_a_plain_loop(batch):
     points, predicted, labels = batch
-    objective = PredictedCrossEntropy(5, 4, SCALE, WEIGHT, "order").double()
+    params = LossPrediction.Params(scale=SCALE, prediction_weight=WEIGHT, predict="order")
+    objective = PredictedCrossEntropy(5, 4, params).double()
     losses, u = _cross_entropies(objective, points, labels), predicted.tolist()
     hinges = [
         max(0.0, GAP - (u[i] - u[j]) * (1 if losses[i] > losses[j] else -1)) for i in range(6) for j in range(i + 1, 6)

@@ -72,7 +72,9 @@ def test_cosines_with_margins_of_their_own_are_those_of_a_plain_loop():
 
 
 def _magface(margin_range=0.35, norm_weight=3.0, unit=1.0):
-    objective = _made(MagFaceLoss, MARGIN, margin_range, norm_weight)
+    params = MagFace.Params(scale=SCALE, margin=MARGIN, margin_range=margin_range, norm_weight=norm_weight)
+    torch.manual_seed(0)
+    objective = MagFaceLoss(5, 4, params).double()
     objective.unit.fill_(unit)
     return objective
 
@@ -96,7 +98,8 @@ def test_the_best_norm_lies_inside_the_range_and_rises_with_the_cosine(scale, we
     slope = extra / (HIGHEST - LOWEST)
     bound = scale * slope * LOWEST**2 * HIGHEST**2 / (HIGHEST**2 - LOWEST**2)
     assert weight / bound == pytest.approx(1.55, abs=0.01)
-    objective = MagFaceLoss(2, 3, scale, low, extra, weight).double()
+    params = MagFace.Params(scale=scale, margin=low, margin_range=extra, norm_weight=weight)
+    objective = MagFaceLoss(2, 3, params).double()
     with torch.no_grad():
         objective.weight.copy_(torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]))
     norms, labels = torch.linspace(LOWEST, HIGHEST, 4001, dtype=F64), torch.zeros(4001, dtype=torch.long)

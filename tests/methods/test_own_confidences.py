@@ -161,7 +161,7 @@ def world(count: int, classes: int, dim: int, noise: float, seed: int = 0) -> tu
 
 
 def found(train: torch.Tensor, labels: torch.Tensor, test: torch.Tensor) -> dict[str, np.ndarray]:
-    density = TrainingDensity.of(train.__getitem__, labels)
+    density = TrainingDensity(train.__getitem__, labels)
     return {name: values.numpy() for name, values in density.confidences(test.__getitem__, len(test)).items()}
 
 
@@ -176,7 +176,7 @@ def test_values_equal_loops_with_other_libraries(count: int, classes: int, dim: 
     within = np.linalg.inv(LedoitWolf(assume_centered=True).fit(residuals).covariance_ + 1e-12 * np.eye(dim))
     total = np.linalg.inv(LedoitWolf().fit(x).covariance_ + 1e-12 * np.eye(dim))
     near, _ = NearestNeighbors(n_neighbors=10, algorithm="brute").fit(x).kneighbors(z)
-    density = TrainingDensity.of(train.__getitem__, labels)
+    density = TrainingDensity(train.__getitem__, labels)
     concentration, peak = shared_concentration(train, labels)
     assert (density.concentration, density.peak) == pytest.approx((concentration, peak), rel=1e-12)
     share = np.array([(y == c).sum() for c in shown]) / np.isin(y, shown).sum()

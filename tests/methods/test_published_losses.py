@@ -109,7 +109,7 @@ def test_margin_and_multi_similarity(given):
     value = margin_loss(positive, negative, beta, 0.2, released=False)
     assert value.item() == pytest.approx(BASELINES[f"margin_paper_per_active_pair_M{dim}"], rel=1e-7)
     kept = unit[:11]
-    value = multi_similarity_loss(kept @ kept.T, data.labels[:11], 2.0, 40.0, 0.5, 0.1)
+    value = multi_similarity_loss(kept @ kept.T, data.labels[:11], MultiSimilarity.Params())
     assert value.item() == pytest.approx(BASELINES[f"MS_mean_over_batch_M{dim}"], rel=1e-8)
 
 
@@ -221,7 +221,8 @@ def test_released_multi_similarity_and_gradients(dim):
 def test_multi_similarity_without_kept_pairs_is_zero_when_released():
     cosines = torch.eye(4)  # no two images are alike, and none are confused
     labels = torch.tensor([0, 1, 2, 3])
-    assert multi_similarity_loss(cosines, labels, 2.0, 40.0, 0.5, 0.1, over_kept=True).item() == 0.0
+    params = MultiSimilarity.Params(form="released_el")
+    assert multi_similarity_loss(cosines, labels, params).item() == 0.0
 
 
 @pytest.mark.parametrize(("name", "dim", "conditioned"), [("M8", 8, "all"), ("M9odd", 9, "all"), ("M8mid", 8, "mid")])

@@ -10,7 +10,7 @@ from bench.methods._model import classifier_confidences
 from bench.methods.distributions import IsotropicNormal, VonMisesFisher, vmf_log_normalizer, vmf_mean_resultant_length
 from bench.methods.distributions.von_mises_fisher import released_rsample
 from bench.methods.vmf_fl import LikelihoodClassifier
-from bench.methods.vmf_loss import VmfLoss, _MeanLogSum, surrogate_log_normalizer
+from bench.methods.vmf_loss import VmfLoss, VmfLossMethod, _MeanLogSum, surrogate_log_normalizer
 
 F64 = torch.float64
 
@@ -36,7 +36,8 @@ def test_the_blocked_log_sum_equals_autograd_in_value_and_gradients(dim, monkeyp
 def test_the_loss_bounds_the_expected_cross_entropy_over_class_draws():
     torch.manual_seed(0)
     dim, classes = 8, 5
-    objective = VmfLoss(classes, dim, temperature=6.0, class_length=0.5, samples=4000, released=False).double()
+    params = VmfLossMethod.Params(temperature=6.0, class_length=0.5, samples=4000)
+    objective = VmfLoss(classes, dim, params, released=False).double()
     x = VonMisesFisher(torch.randn(6, dim, dtype=F64), torch.full((6,), 20.0, dtype=F64))
     labels = torch.arange(6) % classes
     k = objective.weight.detach().norm(dim=-1)

@@ -62,7 +62,7 @@ def test_platts_parameters_maximise_his_likelihood(fractional, offset, scale):
     assert got.tolist() == pytest.approx(torch.sigmoid(slope * grid + intercept).tolist(), abs=1e-5)
 
 
-@pytest.mark.parametrize("fit", [fit_isotonic, fit_platt, lambda x, y: lambda z: LogisticFit.of([x], y)([z])])
+@pytest.mark.parametrize("fit", [fit_isotonic, fit_platt, lambda x, y: lambda z: LogisticFit([x], y)([z])])
 @pytest.mark.parametrize("unit", [1e-300, 1e-170, 1e-14, 1e170, 1e300])
 def test_the_unit_of_a_confidence_does_not_matter(fit, unit):
     x, y = _queries(200)
@@ -180,7 +180,7 @@ def test_rows_are_errors_of_fits_to_validation_answers():
     together = ("norm", "margin", "agreement")
     for each, own in zip((validation, view), values):
         own["agreement"] = each.retrieval_confidences("l2")["agreement"]
-    fit = LogisticFit.of([values[0][name] for name in together], answers[0])
+    fit = LogisticFit([values[0][name] for name in together], answers[0])
     for own in values:
         own["+".join(together)] = fit([own[name] for name in together])
     right = answers[1][:60]

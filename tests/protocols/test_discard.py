@@ -16,7 +16,7 @@ from bench.protocols.discard import (
     pair_quality,
 )
 from bench.protocols.embeddings import Options
-from bench.protocols.verification import sample_pairs
+from bench.protocols.verification import Pairs, sample_pairs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate
@@ -102,7 +102,9 @@ def _images(seed, levels):
 def test_a_threshold_chosen_anew_equals_a_loop(levels, rate):
     scores, same, left, right, quality = _images(levels, levels)
     fractions = (0.0, 0.05, 0.1, 0.2, 0.5)
-    curve = discard_threshold_refit(scores, same, left, right, quality, fractions=fractions, false_match_rate=rate)
+    curve = discard_threshold_refit(
+        scores, Pairs(left, right, same), quality, fractions=fractions, false_match_rate=rate
+    )
     for fraction, value in zip(fractions, curve.fnmr.tolist()):
         gone = set()
         for level in sorted(set(quality.tolist())):
@@ -132,20 +134,18 @@ def test_what_leaves_no_pairs_has_no_value():
     assert len(empty.discarded) == 0
     assert math.isnan(discard_area(empty))
     rows = torch.zeros(0, dtype=torch.long)
-    nothing = discard_threshold_refit(none, none.bool(), rows, rows, torch.ones(3), fractions=(0.0, 0.1))
-    assert nothing.fnmr.isnan().all()
+    nothing = discard_threshold_refit(none, Pairs(rows, rows, none.bool()), torch.ones(3), fractions=(0.0, 0.1))
+    assert np.isnan(nothing.fnmr).all()
     assert math.isnan(discard_area(nothing))
     # All pairs of one class, as in a gallery of one class: no threshold can be chosen.
-    one = discard_threshold_refit(
-        torch.ones(2), torch.ones(2).bool(), torch.tensor([0, 1]), torch.tensor([1, 2]), torch.arange(3.0)
-    )
-    assert one.fnmr.isnan().all()
+    pairs = Pairs(torch.tensor([0, 1]), torch.tensor([1, 2]), torch.ones(2).bool())
+    assert np.isnan(discard_threshold_refit(torch.ones(2), pairs, torch.arange(3.0)).fnmr).all()
 
 
 def test_values_that_are_not_finite_and_limits_out_of_range_are_refused():
     with pytest.raises(ValueError, match="finite"):
         discard_threshold_fixed(torch.tensor([1.0, math.nan]), torch.ones(2))
-    curve = DiscardCurve(torch.tensor([0.0]), torch.tensor([0.1]))
+    curve = DiscardCurve(np.array([0.0]), np.array([0.1]))
     for limit in (0.0, 1.5):
         with pytest.raises(ValueError, match=r"limit must be in \(0, 1\]"):
             discard_area(curve, limit)
@@ -174,9 +174,7 @@ def test_rows_are_those_of_the_pairs_of_verification():
     assert pairs.same.tolist() == [True] * 60 + [False] * 60
     quality = torch.tensor([quality for _, quality in mated])
     fixed = discard_threshold_fixed(torch.tensor([score for score, _ in mated]), quality, start=0.05)
-    refit = discard_threshold_refit(
-        torch.tensor([score for score, *_ in every]), pairs.same, pairs.left, pairs.right, own, false_match_rate=0.05
-    )
+    refit = discard_threshold_refit(torch.tensor([score for score, *_ in every]), pairs, own, false_match_rate=0.05)
     for variant, curve in (("threshold_fixed", fixed), ("threshold_refit", refit)):
         assert rows["edc_pauc", "method", variant, None] == pytest.approx(discard_area(curve), abs=1e-12)
         for fraction in (0.0, 0.1, 0.2):
@@ -187,9 +185,9 @@ def test_rows_are_those_of_the_pairs_of_verification():
 
 
 def test_rates_are_read_off_the_curve():
-    curve = DiscardCurve(torch.tensor(FRACTIONS), torch.arange(21.0))
+    curve = DiscardCurve(np.array(FRACTIONS), np.arange(21.0))
     assert [fnmr_at(curve, x) for x in (0.0, 0.07, 0.075, 0.2, 0.9)] == [0.0, 7.0, 7.0, 20.0, 20.0]
-    assert math.isnan(fnmr_at(DiscardCurve(torch.zeros(0), torch.zeros(0)), 0.1))
+    assert math.isnan(fnmr_at(DiscardCurve(np.zeros(0), np.zeros(0)), 0.1))
 
 
 @pytest.mark.parametrize("labels", [[0, 0, 0], [0, 1, 2]], ids=["one class", "no class of two"])

@@ -4,16 +4,13 @@ import itertools
 
 import pytest
 import torch
-from bench.protocols.filter_out import filter_out_rows
 from bench.protocols.query_metrics import per_query
 from bench.protocols.ranking import ScoreMatrix, rank
 from bench.protocols.retrieval_confidence import random_confidence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from .views import clustered
-
-FRACTIONS = tuple(i / 10 for i in range(10))
+from .views import FRACTIONS, clustered, filter_out_rows
 
 
 def _data(seed, n=80, classes=12, levels=None):
@@ -40,7 +37,7 @@ def test_both_variants_equal_re_ranking_from_scratch(seed, levels, kind):
         gallery = gallery[labels[gallery] > 3]  # some queries have no positive
     roles = {} if kind == "all" else {"queries": queries, "gallery": gallery}
     confidence = torch.randn(80, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64)
-    rows = list(filter_out_rows(scorer, labels, ids, {"c": confidence}, fractions=FRACTIONS, oracle=True, **roles))
+    rows = filter_out_rows(scorer, labels, ids, {"c": confidence}, fractions=FRACTIONS, **roles)
     assert bool(_curve(rows, "map_at_r", "query_and_gallery", "oracle")) == (kind == "all")
     assert len(_curve(rows, "map_at_r", "query_only", "oracle")) == 10
     order = confidence.argsort(descending=True)
@@ -87,7 +84,7 @@ def test_each_metric_has_the_oracle_that_bounds_it():
     scores, labels, ids = _data(7, n=200, classes=30)
     g = torch.Generator().manual_seed(0)
     confidences = {str(i): torch.randn(200, generator=g) for i in range(5)}
-    rows = list(filter_out_rows(ScoreMatrix(scores), labels, ids, confidences, oracle=True))
+    rows = filter_out_rows(ScoreMatrix(scores), labels, ids, confidences)
     for metric in ("map_at_r", "recall_at_1"):
         best = [r["value"] for r in _curve(rows, metric, "query_only", "oracle")]
         assert len(best) == 10
@@ -110,5 +107,5 @@ def test_random_confidence_is_uniform_and_per_identity():
 def test_bad_confidences_are_refused():
     scores, labels, ids = _data(0)
     for bad in (torch.full((80,), float("nan")), torch.ones(79)):
-        with pytest.raises(ValueError, match="finite values"):
-            list(filter_out_rows(ScoreMatrix(scores), labels, ids, {"c": bad}))
+        with pytest.raises(ValueError, match=r"not finite|one number per image"):
+            filter_out_rows(ScoreMatrix(scores), labels, ids, {"c": bad})

@@ -10,14 +10,13 @@ from bench.methods.distributions import IsotropicNormal, PointMass
 from bench.methods.scorers import DistributionScorer
 from bench.protocols.all_pairs import all_pairs_tpr
 from bench.protocols.declare import run_battery
-from bench.protocols.filter_out import filter_out_rows
 from bench.protocols.known_tests import load_tests
 from bench.protocols.ranking import agreeing
 from bench.protocols.retrieval_sets import first_positive_ranks
 from bench.protocols.threshold_consistency import class_rates
 from bench.protocols.verification import sample_pairs
 
-from .views import view_of
+from .views import filter_out_rows, view_of
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -108,7 +107,7 @@ def test_rankings_and_their_confidences_are_those_of_a_loop(scorer):
 @pytest.mark.parametrize("scorer", SCORERS)
 def test_images_that_are_filtered_out_take_their_groups_along(scorer):
     confidence, share = torch.rand(90, generator=torch.Generator().manual_seed(1)), 0.4
-    roles = {"queries": QUERIES, "gallery": GALLERY, "kin": _view(scorer).kin}
+    roles = {"queries": QUERIES, "gallery": GALLERY, "groups": GROUPS}
     ids = [str(i) for i in range(90)]
     rows = filter_out_rows(SCORERS[scorer], LABELS, ids, {"method": confidence}, fractions=(share,), **roles)
     found = {row["variant"]: row["value"] for row in rows if row["metric"] == "filter_out_recall_at_1"}

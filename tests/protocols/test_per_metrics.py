@@ -52,7 +52,7 @@ def _distribution(arrays, name, case):
 def _near(arrays, name, case, ks=KS):
     distribution = _distribution(arrays, name, case)
     scorer = DistributionScorer(case.partition("_")[0], distribution)
-    return NearModes.of(scorer, mode_scorer(distribution), arrays[f"{name}/labels"], ks=ks)
+    return NearModes(scorer, mode_scorer(distribution), arrays[f"{name}/labels"], ks=ks)
 
 
 def _mean(metric, values):
@@ -114,7 +114,7 @@ def test_verification_reads_the_roc_where_the_public_code_does(arrays, name, cas
     scores = DistributionScorer(case.partition("_")[0], _distribution(arrays, name, case)).pairs(left, right)
     rows = {
         (row["metric"], row["variant"]): row["value"]
-        for row in verification_rows(scores, same, None, None, nearest_roc_point=True)
+        for row in verification_rows(scores, same, None, Options(nearest_roc_point=True))
     }
     for key, theirs in (
         (("verification_accuracy", "threshold_test"), "max_accuracy"),
@@ -158,7 +158,7 @@ def test_the_fast_form_equals_a_ranking_of_everything(seed):
     labels, near, likely, g = _random(seed)
     rows = torch.arange(len(labels))
     for queries, gallery in ((None, None), (rows[:20], rows[20:])):
-        fast = NearModes.of(likely, near, labels, ks=(1, 3), queries=queries, gallery=gallery)
+        fast = NearModes(likely, near, labels, ks=(1, 3), queries=queries, gallery=gallery)
         searched = torch.ones(len(labels), dtype=torch.bool)
         if gallery is not None:
             searched.zero_()[gallery] = True

@@ -6,14 +6,14 @@ import pytest
 import torch
 from bench.protocols.query_metrics import per_query
 from bench.protocols.ranking import ScoreMatrix, full_depth, rank
-from bench.protocols.retrieval import map_at_k_rows
+from bench.protocols.retrieval import map_at_k
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 
 from tests.retrieval_rows import retrieval_rows
 
-from .views import clustered, orders_of, precision_sum, tied_data
+from .views import clustered, orders_of, precision_sum, tied_data, view_of
 
 KS = (1, 2, 4, 8)
 
@@ -137,7 +137,7 @@ def test_map_at_k_is_the_mean_over_all_orders_of_ties(data, k):
             orders = list(orders_of(scores[q], others))
             total = sum(precision_sum([labels[j] == labels[q] for j in order[:k]]) for order in orders) / len(orders)
             means.append((total / (positives + 1), total / min(k, positives)))
-    rows = map_at_k_rows(ScoreMatrix(torch.tensor(scores)), torch.tensor(labels), k=k)
+    rows = map_at_k(view_of(torch.tensor(labels), torch.tensor(scores)), "cosine", k)
     found = {r["variant"]: r["value"] for r in rows}
     expected = [sum(each) / len(means) for each in zip(*means)] or [math.nan, math.nan]
     assert [found["denominator=n"], found["denominator=min(k,n-1)"]] == pytest.approx(expected, nan_ok=True)
@@ -146,4 +146,4 @@ def test_map_at_k_is_the_mean_over_all_orders_of_ties(data, k):
 def test_a_perfect_ranking_misses_one_by_the_papers_count():
     labels = torch.arange(20) // 5
     perfect = ScoreMatrix((labels[:, None] == labels[None, :]).double())
-    assert [r["value"] for r in map_at_k_rows(perfect, labels)] == pytest.approx([0.8, 1.0])
+    assert [r["value"] for r in map_at_k(view_of(labels, perfect), "cosine")] == pytest.approx([0.8, 1.0])

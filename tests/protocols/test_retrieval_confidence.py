@@ -251,7 +251,7 @@ def test_the_fit_is_that_of_a_plain_minimisation():
     chance = torch.sigmoid(0.5 + 2.0 * first - second)
     correct = (torch.rand(400, generator=g) < chance).double()
     correct[:5], correct[5:9] = 0.5, torch.nan
-    fit = LogisticFit.of([first, 30.0 * second], correct)
+    fit = LogisticFit([first, 30.0 * second], correct)
     x, y = (each[np.r_[:5, 9:400]] for each in (np.stack([first, 30.0 * second], 1), correct.numpy()))
     z = (x - x.mean(0)) / x.std(0)
 
@@ -279,8 +279,8 @@ def test_logistic_weights_are_those_of_scikit_learn(kind, penalty):
 
 def test_there_is_no_fit_without_wrong_answers_and_a_constant_confidence_has_no_weight():
     x = torch.arange(6.0)
-    assert not LogisticFit.of([x, x], torch.ones(6)).found
-    fit = LogisticFit.of([torch.ones(6), x], torch.tensor([0.0, 0.0, 1.0, 0.0, 1.0, 1.0]))
+    assert not LogisticFit([x, x], torch.ones(6)).found
+    fit = LogisticFit([torch.ones(6), x], torch.tensor([0.0, 0.0, 1.0, 0.0, 1.0, 1.0]))
     assert fit.found
     assert fit.weights[0] == 0 < fit.weights[1]
 
@@ -315,7 +315,7 @@ def test_images_are_judged_under_every_scorer_and_fits_need_validation_images():
     names = ("norm", "margin", "agreement")
     known, now = ([_known(of)[name].double() for name in names] for of in (view.validation, view))
     of_validation = view.validation.query_values("cosine", (1,))["recall_at_1"]
-    assert fitted == pytest.approx(confidence_auroc(LogisticFit.of(known, of_validation)(now), right), abs=1e-9)
+    assert fitted == pytest.approx(confidence_auroc(LogisticFit(known, of_validation)(now), right), abs=1e-9)
 
 
 def _known(view):
@@ -342,11 +342,11 @@ def test_validation_classes_are_judged_by_a_fit_to_the_others(some):
             found = torch.zeros(len(right), dtype=torch.float64)
             for part in range(5):
                 own = torch.tensor([int(c) % 5 == part for c in classes])
-                found[own] = LogisticFit.of([v[~own] for v in of], right[~own])([v[own] for v in of])
+                found[own] = LogisticFit([v[~own] for v in of], right[~own])([v[own] for v in of])
             key = ("+".join(names), "confidence_auroc")
             (value,) = (row["value"] for row in rows if (row["confidence"], row["metric"]) == key)
             assert value == pytest.approx(confidence_auroc(found, right), abs=1e-9)
-            assert value < confidence_auroc(LogisticFit.of(of, right)(of), right)
+            assert value < confidence_auroc(LogisticFit(of, right)(of), right)
 
 
 def test_a_fit_without_wrong_answers_is_a_gap_in_the_place_of_its_rows():

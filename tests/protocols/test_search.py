@@ -10,7 +10,6 @@ import torch
 from bench.methods.distributions import DiagonalNormal, IsotropicNormal, PointMass, VonMisesFisher, from_arrays, rows_of
 from bench.methods.scorers import DistributionScorer
 from bench.protocols import ranking, search
-from bench.protocols.filter_out import filter_out_rows
 from bench.protocols.query_metrics import per_query
 from bench.protocols.ranking import ScoreMatrix, filter_depth, rank
 from hypothesis import given, settings
@@ -18,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.retrieval_rows import retrieval_rows
 
-from .views import orders_of, precision_sum
+from .views import filter_out_rows, orders_of, precision_sum
 
 N, DEPTH = 900, 5
 
@@ -276,23 +275,16 @@ def test_filter_out_by_search_equals_ranking_every_subset(name, kind):
     confidence = torch.randn(N, generator=torch.Generator().manual_seed(2))
     rows = torch.arange(N)
     scores = ScoreMatrix(scorer.matrix(rows, rows))
-    fast, whole = (list(filter_out_rows(s, labels, ids, {"c": confidence}, oracle=True)) for s in (scorer, scores))
+    fast, whole = (filter_out_rows(s, labels, ids, {"c": confidence}) for s in (scorer, scores))
     assert len(fast) == len(whole)
     for a, b in zip(fast, whole):
         assert {**a, "scorer": ""} == {**b, "scorer": ""}
 
 
-def test_one_ranking_serves_retrieval_and_every_filter_out_rate():
+def test_a_deeper_ranking_gives_the_same_retrieval():
     scorer, labels = _scorer("cosine", "quantised", seed=4)
-    ids = [str(i) for i in range(N)]
-    confidence = {"c": torch.randn(N, generator=torch.Generator().manual_seed(2))}
     deep = rank(scorer, labels, depth=filter_depth(labels))
     assert list(retrieval_rows(scorer, labels, ranking=deep)) == list(retrieval_rows(scorer, labels))
-    again = list(filter_out_rows(scorer, labels, ids, confidence, ranking=deep))
-    assert again == list(filter_out_rows(scorer, labels, ids, confidence))
-    few = rank(scorer, labels, depth=filter_depth(labels), queries=torch.arange(10))
-    with pytest.raises(ValueError, match="not of these queries"):
-        list(filter_out_rows(scorer, labels, ids, confidence, ranking=few))
 
 
 def test_large_classes_are_filtered_exactly_from_a_bounded_depth():
@@ -303,12 +295,12 @@ def test_large_classes_are_filtered_exactly_from_a_bounded_depth():
     # Confidence that removes two classes first: the third keeps all its images.
     confidence = labels.double() + 0.1 * torch.rand(600, generator=torch.Generator().manual_seed(0))
     assert filter_depth(labels) < 4 * 199
-    rows = list(filter_out_rows(scorer, labels, ids, {"c": confidence}, fractions=(0.3, 0.6, 0.9)))
+    rows = filter_out_rows(scorer, labels, ids, {"c": confidence}, fractions=(0.3, 0.6, 0.9))
     everyone = torch.arange(600)
     order = confidence.argsort(descending=True)
     scores = scorer.matrix(everyone, everyone)
     for r in rows:
-        if r["variant"] == "query_and_gallery":
+        if (r["variant"], r["confidence"]) == ("query_and_gallery", "c"):
             keep = order[: round((1 - r["fraction"]) * 600)].sort().values
             subset = retrieval_rows(ScoreMatrix(scores[keep][:, keep]), labels[keep], ks=(1,))
             expected = next(q["value"] for q in subset if f"filter_out_{q['metric']}" == r["metric"])

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from bench.protocols.embeddings import Options
 from bench.protocols.verification import (
     accuracy_at,
     auc,
@@ -116,10 +117,10 @@ def test_negatives_are_uniform_over_the_images_of_other_classes():
 def test_the_threshold_comes_from_validation_and_one_from_classes_that_have_trained_says_so():
     val = torch.tensor([0.0, 1.0]), torch.tensor([False, True])
     test = torch.tensor([2.0, 3.0]), torch.tensor([False, True])
-    rows = {(r["metric"], r["variant"]): r["value"] for r in verification_rows(*test, *val)}
+    rows = {(r["metric"], r["variant"]): r["value"] for r in verification_rows(*test, val, Options())}
     assert rows["verification_accuracy", "threshold_val"] == 0.5
     assert rows["verification_accuracy", "threshold_test"] == 1.0
-    variants = {r["variant"] for r in verification_rows(*test, *val, validation_split="train")}
+    variants = {r["variant"] for r in verification_rows(*test, val, Options(), "train")}
     assert variants & {"threshold_train", "threshold_val"} == {"threshold_train"}
 
 

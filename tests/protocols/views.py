@@ -4,10 +4,12 @@ import itertools
 
 import torch
 from bench.protocols.declare import run_battery
-from bench.protocols.embeddings import Embeddings
+from bench.protocols.embeddings import Embeddings, Options
 from bench.protocols.known_tests import load_tests
 from bench.protocols.ranking import ScoreMatrix, bound_of, tie_groups, tolerance_of
 from hypothesis import strategies as st
+
+FRACTIONS = tuple(i / 10 for i in range(10))
 
 
 def view_of(labels, scores, name="cosine", **changes):
@@ -16,6 +18,14 @@ def view_of(labels, scores, name="cosine", **changes):
     ids = tuple(f"image {i:03d}" for i in range(len(labels)))
     given = {"labels": labels, "ids": ids, "scorers": {name: lambda: scorer}, "own_scorers": (name,), "seed": len}
     return Embeddings(**(given | changes))
+
+
+def filter_out_rows(scorer, labels, ids, confidences, *, fractions=FRACTIONS, seed=0, **roles):
+    """Filter-out curves of image confidences and of the oracle."""
+    given = {"ids": tuple(ids), "confidences": confidences, "seed": lambda purpose: seed, **roles}
+    view = view_of(labels, scorer, options=Options(filter_fractions=fractions), **given)
+    rows = run_battery(view, load_tests(["filter_out"]))
+    return [row for row in rows if row["confidence"] in (*confidences, "oracle")]
 
 
 def clustered(labels, dim=6, noise=0.6, seed=0):

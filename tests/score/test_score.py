@@ -13,13 +13,14 @@ from bench.cli import main
 from bench.methods.distributions import DiagonalNormal, IsotropicNormal, VonMisesFisher
 from bench.methods.scorers import DistributionScorer
 from bench.protocols.quality import spearman
-from bench.protocols.retrieval import map_at_k_rows
+from bench.protocols.retrieval import map_at_k
 from bench.protocols.rows import RETRIEVAL_CONFIDENCES, kind_of
 from bench.protocols.structure import structure_rows
 from bench.store.records import COLUMNS
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
+from tests.protocols.views import view_of
 from tests.retrieval_rows import retrieval_rows
 
 KEYS = [name for name in COLUMNS if name != "value"]
@@ -154,7 +155,7 @@ def test_probabilistic_scores_are_those_of_the_distribution(arrays, spread, scor
     labels = torch.from_numpy(arrays["labels"])
     for row in retrieval_rows(DistributionScorer(scorer, distribution), labels):
         assert _value(frame, row["metric"], scorer=scorer) == pytest.approx(row["value"])
-    for row in map_at_k_rows(DistributionScorer(scorer, distribution), labels):
+    for row in map_at_k(view_of(labels, DistributionScorer(scorer, distribution)), "cosine"):
         assert _value(frame, row["metric"], scorer=scorer, variant=row["variant"]) == pytest.approx(row["value"])
     for row in structure_rows(unit, labels):
         assert _value(frame, row["metric"], variant=row["variant"]) == pytest.approx(row["value"])

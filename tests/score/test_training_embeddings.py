@@ -31,7 +31,7 @@ def test_they_are_judged_beside_the_given_confidence_and_equal_those_of_the_clas
     table = found.table
     unit = torch.from_numpy(given["train_embeddings"] / np.linalg.norm(given["train_embeddings"], axis=1)[:, None])
     test = torch.from_numpy(given["embeddings"] / np.linalg.norm(given["embeddings"], axis=1)[:, None])
-    density = TrainingDensity.of(unit.__getitem__, torch.from_numpy(given["train_labels"]))
+    density = TrainingDensity(unit.__getitem__, torch.from_numpy(given["train_labels"]))
     for name, values in density.confidences(test.__getitem__, len(test)).items():
         np.testing.assert_allclose(found.queries[f"confidence.{name}"], values, rtol=1e-9)
         assert len(table[(table["confidence"] == name) & (table["metric"] == "confidence_auroc")]) == 1
