@@ -15,7 +15,7 @@ import typer
 from ..closure import file_of
 from ..errors import UnknownName, UserError, printable
 from ..registry import Registry, load_plugins
-from .options import Json, Plugins, Row, print_json
+from .options import Json, Plugins, Row, command, print_json
 
 if TYPE_CHECKING:
     from ..datasets.dataset import Dataset
@@ -27,23 +27,17 @@ LISTED = (
 )
 """Kinds of entries that ``bench list`` prints."""
 
-CHECK_HELP = (
-    "Import every entry, plug-ins included: `ok`, or FAIL with the reason; a failure ends with code 1."
-    " `bench test` checks what they do."
-)
-
 OURS = "bench"
 """Family of the backbones of this package."""
 
 
+@command()
 def list_entries(
-    kind: Annotated[
-        str,
-        typer.Argument(help=f"What to list: {', '.join(LISTED)}."),
-    ] = "",
-    part: Annotated[str, typer.Argument(help="List only names that contain this, such as `dinov2`.")] = "",
+    kind: Annotated[str, typer.Argument(help=f"What to list: {', '.join(LISTED)}.")] = "",
+    part: str = "",
+    *,
     as_json: Json = False,
-    check: Annotated[bool, typer.Option("--check", help=CHECK_HELP)] = False,
+    check: bool = False,
     plugin: Plugins = None,
 ) -> None:
     """List methods, data sets, metrics and all else that has a name.
@@ -52,6 +46,11 @@ def list_entries(
     bench list methods
     bench list datasets --json
     bench list backbones dinov2
+
+    Options:
+        part: List only names that contain this, such as `dinov2`.
+        check: Import every entry, plug-ins included: `ok`, or FAIL with the reason; a failure ends with code 1. `bench
+            test` checks what they do.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     listed = _listed(kind)
     every = list_rows(listed, tuple(plugin or ()), check)
@@ -96,11 +95,8 @@ def _listed(kind: str) -> str:
     raise UnknownName("kind of entries", kind, LISTED)
 
 
-def show(
-    name: Annotated[str, typer.Argument(help="A method, data set or protocol.")],
-    as_json: Json = False,
-    plugin: Plugins = None,
-) -> None:
+@command()
+def show(name: str, *, as_json: Json = False, plugin: Plugins = None) -> None:
     """Show a method, a data set or a protocol.
 
     A method is shown with its paper, equations, parameters, search ranges and deviations from the paper, a data set
@@ -109,6 +105,9 @@ def show(
     \b
     bench show dul_cls
     bench show folder
+
+    Options:
+        name: A method, data set or protocol.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     value = describe(name, tuple(plugin or ()))
     if as_json:

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from annotated_types import Ge
 
 from ..errors import UserError, no_such, printable
 from ..registry import Registry
 from ..resources import cores, data_home, root_of
-from .options import DataRoot, Json, Plugins, Row, option_of, print_json
+from .options import DataRoot, Json, Plugins, Row, command, print_json
 
 if TYPE_CHECKING:
     from ..datasets.dataset import Dataset
@@ -26,11 +27,12 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-AllowPartial = Annotated[bool, option_of("allow_partial", help="Accept an incomplete release.")]
+AllowPartial = Annotated[bool, typer.Option("--allow-partial", help="Accept an incomplete release.")]
 
 
 @app.command("list")
-def list_data(as_json: Json = False, data_root: DataRoot = None, plugin: Plugins = None) -> None:
+@command()
+def list_data(*, as_json: Json = False, data_root: DataRoot = None, plugin: Plugins = None) -> None:
     """List data sets, what each needs and where its owners publish it.
 
     \b
@@ -54,8 +56,10 @@ def list_data(as_json: Json = False, data_root: DataRoot = None, plugin: Plugins
 
 
 @app.command("verify")
+@command()
 def verify(
-    name: Annotated[str, typer.Argument(help="Data set.")],
+    name: str,
+    *,
     data_root: DataRoot = None,
     allow_partial: AllowPartial = False,
     as_json: Json = False,
@@ -69,6 +73,9 @@ def verify(
     bench data verify cub200
     bench data verify cub200 --data-root data
     bench data verify ndigit
+
+    Options:
+        name: Data set.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     cls = _known(data_root, tuple(plugin or ())).dataset(name)
     _verify(_open(cls, root_of(cls, data_root, data_home()), allow_partial), as_json)
@@ -129,14 +136,14 @@ def _verified(name: str, found: Row) -> Iterator[str]:
 
 
 @app.command("import")
+@command()
 def import_data(
-    name: Annotated[str, typer.Argument(help="Data set.")],
-    source: Annotated[list[Path], typer.Argument(help="Archive (.zip, .tar, .tgz), folder or parquet, as downloaded.")],
+    name: str,
+    source: list[Path],
+    *,
     data_root: DataRoot = None,
     allow_partial: AllowPartial = False,
-    max_unpacked: Annotated[
-        float | None, typer.Option(min=0, help="Unpack up to so many GB, however well packed.", metavar="GB")
-    ] = None,
+    max_unpacked: Annotated[float | None, Ge(0)] = None,
     plugin: Plugins = None,
 ) -> None:
     """Place a downloaded data set into the data root, and check it.
@@ -151,22 +158,23 @@ def import_data(
     bench data import cub200 CUB_200_2011.tgz --data-root data
     bench data import cars196 stanford_cars/data
     bench data import omniglot images_background.zip images_evaluation.zip
+
+    Options:
+        name: Data set.
+        source: Archive (.zip, .tar, .tgz), folder or parquet, as downloaded.
+        max_unpacked (GB): Unpack up to so many GB, however well packed.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     limit = None if max_unpacked is None else int(max_unpacked * 10**9)
     typer.echo(import_release(name, source, data_root or data_home(), allow_partial, tuple(plugin or ()), limit))
 
 
 @app.command("download")
+@command()
 def download_data(
-    name: Annotated[str, typer.Argument(help="Data set.")],
-    mirror: Annotated[
-        str | None,
-        typer.Option(help="Address of another copy: of the archive, or of the folder that contains it.", metavar="URL"),
-    ] = None,
-    checksum: Annotated[
-        str | None,
-        typer.Option(help="Hash that the copy of --mirror must have.", metavar="md5:HEX|sha256:HEX"),
-    ] = None,
+    name: str,
+    *,
+    mirror: str | None = None,
+    checksum: str | None = None,
     data_root: DataRoot = None,
     allow_partial: AllowPartial = False,
     plugin: Plugins = None,
@@ -183,6 +191,11 @@ def download_data(
     \b
     bench data download cub200
     bench data download sop --mirror https://mirror.example.org/datasets
+
+    Options:
+        name: Data set.
+        mirror (URL): Address of another copy: of the archive, or of the folder that contains it.
+        checksum (md5:HEX|sha256:HEX): Hash that the copy of --mirror must have.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     from ..datasets.releases import PhotoDataset
 
@@ -210,15 +223,8 @@ def download_data(
 
 
 @app.command("features")
-def import_features(
-    name: Annotated[str, typer.Argument(help="Name that the data set gets.")],
-    train: Annotated[Path, typer.Option(help="Features of training classes.", metavar="FILE")],
-    test: Annotated[Path, typer.Option(help="Features of test classes.", metavar="FILE")],
-    val: Annotated[
-        Path | None, typer.Option(help="Features of validation classes; without it, a quarter of those of --train.")
-    ] = None,
-    data_root: DataRoot = None,
-) -> None:
+@command()
+def import_features(name: str, *, train: Path, test: Path, val: Path | None = None, data_root: DataRoot = None) -> None:
     """Import features that you have computed, to train heads on.
 
     Methods are trained on them as on a frozen network.
@@ -230,6 +236,12 @@ def import_features(
     \b
     bench data features birds --train train.npz --test test.npz
     bench run --method all --dataset birds --seeds 5
+
+    Options:
+        name: Name that the data set gets.
+        train (FILE): Features of training classes.
+        test (FILE): Features of test classes.
+        val: Features of validation classes; without it, a quarter of those of --train.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     from rich.console import Console
 

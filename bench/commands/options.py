@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, Signature, cleandoc, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, get_origin
 
@@ -60,30 +61,55 @@ FIELDS: dict[str, Field] = dict(_fields(experiment.Experiment))
 """Fields of an experiment by the names of their options."""
 
 
-def option_of(name: str, **changes: Any) -> Any:
-    """The option of a field of an experiment as Typer has it, with its help, range and names, and some changes."""
-    _, info, how = FIELDS[name]
-    given: Row = {
-        "help": " ".join((info.description or "").split()),
-        "metavar": how.metavar,
-        "rich_help_panel": how.section,
-    }
-    for limit in info.metadata:
-        given |= {"min": limit.ge} if isinstance(limit, Ge) else {"max": limit.le} if isinstance(limit, Le) else {}
-    return typer.Option(f"--{name.replace('_', '-')}", **{**given, **changes})
+def option_of(name: str) -> Any:
+    """The option of a field of an experiment as Typer has it, with its help, range and names."""
+    info = FIELDS[name].info
+    return _described(name, info.description or "", info.metadata)
+
+
+def _described(name: str, said: str, about: Iterable[object], metavar: str = "", *, argument: bool = False) -> Any:
+    """An option or argument with its help, and what its type is annotated with: a range, a section, a word for it."""
+    given: Row = {"help": " ".join(said.split()), "metavar": metavar or None}
+    for each in about:
+        if isinstance(each, Ge):
+            given["min"] = each.ge
+        elif isinstance(each, Le):
+            given["max"] = each.le
+        elif isinstance(each, experiment.Option):
+            given |= {"rich_help_panel": each.section, "metavar": each.metavar}
+    # Without a name, a switch would have its opposite as well.
+    return typer.Argument(**given) if argument else typer.Option(f"--{name.replace('_', '-')}", **given)
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+DESCRIBED = re.compile(r"^    (\w+)(?: \((\S+)\))?: (.+(?:\n     .+)*)", re.MULTILINE)
+"""What is said of a parameter of a command: its name, a word that stands for its value, and its help."""
 
-def takes(*names: str, after: str) -> Callable[[Function], Function]:
-    """Give a command options of an experiment behind one of its parameters; its function has them as ``**typed``."""
+
+def command(*names: str, after: str = "") -> Callable[[Function], Function]:
+    """Make a function a command.
+
+    Parameters before ``*`` are arguments, those behind it options. Their help stands in the section ``Options`` of the
+    docstring, as ``name (VALUE): help``, but for those that several commands have, whose type has it. Behind a
+    parameter, there may be options of an experiment, which the function has as ``**typed``.
+    """
 
     def with_options(function: Function) -> Function:
-        own = [each for each in signature(function, eval_str=True).parameters.values() if each.kind != each.VAR_KEYWORD]
-        place = [each.name for each in own].index(after) + 1
-        made = [_parameter(name, FIELDS[name].info) for name in names]
-        function.__signature__ = Signature([*own[:place], *made, *own[place:]])  # type: ignore[attr-defined]
+        text, _, listed = cleandoc(function.__doc__ or "").partition("\n\nOptions:\n")
+        said = {name: (help, metavar) for name, metavar, help in DESCRIBED.findall(listed)}
+        function.__doc__ = text
+        made: list[Parameter] = []
+        for each in signature(function, eval_str=True).parameters.values():
+            if each.name in said:
+                (help, metavar), about = said[each.name], getattr(each.annotation, "__metadata__", ())
+                how = _described(each.name, help, about, metavar, argument=each.kind != Parameter.KEYWORD_ONLY)
+                each = each.replace(annotation=Annotated[each.annotation, how])
+            if each.kind != Parameter.VAR_KEYWORD:
+                made.append(each)
+            if each.name == after:
+                made += [_parameter(name, FIELDS[name].info) for name in names]
+        function.__signature__ = Signature(made)  # type: ignore[attr-defined]
         return function
 
     return with_options
@@ -94,7 +120,7 @@ def _parameter(name: str, info: FieldInfo) -> Parameter:
     kind: Any = list[str] | None if several else info.annotation
     default = None if several else info.default
     annotation = Annotated[kind, option_of(name)]
-    return Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation)
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def typed_fields(ctx: typer.Context) -> dict[str, object]:

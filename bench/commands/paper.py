@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ..report.table import Document
     from ..site import Site
 
+ASKED = ("seeds", "trials", "backbone", "dim", "weights", "allow_partial", "plugin", "set")
 RUN = [name for name, field in options.FIELDS.items() if field.place.startswith("run.")]
 
 FOLDER = "reproduce"
@@ -35,7 +36,8 @@ app = typer.Typer(
 
 
 @app.command("list")
-def list_items(as_json: options.Json = False) -> None:
+@options.command()
+def list_items(*, as_json: options.Json = False) -> None:
     """List every table and figure that can be made, with its data sets."""
     from ..papers.items import every_item
 
@@ -59,16 +61,12 @@ def list_items(as_json: options.Json = False) -> None:
 
 
 @app.command()
-@options.takes("seeds", "trials", "backbone", "dim", "weights", "allow_partial", "plugin", "set", *RUN, after="results")
+@options.command(*ASKED, *RUN, after="results")
 def table(
-    name: Annotated[str, typer.Argument(help="A table or figure, such as per/table5 (`bench paper list`).")],
-    dataset: Annotated[
-        list[str] | None, typer.Option(help="Data sets, comma separated; the paper's if not given.", metavar="D[,D..]")
-    ] = None,
-    hparams: Annotated[
-        str | None,
-        options.option_of("hparams", help="As for `bench run`; published on the paper's data sets, else default."),
-    ] = None,
+    name: str,
+    *,
+    dataset: list[str] | None = None,
+    hparams: str | None = None,
     data_root: options.DataRoot = None,
     results: options.Results = options.DEFAULT_RESULTS,
     dry_run: options.DryRun = False,
@@ -84,6 +82,11 @@ def table(
     \b
     bench paper table per/table5 --dataset cub200 --data-root data --weights bn_inception.pth --dry-run
     bench paper table nir/table4 --dataset ndigit --seeds 3
+
+    Options:
+        name: A table or figure, such as per/table5 (`bench paper list`).
+        dataset (D[,D..]): Data sets, comma separated; the paper's if not given.
+        hparams: As for `bench run`; published on the paper's data sets, else default.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     if name == "list":  # as `bench reproduce list`
         list_items(as_json)
@@ -212,21 +215,13 @@ def _draw(named: Named, site: Site, results: Path, dry_run: bool) -> None:
 
 
 @app.command()
+@options.command()
 def claims(
-    results: Annotated[
-        list[Path] | None, typer.Option(help="Results folder; repeatable, records are taken together.", metavar="DIR")
-    ] = None,
-    file: Annotated[
-        Path | None, typer.Option("--claims", help="TOML file of claims; bench's own if not given.", metavar="FILE")
-    ] = None,
-    paper: Annotated[
-        list[str] | None,
-        typer.Option(help="Show claims of these papers only, comma separated, such as per,url.", metavar="KEY[,KEY]"),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Where to write; report in the first results folder if not given.", metavar="DIR"),
-    ] = None,
+    *,
+    results: list[Path] | None = None,
+    claims: Path | None = None,
+    paper: list[str] | None = None,
+    out: Path | None = None,
     plugin: options.Plugins = None,
     as_json: options.Json = False,
 ) -> None:
@@ -239,6 +234,12 @@ def claims(
     bench paper claims --results results/runs
     bench paper claims --results results/runs --results results/cub --paper per --out report
     bench paper claims --claims mine.toml --json
+
+    Options:
+        results (DIR): Results folder; repeatable, records are taken together.
+        claims (FILE): TOML file of claims; bench's own if not given.
+        paper (KEY[,KEY]): Show claims of these papers only, comma separated, such as per,url.
+        out (DIR): Where to write; report in the first results folder if not given.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     from rich.console import Console
 
@@ -250,7 +251,7 @@ def claims(
     folders = results or [options.DEFAULT_RESULTS]
     load_plugins(plugin or ())  # their metrics
     site = options.site_of(folders[0], plugin=plugin)
-    ledger = read_ledger(file, site)
+    ledger = read_ledger(claims, site)
     require_known("paper", options.names(paper), ledger.paper)
     stores = [options.open_results(folder) for folder in folders]
     collected, damaged = options.collect_from(*stores)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -25,17 +25,13 @@ KINDS: tuple[Kind, Kind] = ("train", "test")
 """Kinds of units that a status counts."""
 
 
+@options.command()
 def status(
+    *,
     results: options.Results = options.DEFAULT_RESULTS,
-    check: Annotated[
-        bool, typer.Option("--check", help="Verify every file; name the damaged ones, with exit code 1.")
-    ] = False,
-    repair: Annotated[
-        bool, typer.Option("--repair", help="Move damaged files to RESULTS/.damaged and make store.json again.")
-    ] = False,
-    archive: Annotated[
-        Path | None, typer.Option(help="Write all records to this file, NAME.tar.xz, to contribute.", metavar="FILE")
-    ] = None,
+    check: bool = False,
+    repair: bool = False,
+    archive: Path | None = None,
     as_json: options.Json = False,
 ) -> None:
     """Count the finished trials, trainings and tests.
@@ -48,6 +44,11 @@ def status(
     bench status --results results/runs
     bench status --results results/runs --check
     bench status --results results/runs --archive ndigit_jane_doe.tar.xz
+
+    Options:
+        check: Verify every file; name the damaged ones, with exit code 1.
+        repair: Move damaged files to RESULTS/.damaged and make store.json again.
+        archive (FILE): Write all records to this file, NAME.tar.xz, to contribute.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     if repair:
         repair_results(results)
@@ -134,35 +135,14 @@ def repair_results(results: Path) -> None:
         store.mark()
 
 
+@options.command()
 def report(
+    *,
     results: options.Results = options.DEFAULT_RESULTS,
-    out: Annotated[
-        Path | None, typer.Option(help="Where to write; RESULTS/report if not given.", metavar="DIR")
-    ] = None,
-    figures: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Draw these figures only, comma separated, or `all`: filter_out, risk_coverage, confidence, sweeps,"
-            " pictures (which every report has), convergence, spectra, images, and densities, which needs no"
-            " results.",
-            metavar="NAME[,NAME]",
-        ),
-    ] = None,
-    also: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Write these, too, comma separated: parquet (a copy of every table), optuna (a journal of all tuning),"
-            " hub (headers of model cards, .eval_results), or a table of a paper to fill with these results, such as"
-            " per/table1 (`bench paper list`).",
-            metavar="NAME[,NAME]",
-        ),
-    ] = None,
-    data_root: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of downloaded data sets, for pictures; if not given, that of the last run.", metavar="DIR"
-        ),
-    ] = None,
+    out: Path | None = None,
+    figures: list[str] | None = None,
+    also: list[str] | None = None,
+    data_root: Path | None = None,
     plugin: options.Plugins = None,
     as_json: options.Json = False,
 ) -> None:
@@ -176,6 +156,16 @@ def report(
     bench report --also per/table1,parquet
     bench report --figures spectra,images
     bench report --figures densities --out theory
+
+    Options:
+        out (DIR): Where to write; RESULTS/report if not given.
+        figures (NAME[,NAME]): Draw these figures only, comma separated, or `all`: filter_out, risk_coverage,
+            confidence, sweeps, pictures (which every report has), convergence, spectra, images, and densities, which
+            needs no results.
+        also (NAME[,NAME]): Write these, too, comma separated: parquet (a copy of every table), optuna (a journal of all
+            tuning), hub (headers of model cards, .eval_results), or a table of a paper to fill with these results, such
+            as per/table1 (`bench paper list`).
+        data_root (DIR): Folder of downloaded data sets, for pictures; if not given, that of the last run.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     if out is None and results.is_file():
         raise UserError(f"{results} is a file; name a folder with --out")

@@ -14,7 +14,7 @@ import typer
 
 from .. import interrupt
 from ..errors import LINE, UnitFailed, UserError
-from ..planning.experiment import EXISTING, FILES, Experiment, Run, read_experiment
+from ..planning.experiment import EXISTING, FILES, Experiment, Option, Run, read_experiment
 from . import options
 
 if TYPE_CHECKING:
@@ -32,31 +32,16 @@ OnExisting = Literal["skip", "rerun", "error"]
 """Treatment of results that exist: reuse them (``skip``), make them again (``rerun``) or refuse (``error``)."""
 
 
-@options.takes(*options.FIELDS, after="data_root")
+@options.command(*options.FIELDS, after="data_root")
 def run(
     ctx: typer.Context,
-    file: Annotated[
-        Path | None,
-        typer.Argument(
-            help="File of an experiment, as --save writes it; options override it.",
-            metavar="FILE.toml",
-            rich_help_panel=FILES,
-        ),
-    ] = None,
+    file: Annotated[Path | None, Option(FILES, "FILE.toml")] = None,
+    *,
     data_root: options.DataRoot = None,
-    save: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write these options as the file of an experiment, then go on; with --dry-run, stop after the plan.",
-            metavar="FILE.toml",
-            rich_help_panel=FILES,
-        ),
-    ] = None,
+    save: Annotated[Path | None, Option(FILES, "FILE.toml")] = None,
     dry_run: options.DryRun = False,
     results: options.Results = options.DEFAULT_RESULTS,
-    on_existing: Annotated[
-        OnExisting, typer.Option(help="Results that exist: reuse, redo, or refuse.", rich_help_panel=EXISTING)
-    ] = "skip",
+    on_existing: Annotated[OnExisting, Option(EXISTING)] = "skip",
     help_all: options.HelpAll = False,
     **typed: object,
 ) -> None:
@@ -68,6 +53,11 @@ def run(
     \b
     bench run --method dul_cls --dataset ndigit --seeds 5
     bench run --method arcface,pfe,scf --dataset cub200 --data-root data --dry-run
+
+    Options:
+        file: File of an experiment, as --save writes it; options override it.
+        save: Write these options as the file of an experiment, then go on; with --dry-run, stop after the plan.
+        on_existing: Results that exist: reuse, redo, or refuse.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     table = {} if file is None else read_experiment(file)
     experiment = Experiment.filled(table, options.typed_fields(ctx), str(file or ""))

@@ -31,16 +31,9 @@ Draw = Literal["queries", "classes"]
 
 Scorers = Annotated[
     list[str] | None,
-    typer.Option(
-        "--scorers",
-        help="Scorers to rank with, comma separated; cosine if not given.",
-        metavar="S[,S..]",
-    ),
+    typer.Option(help="Scorers to rank with, comma separated; cosine if not given.", metavar="S[,S..]"),
 ]
-Metrics = Annotated[
-    list[str] | None,
-    typer.Option("--metrics", help=metric_help(), metavar="M[,M..]"),
-]
+Metrics = Annotated[list[str] | None, typer.Option(help=metric_help(), metavar="M[,M..]")]
 Normalize = Annotated[
     bool | None,
     typer.Option(
@@ -53,54 +46,22 @@ Bootstrap = Annotated[
 ]
 
 
+@options.command()
 def score(
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Embeddings, .npz, .safetensors or Parquet; or photographs, a folder or parquet.", metavar="FILE.."
-        ),
-    ],
+    files: list[Path],
+    *,
     scorers: Scorers = None,
     metrics: Metrics = None,
     normalize: Normalize = None,
     bootstrap: Bootstrap = "queries",
-    out: Annotated[
-        Path | None, typer.Option(help="Write scores.html, tables (CSV) and figures there.", metavar="DIR")
-    ] = None,
-    backbone: Annotated[
-        str | None,
-        options.option_of(
-            "backbone", help="Network that embeds a folder of photographs, with its weights on this machine."
-        ),
-    ] = None,
-    operate: Annotated[
-        bool,
-        typer.Option(
-            "--operate",
-            help="From which confidence on to accept: thresholds, chosen on half of the classes, and risks.",
-        ),
-    ] = False,
-    wish: Annotated[
-        str | None,
-        typer.Option(
-            help="Share of wrong ones among accepted answers, of different pairs or unknown queries accepted, and of"
-            " queries answered that --operate grants; risk=0.05,far=0.01,coverage=0.8 if not given.",
-            metavar="WISH=SHARE,..",
-        ),
-    ] = None,
+    out: Path | None = None,
+    backbone: str | None = None,
+    operate: bool = False,
+    wish: str | None = None,
     groups: Groups = None,
-    unknown: Annotated[
-        Path | None,
-        typer.Option(
-            help="Images of classes that the gallery lacks, as further queries: a file, or a folder if FILE is one.",
-            metavar="FILE",
-        ),
-    ] = None,
+    unknown: Path | None = None,
     strict: options.Strict = False,
-    device: Annotated[
-        options.Device,
-        typer.Option(help="Device for matrices of scores; cuda is faster for match and mls of diagonal normals."),
-    ] = "cpu",
+    device: options.Device = "cpu",
     plugin: options.Plugins = None,
     as_json: options.Json = False,
 ) -> None:
@@ -122,6 +83,17 @@ def score(
     score:    bench score mine.npz --metrics recall,map_at_r,verification --out mine
     compare:  bench score mine.npz theirs.npz --bootstrap classes
     decide:   bench score mine.npz --operate --wish risk=0.02 --out mine
+
+    Options:
+        files (FILE..): Embeddings, .npz, .safetensors or Parquet; or photographs, a folder or parquet.
+        out (DIR): Write scores.html, tables (CSV) and figures there.
+        backbone (NAME): Network that embeds a folder of photographs, with its weights on this machine.
+        operate: From which confidence on to accept: thresholds, chosen on half of the classes, and risks.
+        wish (WISH=SHARE,..): Share of wrong ones among accepted answers, of different pairs or unknown queries
+            accepted, and of queries answered that --operate grants; risk=0.05,far=0.01,coverage=0.8 if not given.
+        unknown (FILE): Images of classes that the gallery lacks, as further queries: a file, or a folder if FILE is
+            one.
+        device: Device for matrices of scores; cuda is faster for match and mls of diagonal normals.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     from ..datasets.tables import holds_images
 
@@ -289,11 +261,10 @@ def _file_row(path: Path, name: str, images: EmbeddingSet) -> options.Row:
     }
 
 
+@options.command()
 def compare(
-    methods_or_files: Annotated[
-        list[str] | None,
-        typer.Argument(help="Methods of a results folder, or files of embeddings.", metavar="METHOD..|FILE.."),
-    ] = None,
+    methods_or_files: list[str] | None = None,
+    *,
     results: options.Results = options.DEFAULT_RESULTS,
     scorers: Scorers = None,
     metrics: Metrics = None,
@@ -313,12 +284,16 @@ def compare(
     \b
     bench compare cosface pfe dul_cls --results results/runs
     bench compare mine.npz theirs.npz
+
+    Options:
+        methods_or_files (METHOD..|FILE..): Methods of a results folder, or files of embeddings.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     asked = methods_or_files or []
     if any(Path(name).suffix or Path(name).is_file() for name in asked):
         if len(asked) < 2:
             raise UserError(f"{asked[0]}: name another file to compare it with")
-        score([Path(name) for name in asked], scorers, metrics, normalize, bootstrap, plugin=plugin, as_json=as_json)
+        how: options.Row = {"scorers": scorers, "metrics": metrics, "normalize": normalize, "bootstrap": bootstrap}
+        score([Path(name) for name in asked], **how, plugin=plugin, as_json=as_json)
         return
     from rich.console import Console
 

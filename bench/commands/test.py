@@ -5,29 +5,25 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from ..errors import UnitFailed, UserError, first_line, from_plugin, place_of, printable, require_known
 from ..names import expand
 from ..registry import Registry, load_plugins
-from .options import DataRoot, Json, Plugins, Row, option_of, print_json, site_of
+from .options import DataRoot, Json, Plugins, Row, command, print_json, site_of
 
 Checks = Mapping[str, Callable[[Any], None]]
 
 
+@command()
 def check_entries(
-    method: Annotated[list[str] | None, option_of("method", help="Methods, comma-separated, or all.")] = None,
-    dataset: Annotated[list[str] | None, option_of("dataset", help="Data sets, comma-separated.")] = None,
-    test: Annotated[
-        list[str] | None,
-        typer.Option(help="Groups of tests, comma-separated, or all.", metavar="T[,T..]"),
-    ] = None,
-    corruption: Annotated[
-        list[str] | None,
-        typer.Option(help="Corruptions, comma-separated, or all.", metavar="C[,C..]"),
-    ] = None,
+    *,
+    method: list[str] | None = None,
+    dataset: list[str] | None = None,
+    test: list[str] | None = None,
+    corruption: list[str] | None = None,
     data_root: DataRoot = None,
     as_json: Json = False,
     plugin: Plugins = None,
@@ -42,6 +38,12 @@ def check_entries(
     \b
     bench test --method mine --plugin mine.py
     bench test --dataset birds --data-root data --plugin birds.py
+
+    Options:
+        method (M[,M..]): Methods, comma-separated, or all.
+        dataset (D[,D..]): Data sets, comma-separated.
+        test (T[,T..]): Groups of tests, comma-separated, or all.
+        corruption (C[,C..]): Corruptions, comma-separated, or all.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     if not method and not dataset and not test and not corruption:
         raise UserError("name something to check: --method, --dataset, --test or --corruption")
