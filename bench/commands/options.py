@@ -255,15 +255,14 @@ def last_data_root(results: Path) -> Path | None:
     return None
 
 
-def open_results(results: Path, damaged_marker: bool = False) -> Store:
-    """Open a results folder for reading, if wanted also one with records whose marker is missing or damaged."""
+def open_results(results: Path) -> Store:
+    """Open a results folder for reading."""
     from ..protocols._base import PROTOCOLS, get_protocol
     from ..store.folder import Store
 
     store = Store(results, remember=True)
-    recognised = damaged_marker and store.has_lost_marker() and store.marker_of_records() is not None
     for name in PROTOCOLS:
-        store.open(name, get_protocol(name).version, create=recognised)
+        store.open(name, get_protocol(name).version, create=False)
     return store
 
 

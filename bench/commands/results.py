@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from contextlib import closing
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -30,7 +29,6 @@ def status(
     *,
     results: options.Results = options.DEFAULT_RESULTS,
     check: bool = False,
-    repair: bool = False,
     archive: Path | None = None,
     as_json: options.Json = False,
 ) -> None:
@@ -47,11 +45,8 @@ def status(
 
     Options:
         check: Verify every file; name the damaged ones, with exit code 1.
-        repair: Move damaged files to RESULTS/.damaged and make store.json again.
         archive (FILE): Write all records to this file, NAME.tar.xz, to contribute.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
-    if repair:
-        repair_results(results)
     if archive is not None:
         archive_results(results, archive)
         return
@@ -81,7 +76,7 @@ def _check(results: Path, as_json: bool) -> int:
     """Name every damaged file of a results folder; returns the exit code."""
     from ..store.check import damages
 
-    store = options.open_results(results, damaged_marker=True)
+    store = options.open_results(results)
     found = damages(store.root)
     base = results.parent if store.is_archive else results
     rows = [{"path": str(damage.path.relative_to(base)), "reason": damage.reason} for damage in found]
@@ -112,27 +107,6 @@ def archive_results(results: Path, out: Path) -> None:
         )
     write_archive(out, texts)
     typer.echo(f"{out}: {len(texts)} files, {out.stat().st_size / 1e6:.1f} MB; check it with `bench status --check`")
-
-
-def repair_results(results: Path) -> None:
-    """Move the damaged files of a results folder to its ``.damaged``, and write its marker ``store.json`` again."""
-    from ..store.check import damages
-    from ..store.claims import Claims
-    from ..store.folder import Store
-
-    store = Store(results)
-    if store.is_archive:
-        raise UserError(f"{results} is an archive, which is never changed")
-    if results.exists() and (not results.is_dir() or store.marker_of_records() is None):
-        options.open_results(results)
-    with closing(Claims(results)) as claims:
-        claims.enter(alone=True)
-        for damage in damages(results):
-            target = store.set_aside(damage)
-            if target is not None:
-                line = f"{damage.path.relative_to(results)}: {damage.reason}; moved to {target}"
-                typer.echo(printable(line), err=True)
-        store.mark()
 
 
 @options.command()
