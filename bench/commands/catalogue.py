@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..closure import file_of
-from ..errors import UnknownName, UserError, printable
+from ..errors import UnknownName, UserError
 from ..registry import Registry, load_plugins
-from .options import Json, Plugins, Row, command, print_json
+from .options import Json, Plugins, Row, command, output
 
 if TYPE_CHECKING:
     from ..datasets.dataset import Dataset
@@ -55,24 +55,24 @@ def list_entries(
     listed = _listed(kind)
     every = list_rows(listed, tuple(plugin or ()), check)
     rows = [row for row in every if part.lower() in row["name"].lower()]
-    if as_json:
-        print_json(rows)
-    elif not rows:
+    if not rows and not as_json:
         raise UserError(f"no name contains {part!r}; `bench list {listed}` has all")
-    else:
-        rows = _by_family(rows) if listed == "backbones" and not part else rows
-        width = max((len(row["name"]) for row in rows), default=0)
-        family = ""
-        for row in rows:
-            if row.get("family", "") != family:
-                family = row["family"]
-                typer.echo(f"{family}:")
-            problem = f"  [unavailable: {row['error']}]" if row.get("error") else ""
-            weights = "  [weights here]" if row.get("weights") else ""
-            outcome = ("FAIL  " if problem else "ok    ") if check else ""
-            typer.echo(printable(f"{outcome}{row['name']:<{width}}  {row['summary']}{weights}{problem}"))
+    output(rows, _lines(_by_family(rows) if listed == "backbones" and not part else rows, check), as_json)
     if check and any(row.get("error") for row in rows):
         raise typer.Exit(1)
+
+
+def _lines(rows: list[Row], check: bool) -> Iterator[str]:
+    """A line for each entry, with its problem, below the family of a backbone."""
+    width, family = max((len(row["name"]) for row in rows), default=0), ""
+    for row in rows:
+        if row.get("family", "") != family:
+            family = row["family"]
+            yield f"{family}:"
+        problem = f"  [unavailable: {row['error']}]" if row.get("error") else ""
+        weights = "  [weights here]" if row.get("weights") else ""
+        outcome = ("FAIL  " if problem else "ok    ") if check else ""
+        yield f"{outcome}{row['name']:<{width}}  {row['summary']}{weights}{problem}"
 
 
 def _by_family(rows: list[Row]) -> list[Row]:
@@ -110,11 +110,9 @@ def show(name: str, *, as_json: Json = False, plugin: Plugins = None) -> None:
         name: A method, data set or protocol.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     value = describe(name, tuple(plugin or ()))
-    if as_json:
-        print_json(value)
-        return
     rest = {key: held for key, held in value.items() if key not in ("name", "kind", "summary", "document")}
-    typer.echo("\n".join([f"{value['name']}: {value['summary']}", "", value["document"], "", *_shown(rest)]))
+    document = value["document"].splitlines()
+    output(value, [f"{value['name']}: {value['summary']}", "", *document, "", *_shown(rest)], as_json)
 
 
 def _shown(held: Mapping[str, Any], indent: str = "") -> Iterator[str]:

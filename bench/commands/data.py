@@ -6,6 +6,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,7 @@ from annotated_types import Ge
 from ..errors import UserError, no_such, printable
 from ..registry import Registry
 from ..resources import cores, data_home, root_of
-from .options import DataRoot, Json, Plugins, Row, command, print_json
+from .options import DataRoot, Json, Plugins, Row, command, output
 
 if TYPE_CHECKING:
     from ..datasets.dataset import Dataset
@@ -45,14 +46,15 @@ def list_data(*, as_json: Json = False, data_root: DataRoot = None, plugin: Plug
         urls = " ".join(each.url for each in cls.archive.all()) if getattr(cls, "archive", None) else ""
         row = {"name": entry.name, "summary": entry.summary, "embedded": cls.embedded, **of_release, "archive": urls}
         rows.append(row)
-    if as_json:
-        print_json(rows)
-    for row in () if as_json else rows:
-        typer.echo(f"{row['name']:<16} {row['summary']}")
-        if row["needs"]:
-            typer.echo(f"{'':<16} needs {row['needs']}; from {row['source']}")
-        if row["archive"]:
-            typer.echo(f"{'':<16} `bench data download {row['name']}` gets it")
+    output(rows, chain(*map(_listed, rows)), as_json)
+
+
+def _listed(row: Row) -> Iterator[str]:
+    yield f"{row['name']:<16} {row['summary']}"
+    if row["needs"]:
+        yield f"{'':<16} needs {row['needs']}; from {row['source']}"
+    if row["archive"]:
+        yield f"{'':<16} `bench data download {row['name']}` gets it"
 
 
 @app.command("verify")
@@ -101,10 +103,7 @@ def _verify(dataset: Dataset, as_json: bool = False) -> None:
             found = dataset.verify()
     except ValueError as error:
         raise UserError(f"data set {dataset.name!r}: {error}") from None
-    if as_json:
-        print_json(found)
-    else:
-        typer.echo("\n".join(_verified(dataset.name, found)))
+    output(found, _verified(dataset.name, found), as_json)
     if found.get("damaged"):
         raise typer.Exit(1)
 
@@ -112,8 +111,7 @@ def _verify(dataset: Dataset, as_json: bool = False) -> None:
 def _verified(name: str, found: Row) -> Iterator[str]:
     """Lines about the images of a data set and its splits."""
     if "release" in found:
-        place = f"{found['release']} at {printable(found['folder'])}"
-        yield f"{place}: {found['images']} images, {found['classes']} classes"
+        yield f"{found['release']} at {found['folder']}: {found['images']} images, {found['classes']} classes"
     else:
         shape = " x ".join(map(str, found["shape"]))
         yield f"{name}: {found['images']} images of {shape}, {found['classes']} classes"
@@ -132,7 +130,7 @@ def _verified(name: str, found: Row) -> Iterator[str]:
         )
     if converted := found.get("converted_to_rgb"):
         yield f"  read as RGB: {', '.join(f'{count} {mode}' for mode, count in sorted(converted.items()))}"
-    yield from (f"  damaged: {printable(line)}" for line in found.get("damaged", ()))
+    yield from (f"  damaged: {line}" for line in found.get("damaged", ()))
 
 
 @app.command("import")

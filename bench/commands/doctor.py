@@ -14,7 +14,7 @@ from typing import Any
 
 from .._version import __version__
 from ..errors import UnitFailed, first_line, place_of, printable
-from .options import Device, Json, command, print_json
+from .options import Device, Json, command, output
 
 NETWORKS = {"cpu": ("resnet18", 224, 12), "cuda": ("resnet50", 224, 120)}
 """Network, side of its crops in pixels and images of a batch that speed is measured with, by device."""
@@ -60,7 +60,7 @@ def doctor(*, device: Device = "auto", out: Path = Path("doctor.json"), as_json:
     report = {"bench": __version__, "device": chosen, "checks": checks, "figures": figures, "failed": failed}
     report["advice"] = advised = advice(chosen, cores(), figures)
     write_atomic(out, json.dumps(report, indent=1).encode() + b"\n")
-    print_json(report) if as_json else print("\n".join([*advised, f"written to {out}"]))
+    output(report, [*advised, f"written to {out}"], as_json)
     if failed:
         raise UnitFailed(failed, "bench doctor")
 

@@ -148,7 +148,7 @@ def print_estimate(plans: tuple[Plan, ...], site: Site, launch: Run) -> None:
             f"{plan.cell.method} on {plan.cell.dataset}: {1000 * estimated.step:.0f} ms per step,"
             f" {readable(estimated.training)} per training, {readable(of_plans)} in one process"
         )
-    if site.lacking and not of_study:
+    if not of_study:
         return
     # A head waits for its base, and one training is not divided among workers.
     chains = (

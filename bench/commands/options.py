@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from inspect import Parameter, Signature, cleandoc, signature
@@ -199,9 +198,11 @@ def say(console: Console, text: str, style: str | None = None) -> None:
     console.print(printable(text), style=style, highlight=False, markup=False, soft_wrap=True)
 
 
-def print_json(value: object) -> None:
-    """Print a value as JSON on standard output."""
-    sys.stdout.write(json.dumps(value, indent=1) + "\n")
+def output(value: object, lines: Iterable[str], as_json: bool) -> None:
+    """Print a value on standard output, as JSON or as the lines that people read."""
+    text = json.dumps(value, indent=1) if as_json else "\n".join(map(printable, lines))
+    if text:
+        typer.echo(text)
 
 
 def names(values: list[str] | None, default: tuple[str, ...] = ()) -> tuple[str, ...]:

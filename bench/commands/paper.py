@@ -52,12 +52,10 @@ def list_items(*, as_json: options.Json = False) -> None:
         }
         for name, named in every_item().items()
     ]
-    if as_json:
-        options.print_json(rows)
-        return
     width = max(len(row["name"]) for row in rows)
-    for row in rows:
-        typer.echo(f"{row['name']:<{width}}  {row['title']} [{', '.join(row['datasets']) or 'no data'}]")
+    data = [", ".join(row["datasets"]) or "no data" for row in rows]
+    lines = (f"{row['name']:<{width}}  {row['title']} [{each}]" for row, each in zip(rows, data))
+    options.output(rows, lines, as_json)
 
 
 @app.command()
@@ -89,7 +87,7 @@ def table(
         hparams: As for `bench run`; published on the paper's data sets, else default.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     if name == "list":  # as `bench reproduce list`
-        list_items(as_json)
+        list_items(as_json=as_json)
         return
     from ..papers.items import find_item
     from ..papers.run import plan_item
@@ -98,13 +96,11 @@ def table(
     launch = Run(**{name: typed.pop(name) for name in RUN}).resolved()
     of_site = {name: typed.pop(name) for name in ("plugin", "weights", "allow_partial")}
     site = options.site_of(results, data_root=data_root, device=launch.device_here, **of_site)
-    if named.item.kind == "drawing":
-        _draw(named, site, results, dry_run)
-        return
     asked = {**typed, "hparams": hparams}
+    datasets = () if named.item.kind == "drawing" else options.names(dataset, named.item.datasets)
 
     def plan(site: Site) -> list[PlannedItem]:
-        return [plan_item(named, each, asked, site) for each in options.names(dataset, named.item.datasets)]
+        return [plan_item(named, each, asked, site) for each in datasets]
 
     if dry_run:
         from .dry_run import plan_without, print_missing
@@ -113,7 +109,7 @@ def table(
         _print_plans(planned, site, results, launch)
         print_missing(lacking, site)
         return
-    raise typer.Exit(_reproduce(plan(site), site, results, launch, as_json))
+    raise typer.Exit(_reproduce(named, plan(site), site, results, launch, as_json))
 
 
 def _print_plans(planned: list[PlannedItem], site: Site, results: Path, launch: Run) -> None:
@@ -140,7 +136,7 @@ def _print_plans(planned: list[PlannedItem], site: Site, results: Path, launch: 
     print_estimate(tuple(plans.values()), site, launch)
 
 
-def _reproduce(planned: list[PlannedItem], site: Site, results: Path, launch: Run, as_json: bool) -> int:
+def _reproduce(named: Named, planned: list[PlannedItem], site: Site, results: Path, launch: Run, as_json: bool) -> int:
     """Run, print and write; returns the exit code."""
     from rich.console import Console
 
@@ -150,11 +146,11 @@ def _reproduce(planned: list[PlannedItem], site: Site, results: Path, launch: Ru
     from ..report.frame import plain_rows
     from ..report.render import write_documents
 
-    named, console = planned[0].named, Console(stderr=True)
+    console = Console(stderr=True)
     for each in planned:
         # Below the table, too; but by then the time is spent.
         options.say(console, f"{named.name} on {each.dataset}: {what_differs(each)}")
-    outcome, documents = _tables(planned, site, results, launch, console)
+    outcome, documents = _tables(named, planned, site, results, launch, console)
     if outcome is None:
         return 130
     place = Path(FOLDER) / named.paper.key / named.item.key
@@ -167,7 +163,9 @@ def _reproduce(planned: list[PlannedItem], site: Site, results: Path, launch: Ru
         if not as_json:
             print_table(made, Console())
     if as_json:
-        options.print_json([line for each in documents for line in plain_rows(each.numbers)])
+        options.output([line for each in documents for line in plain_rows(each.numbers)], (), as_json)
+    for text in () if documents else named.differences:
+        print(f"* {text}")
     done = f"{outcome.trained} trainings done, {outcome.reused} already done; {len(written)} files in {results / place}"
     console.print(done, highlight=False, markup=False)
     for failure in outcome.failures:
@@ -176,7 +174,7 @@ def _reproduce(planned: list[PlannedItem], site: Site, results: Path, launch: Ru
 
 
 def _tables(
-    planned: list[PlannedItem], site: Site, results: Path, launch: Run, console: Console
+    named: Named, planned: list[PlannedItem], site: Site, results: Path, launch: Run, console: Console
 ) -> tuple[Outcome | None, list[Document]]:
     """Train and test what the rows need, or time their steps, and make the tables."""
     from ..engine.jobs import Outcome
@@ -185,7 +183,7 @@ def _tables(
     from ..papers.tables import build_table, measured
     from ..report.frame import collect, write_metrics
 
-    if planned[0].named.item.kind == "timings":
+    if named.item.kind != "runs":
         return Outcome(), [build_table(each, timed(each, site)) for each in planned]
 
     def write_tables(_: Outcome) -> None:
@@ -196,22 +194,6 @@ def _tables(
         return None, []
     collected = collect(site.store)
     return outcome, [build_table(each, measured(each, collected) | norms(each, collected, site)) for each in planned]
-
-
-def _draw(named: Named, site: Site, results: Path, dry_run: bool) -> None:
-    """Draw a figure that needs no data."""
-    from ..papers.draw import draw_figure
-
-    out = results / FOLDER / named.paper.key / named.item.key
-    print(f"{named.name}: {named.item.title}")
-    if dry_run:
-        print(f"nothing is trained; figures go to {out}")
-        return
-    out.mkdir(parents=True, exist_ok=True)
-    for path in draw_figure(named, (), site, out, lambda line: None):
-        print(path)
-    for text in named.differences:
-        print(f"* {text}")
 
 
 @app.command()
@@ -245,7 +227,7 @@ def claims(
 
     from ..papers.claims import read_ledger
     from ..papers.judge import judge
-    from ..papers.page import print_verdicts, to_frame, write_verdicts
+    from ..papers.page import to_frame, verdict_lines, write_verdicts
     from ..report.frame import plain_rows
 
     folders = results or [options.DEFAULT_RESULTS]
@@ -259,10 +241,7 @@ def claims(
     found = judge(ledger, collected, site, stores)
     shown = [each for each in found if not paper or each.claim.paper in options.names(paper)]
     written = write_verdicts(ledger, shown, site, out or folders[0] / "report")
-    if as_json:
-        options.print_json(plain_rows(to_frame(shown, site)))
-        return
-    options.say_what_was_left_out(damaged, collected.superseded, Console(stderr=True))
-    print_verdicts(shown, site, Console())
-    for path in written:
-        print(path)
+    if not as_json:
+        options.say_what_was_left_out(damaged, collected.superseded, Console(stderr=True))
+    lines = [*verdict_lines(shown, site), *map(str, written)]
+    options.output(plain_rows(to_frame(shown, site)), lines, as_json)

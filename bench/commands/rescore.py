@@ -45,11 +45,9 @@ def rescore(
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     site = options.site_of(results, plugin=plugin, data_root=data_root, allow_partial=True)
     rows = rescore_results(site, options.names(tests), arrays, quiet=as_json)
-    if as_json:
-        options.print_json(rows)
     failed = sum(bool(row["failure"]) for row in rows)
-    if not as_json:
-        typer.echo(f"{len(rows) - failed} of {len(rows)} tests rescored; `bench report` has their values")
+    done = f"{len(rows) - failed} of {len(rows)} tests rescored; `bench report` has their values"
+    options.output(rows, [done], as_json)
     if failed:
         raise typer.Exit(1)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -53,23 +54,21 @@ def status(
     if check:
         raise typer.Exit(_check(results, as_json))
     rows = status_rows(options.open_results(results))
-    if as_json:
-        options.print_json(rows)
-        return
-    if not rows:
-        typer.echo(f"{results}: no trial, training or test has begun yet")
-    for row in rows:
-        typer.echo(
-            f"{row['protocol']}  {row['dataset']:<14} {row['method']:<20} {row['trials']} trials"
-            f" ({row['failed_trials']} failed), {row['trained']} trained, {row['tested']} tested,"
-            f" {row['unfinished']} unfinished, {len(row['failed'])} failed"
-        )
-        for unit, reason in row["failed"].items():
-            typer.echo(printable(f"    {unit}: {reason}"))
-        for busy in row["running"]:
-            typer.echo(printable(f"    {busy['unit']}: process {busy['pid']} on {busy['host']}"))
-        if len(row["codes"]) > 1:
-            typer.echo(f"    {', '.join(f'{count} {code}' for code, count in row['codes'].items())}")
+    lines = chain(*map(_lines, rows)) if rows else (f"{results}: no trial, training or test has begun yet",)
+    options.output(rows, lines, as_json)
+
+
+def _lines(row: options.Row) -> Iterator[str]:
+    """What ``bench status`` says of a protocol, data set and method."""
+    yield (
+        f"{row['protocol']}  {row['dataset']:<14} {row['method']:<20} {row['trials']} trials"
+        f" ({row['failed_trials']} failed), {row['trained']} trained, {row['tested']} tested,"
+        f" {row['unfinished']} unfinished, {len(row['failed'])} failed"
+    )
+    yield from (f"    {unit}: {reason}" for unit, reason in row["failed"].items())
+    yield from (f"    {busy['unit']}: process {busy['pid']} on {busy['host']}" for busy in row["running"])
+    if len(row["codes"]) > 1:
+        yield f"    {', '.join(f'{count} {code}' for code, count in row['codes'].items())}"
 
 
 def _check(results: Path, as_json: bool) -> int:
@@ -77,15 +76,10 @@ def _check(results: Path, as_json: bool) -> int:
     from ..store.check import damages
 
     store = options.open_results(results)
-    found = damages(store.root)
     base = results.parent if store.is_archive else results
-    rows = [{"path": str(damage.path.relative_to(base)), "reason": damage.reason} for damage in found]
-    if as_json:
-        options.print_json(rows)
-    for row in () if as_json else rows:
-        typer.echo(printable(f"{row['path']}: {row['reason']}"))
-    if not rows and not as_json:
-        typer.echo(f"{results}: everything is whole")
+    rows = [{"path": str(each.path.relative_to(base)), "reason": each.reason} for each in damages(store.root)]
+    lines = [f"{row['path']}: {row['reason']}" for row in rows] or [f"{results}: everything is whole"]
+    options.output(rows, lines, as_json)
     return 1 if rows else 0
 
 
@@ -147,7 +141,8 @@ def report(
         results, plugin=plugin, data_root=data_root or options.last_data_root(results), allow_partial=True
     )
     if figures is not None:
-        print_paths(_draw(options.names(figures), site, results, out), as_json)
+        drawn = [str(path) for path in _draw(options.names(figures), site, results, out)]
+        options.output(drawn, drawn, as_json)
         return
     from rich.console import Console
 
@@ -179,20 +174,9 @@ def report(
     store.keep_in_mind()
     options.say_what_was_left_out(damaged, collected.superseded, messages)
     _say_what_was_rescored(collected)
-    if as_json:
-        print_paths(written, as_json)
-        return
-    print_tables(judged, Console())
-    typer.echo("\n".join(options.report_places(written, folder)))
-
-
-def print_paths(written: Iterable[Path], as_json: bool) -> None:
-    """Print the paths of files that were written, one a line or as a list in JSON."""
-    if as_json:
-        options.print_json([str(path) for path in written])
-        return
-    for path in written:
-        print(path)
+    if not as_json:
+        print_tables(judged, Console())
+    options.output([str(path) for path in written], options.report_places(written, folder), as_json)
 
 
 def _draw(chosen: tuple[str, ...], site: Site, results: Path, out: Path | None) -> list[Path]:

@@ -144,7 +144,7 @@ def score(
         picture = photographs[0] if photographs and len(files) == 1 else None
         written, page = write_scored(scored, comparison, out, picture, points)
     if as_json:
-        options.print_json(_as_json(files, scored, comparison, points))
+        options.output(_as_json(files, scored, comparison, points), (), as_json)
         return
     _print(scored, comparison, points)
     if out is not None:
@@ -328,7 +328,7 @@ def compare(
             " `bench status` counts what each has, and `bench run` with the options of their run adds another"
         )
     if as_json:
-        options.print_json(plain_rows(paired_frame(rows)))
+        options.output(plain_rows(paired_frame(rows)), (), as_json)
         return
     options.say_what_was_left_out(damaged, collected.superseded, Console(stderr=True))
     print_paired(rows, Console())

@@ -7,12 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import typer
-
-from ..errors import UnitFailed, UserError, first_line, from_plugin, place_of, printable, require_known
+from ..errors import UnitFailed, UserError, first_line, from_plugin, place_of, require_known
 from ..names import expand
 from ..registry import Registry, load_plugins
-from .options import DataRoot, Json, Plugins, Row, command, print_json, site_of
+from .options import DataRoot, Json, Plugins, Row, command, output, site_of
 
 Checks = Mapping[str, Callable[[Any], None]]
 
@@ -55,12 +53,11 @@ def check_entries(
         *(_check_tests(tuple(test)) if test else ()),
         *(_check_corruptions(tuple(corruption)) if corruption else ()),
     ]
-    if as_json:
-        print_json(rows)
-    else:
-        for row in rows:
-            outcome = "ok  " if row["passed"] else "FAIL"
-            typer.echo(printable(f"{outcome}  {row['name']:<22} {row['check']:<14} {row['reason']}".rstrip()))
+    told = (
+        f"{'ok  ' if row['passed'] else 'FAIL'}  {row['name']:<22} {row['check']:<14} {row['reason']}".rstrip()
+        for row in rows
+    )
+    output(rows, told, as_json)
     failed = sum(not row["passed"] for row in rows)
     if failed:
         raise UnitFailed(f"{failed} of {len(rows)} checks failed", "bench test")
