@@ -15,7 +15,7 @@ import typer
 from ..closure import file_of
 from ..errors import UnknownName, UserError
 from ..registry import Registry, load_plugins
-from .options import Json, Plugins, Row, command, output
+from .options import Row, command, output
 
 if TYPE_CHECKING:
     from ..datasets.dataset import Dataset
@@ -36,9 +36,9 @@ def list_entries(
     kind: Annotated[str, typer.Argument(help=f"What to list: {', '.join(LISTED)}.")] = "",
     part: str = "",
     *,
-    as_json: Json = False,
+    as_json: bool = False,
     check: bool = False,
-    plugin: Plugins = None,
+    plugin: list[Path] | None = None,
 ) -> None:
     """List methods, data sets, metrics and all else that has a name.
 
@@ -96,7 +96,7 @@ def _listed(kind: str) -> str:
 
 
 @command()
-def show(name: str, *, as_json: Json = False, plugin: Plugins = None) -> None:
+def show(name: str, *, as_json: bool = False, plugin: list[Path] | None = None) -> None:
     """Show a method, a data set or a protocol.
 
     A method is shown with its paper, equations, parameters, search ranges and deviations from the paper, a data set

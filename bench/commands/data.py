@@ -16,7 +16,7 @@ from annotated_types import Ge
 from ..errors import UserError, no_such, printable
 from ..registry import Registry
 from ..resources import cores, data_home, root_of
-from .options import DataRoot, Json, Plugins, Row, command, output
+from .options import Row, command, output
 
 if TYPE_CHECKING:
     from ..datasets.dataset import Dataset
@@ -28,12 +28,11 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-AllowPartial = Annotated[bool, typer.Option("--allow-partial", help="Accept an incomplete release.")]
 
 
 @app.command("list")
 @command()
-def list_data(*, as_json: Json = False, data_root: DataRoot = None, plugin: Plugins = None) -> None:
+def list_data(*, as_json: bool = False, data_root: Path | None = None, plugin: list[Path] | None = None) -> None:
     """List data sets, what each needs and where its owners publish it.
 
     \b
@@ -62,10 +61,10 @@ def _listed(row: Row) -> Iterator[str]:
 def verify(
     name: str,
     *,
-    data_root: DataRoot = None,
-    allow_partial: AllowPartial = False,
-    as_json: Json = False,
-    plugin: Plugins = None,
+    data_root: Path | None = None,
+    allow_partial: bool = False,
+    as_json: bool = False,
+    plugin: list[Path] | None = None,
 ) -> None:
     """Decode every image of a data set and count its splits.
 
@@ -139,10 +138,10 @@ def import_data(
     name: str,
     source: list[Path],
     *,
-    data_root: DataRoot = None,
-    allow_partial: AllowPartial = False,
+    data_root: Path | None = None,
+    allow_partial: bool = False,
     max_unpacked: Annotated[float | None, Ge(0)] = None,
-    plugin: Plugins = None,
+    plugin: list[Path] | None = None,
 ) -> None:
     """Place a downloaded data set into the data root, and check it.
 
@@ -173,9 +172,9 @@ def download_data(
     *,
     mirror: str | None = None,
     checksum: str | None = None,
-    data_root: DataRoot = None,
-    allow_partial: AllowPartial = False,
-    plugin: Plugins = None,
+    data_root: Path | None = None,
+    allow_partial: bool = False,
+    plugin: list[Path] | None = None,
 ) -> None:
     """Download a data set from its owners, and check every image.
 
@@ -222,7 +221,9 @@ def download_data(
 
 @app.command("features")
 @command()
-def import_features(name: str, *, train: Path, test: Path, val: Path | None = None, data_root: DataRoot = None) -> None:
+def import_features(
+    name: str, *, train: Path, test: Path, val: Path | None = None, data_root: Path | None = None
+) -> None:
     """Import features that you have computed, to train heads on.
 
     Methods are trained on them as on a frozen network.

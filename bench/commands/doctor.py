@@ -14,7 +14,7 @@ from typing import Any
 
 from .._version import __version__
 from ..errors import UnitFailed, first_line, place_of, printable
-from .options import Device, Json, command, output
+from .options import Device, command, output
 
 NETWORKS = {"cpu": ("resnet18", 224, 12), "cuda": ("resnet50", 224, 120)}
 """Network, side of its crops in pixels and images of a batch that speed is measured with, by device."""
@@ -24,7 +24,7 @@ Found = tuple[str, dict[str, float]]
 
 
 @command()
-def doctor(*, device: Device = "auto", out: Path = Path("doctor.json"), as_json: Json = False) -> None:
+def doctor(*, device: Device = "auto", out: Path = Path("doctor.json"), as_json: bool = False) -> None:
     """Check that this machine computes what it should.
 
     Measures how fast it is, too, and says what a run should be told.

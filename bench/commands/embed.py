@@ -14,23 +14,13 @@ from annotated_types import Ge, Le
 
 from ..errors import UserError, printable
 from ..names import split_names
-from .options import DEFAULT_RESULTS, DataRoot, Device, Plugins, Results, Strict, command, option_of, site_of
+from .options import DEFAULT_RESULTS, Device, command, site_of
 
 if TYPE_CHECKING:
     import numpy as np
 
     from ..datasets.releases import Listing
     from ..engine.trained import Encoder
-
-
-Groups = Annotated[
-    str | None,
-    typer.Option(
-        help="Regular expression whose (..) is the camera, burst or session in the path of a photograph below its"
-        " folder, as in _c(\\d+)_; images of a query's class and group do not count.",
-        metavar="PATTERN",
-    ),
-]
 
 
 @command()
@@ -43,17 +33,17 @@ def embed(
     run: str | None = None,
     checkpoint: Path | None = None,
     backbone: str | None = None,
-    weights: Annotated[str | None, option_of("weights")] = None,
+    weights: str | None = None,
     image_size: Annotated[int | None, Ge(8)] = None,
     pooling: str | None = None,
     views: Annotated[int, Ge(0), Le(64)] = 0,
     corruptions: list[str] | None = None,
-    groups: Groups = None,
-    strict: Strict = False,
-    data_root: DataRoot = None,
-    results: Results = DEFAULT_RESULTS,
+    groups: str | None = None,
+    strict: bool = False,
+    data_root: Path | None = None,
+    results: Path = DEFAULT_RESULTS,
     device: Device = "auto",
-    plugin: Plugins = None,
+    plugin: list[Path] | None = None,
 ) -> None:
     """Embed a folder of images into a file that `bench score` reads.
 

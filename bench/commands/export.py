@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import typer
 
-from .options import DEFAULT_RESULTS, Plugins, Results, command, last_data_root, site_of
-
-Unit = Annotated[str, typer.Argument(help="A trained or tested unit of the results folder, by the start of its id.")]
+from .options import DEFAULT_RESULTS, command, last_data_root, site_of
 
 
 @command()
 def export(
-    run: Unit,
+    run: str,
     *,
     to: Literal["onnx", "torch"],
     out: Path,
-    results: Results = DEFAULT_RESULTS,
-    plugin: Plugins = None,
+    results: Path = DEFAULT_RESULTS,
+    plugin: list[Path] | None = None,
 ) -> None:
     """Write a trained network as a file that works without bench.
 
@@ -36,6 +34,7 @@ def export(
     bench export 3f2a --to torch --out network.pt2
 
     Options:
+        run: A trained or tested unit of the results folder, by the start of its id.
         to: ONNX (extra onnx), or a program of torch.export.
         out (FILE): File to write.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
@@ -50,11 +49,11 @@ def export(
 
 @command()
 def share(
-    run: Unit,
+    run: str,
     url: str,
     *,
-    results: Results = DEFAULT_RESULTS,
-    plugin: Plugins = None,
+    results: Path = DEFAULT_RESULTS,
+    plugin: list[Path] | None = None,
 ) -> None:
     """Upload a trained unit to the Hugging Face Hub.
 
@@ -67,6 +66,7 @@ def share(
     bench embed --run hf://me/dul-cls-birds --images photos --out photos.npz
 
     Options:
+        run: A trained or tested unit of the results folder, by the start of its id.
         url (hf://ORG/NAME): Repository on the Hugging Face Hub.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     from ..engine.trained import unit_folder

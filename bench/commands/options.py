@@ -60,13 +60,43 @@ FIELDS: dict[str, Field] = dict(_fields(experiment.Experiment))
 """Fields of an experiment by the names of their options."""
 
 
-def option_of(name: str) -> Any:
-    """The option of a field of an experiment as Typer has it, with its help, range and names."""
-    info = FIELDS[name].info
-    return _described(name, info.description or "", info.metadata)
+class Shared(experiment.Section):
+    """Options that several commands have; another help of the same name is that of an experiment."""
+
+    results: Annotated[Path, experiment.Option(experiment.RESULTS, "DIR")]
+    """Results folder."""
+
+    data_root: Annotated[Path | None, experiment.Option(experiment.MACHINE, "DIR")]
+    """Folder of downloaded data sets; $BENCH_DATA, else the platform's for user data, if not given."""
+
+    dry_run: Annotated[bool, experiment.Option(experiment.NEEDED)]
+    """Print the plan and stop."""
+
+    as_json: Annotated[bool, experiment.Option(OTHER)]
+    """Print JSON on standard output."""
+
+    allow_partial: Annotated[bool, experiment.Option(OTHER)]
+    """Accept an incomplete release."""
+
+    strict: Annotated[bool, experiment.Option(OTHER)]
+    """Refuse damaged photographs. Without it, up to 5 or 1 % of them, whichever is more (but no more than a quarter),
+    are left out and listed in skipped.csv; more are a copy that broke off."""
+
+    groups: Annotated[str | None, experiment.Option(OTHER, "PATTERN")]
+    """Regular expression whose (..) is the camera, burst or session in the path of a photograph below its folder, as in
+    _c(\\d+)_; images of a query's class and group do not count."""
+
+    scorers: Annotated[list[str] | None, experiment.Option(OTHER, "S[,S..]")]
+    """Scorers to rank with, comma separated; cosine if not given."""
+
+    bootstrap: Annotated[str, experiment.Option(OTHER)]
+    """Resampling unit of a comparison's intervals: queries, or whole classes of them."""
 
 
-def _described(name: str, said: str, about: Iterable[object], metavar: str = "", *, argument: bool = False) -> Any:
+SHARED: dict[str, Field] = FIELDS | dict(_fields(Shared))
+
+
+def _option(name: str, said: str, about: Iterable[object], metavar: str = "", *, argument: bool = False) -> Any:
     """An option or argument with its help, and what its type is annotated with: a range, a section, a word for it."""
     given: Row = {"help": " ".join(said.split()), "metavar": metavar or None}
     for each in about:
@@ -77,7 +107,8 @@ def _described(name: str, said: str, about: Iterable[object], metavar: str = "",
         elif isinstance(each, experiment.Option):
             given |= {"rich_help_panel": each.section, "metavar": each.metavar}
     # Without a name, a switch would have its opposite as well.
-    return typer.Argument(**given) if argument else typer.Option(f"--{name.replace('_', '-')}", **given)
+    typed = f"--{name.removeprefix('as_').replace('_', '-')}"
+    return typer.Argument(**given) if argument else typer.Option(typed, **given)
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -90,8 +121,8 @@ def command(*names: str, after: str = "") -> Callable[[Function], Function]:
     """Make a function a command.
 
     Parameters before ``*`` are arguments, those behind it options. Their help stands in the section ``Options`` of the
-    docstring, as ``name (VALUE): help``, but for those that several commands have, whose type has it. Behind a
-    parameter, there may be options of an experiment, which the function has as ``**typed``.
+    docstring, as ``name (VALUE): help``, or is that of the same option elsewhere. Behind a parameter, there may be
+    options of an experiment, which the function has as ``**typed``.
     """
 
     def with_options(function: Function) -> Function:
@@ -100,26 +131,32 @@ def command(*names: str, after: str = "") -> Callable[[Function], Function]:
         function.__doc__ = text
         made: list[Parameter] = []
         for each in signature(function, eval_str=True).parameters.values():
+            kind, argument = each.annotation, each.kind != Parameter.KEYWORD_ONLY
             if each.name in said:
-                (help, metavar), about = said[each.name], getattr(each.annotation, "__metadata__", ())
-                how = _described(each.name, help, about, metavar, argument=each.kind != Parameter.KEYWORD_ONLY)
-                each = each.replace(annotation=Annotated[each.annotation, how])
+                help, metavar = said[each.name]
+                about = getattr(kind, "__metadata__", ())
+                kind = Annotated[kind, _option(each.name, help, about, metavar, argument=argument)]
+            elif each.name in SHARED:
+                kind = Annotated[kind, _option_of(each.name, SHARED[each.name])]
             if each.kind != Parameter.VAR_KEYWORD:
-                made.append(each)
+                made.append(each.replace(annotation=kind))
             if each.name == after:
-                made += [_parameter(name, FIELDS[name].info) for name in names]
+                made += [_parameter(name, FIELDS[name]) for name in names]
         function.__signature__ = Signature(made)  # type: ignore[attr-defined]
         return function
 
     return with_options
 
 
-def _parameter(name: str, info: FieldInfo) -> Parameter:
-    several = get_origin(info.annotation) in (tuple, dict)
-    kind: Any = list[str] | None if several else info.annotation
-    default = None if several else info.default
-    annotation = Annotated[kind, option_of(name)]
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+def _option_of(name: str, field: Field) -> Any:
+    return _option(name, field.info.description or "", field.info.metadata)
+
+
+def _parameter(name: str, field: Field) -> Parameter:
+    several = get_origin(field.info.annotation) in (tuple, dict)
+    kind: Any = list[str] | None if several else field.info.annotation
+    default = None if several else field.info.default
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, _option_of(name, field)])
 
 
 def typed_fields(ctx: typer.Context) -> dict[str, object]:
@@ -135,31 +172,6 @@ def typed_fields(ctx: typer.Context) -> dict[str, object]:
         else:
             typed[place] = value
     return {**typed, "set": [*(ctx.params["set"] or ()), *settings]}
-
-
-Results = Annotated[
-    Path, typer.Option("--results", help="Results folder.", metavar="DIR", rich_help_panel=experiment.RESULTS)
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
-DataRoot = Annotated[
-    Path | None,
-    typer.Option(
-        "--data-root",
-        help="Folder of downloaded data sets; $BENCH_DATA, else the platform's for user data, if not given.",
-        metavar="DIR",
-        rich_help_panel=experiment.MACHINE,
-    ),
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.", rich_help_panel=experiment.NEEDED)]
-Plugins = Annotated[list[Path] | None, option_of("plugin")]
-Strict = Annotated[
-    bool,
-    typer.Option(
-        "--strict",
-        help="Refuse damaged photographs. Without it, up to 5 or 1 % of them, whichever is more (but no more than a"
-        " quarter), are left out and listed in skipped.csv; more are a copy that broke off.",
-    ),
-]
 
 
 def site_of(

@@ -37,7 +37,7 @@ app = typer.Typer(
 
 @app.command("list")
 @options.command()
-def list_items(*, as_json: options.Json = False) -> None:
+def list_items(*, as_json: bool = False) -> None:
     """List every table and figure that can be made, with its data sets."""
     from ..papers.items import every_item
 
@@ -65,10 +65,10 @@ def table(
     *,
     dataset: list[str] | None = None,
     hparams: str | None = None,
-    data_root: options.DataRoot = None,
-    results: options.Results = options.DEFAULT_RESULTS,
-    dry_run: options.DryRun = False,
-    as_json: options.Json = False,
+    data_root: Path | None = None,
+    results: Path = options.DEFAULT_RESULTS,
+    dry_run: bool = False,
+    as_json: bool = False,
     **typed: Any,
 ) -> None:
     """Run a table or figure of a paper, and print both numbers.
@@ -204,8 +204,8 @@ def claims(
     claims: Path | None = None,
     paper: list[str] | None = None,
     out: Path | None = None,
-    plugin: options.Plugins = None,
-    as_json: options.Json = False,
+    plugin: list[Path] | None = None,
+    as_json: bool = False,
 ) -> None:
     """Judge claims of papers by the records of results folders.
 

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 @options.command()
 def rescore(
     *,
-    results: options.Results = options.DEFAULT_RESULTS,
+    results: Path = options.DEFAULT_RESULTS,
     tests: list[str] | None = None,
     arrays: Path | None = None,
-    data_root: options.DataRoot = None,
-    plugin: options.Plugins = None,
-    as_json: options.Json = False,
+    data_root: Path | None = None,
+    plugin: list[Path] | None = None,
+    as_json: bool = False,
 ) -> None:
     """Give finished tests new values, without a training.
 

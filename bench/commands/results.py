@@ -28,10 +28,10 @@ KINDS: tuple[Kind, Kind] = ("train", "test")
 @options.command()
 def status(
     *,
-    results: options.Results = options.DEFAULT_RESULTS,
+    results: Path = options.DEFAULT_RESULTS,
     check: bool = False,
     archive: Path | None = None,
-    as_json: options.Json = False,
+    as_json: bool = False,
 ) -> None:
     """Count the finished trials, trainings and tests.
 
@@ -106,13 +106,13 @@ def archive_results(results: Path, out: Path) -> None:
 @options.command()
 def report(
     *,
-    results: options.Results = options.DEFAULT_RESULTS,
+    results: Path = options.DEFAULT_RESULTS,
     out: Path | None = None,
     figures: list[str] | None = None,
     also: list[str] | None = None,
     data_root: Path | None = None,
-    plugin: options.Plugins = None,
-    as_json: options.Json = False,
+    plugin: list[Path] | None = None,
+    as_json: bool = False,
 ) -> None:
     """Write the page, tables and figures of a results folder.
 

@@ -15,7 +15,6 @@ from ..errors import BadInput, UnknownName, UserError
 from ..protocols.metrics import default_requests, metric_help
 from ..registry import load_plugins
 from . import options
-from .embed import Groups
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,10 +28,6 @@ if TYPE_CHECKING:
 Draw = Literal["queries", "classes"]
 """Unit that a bootstrap resamples: single queries or whole classes."""
 
-Scorers = Annotated[
-    list[str] | None,
-    typer.Option(help="Scorers to rank with, comma separated; cosine if not given.", metavar="S[,S..]"),
-]
 Metrics = Annotated[list[str] | None, typer.Option(help=metric_help(), metavar="M[,M..]")]
 Normalize = Annotated[
     bool | None,
@@ -40,30 +35,26 @@ Normalize = Annotated[
         "--normalize/--no-normalize", help="L2-normalise embeddings first; by default as the file says, otherwise yes."
     ),
 ]
-Bootstrap = Annotated[
-    Draw,
-    typer.Option("--bootstrap", help="Resampling unit of a comparison's intervals: queries, or whole classes of them."),
-]
 
 
 @options.command()
 def score(
     files: list[Path],
     *,
-    scorers: Scorers = None,
+    scorers: list[str] | None = None,
     metrics: Metrics = None,
     normalize: Normalize = None,
-    bootstrap: Bootstrap = "queries",
+    bootstrap: Draw = "queries",
     out: Path | None = None,
     backbone: str | None = None,
     operate: bool = False,
     wish: str | None = None,
-    groups: Groups = None,
+    groups: str | None = None,
     unknown: Path | None = None,
-    strict: options.Strict = False,
+    strict: bool = False,
     device: options.Device = "cpu",
-    plugin: options.Plugins = None,
-    as_json: options.Json = False,
+    plugin: list[Path] | None = None,
+    as_json: bool = False,
 ) -> None:
     """Score embeddings made anywhere, and their confidences.
 
@@ -265,13 +256,13 @@ def _file_row(path: Path, name: str, images: EmbeddingSet) -> options.Row:
 def compare(
     methods_or_files: list[str] | None = None,
     *,
-    results: options.Results = options.DEFAULT_RESULTS,
-    scorers: Scorers = None,
+    results: Path = options.DEFAULT_RESULTS,
+    scorers: list[str] | None = None,
     metrics: Metrics = None,
     normalize: Normalize = None,
-    bootstrap: Bootstrap = "queries",
-    plugin: options.Plugins = None,
-    as_json: options.Json = False,
+    bootstrap: Draw = "queries",
+    plugin: list[Path] | None = None,
+    as_json: bool = False,
 ) -> None:
     """Compare methods seed by seed, or files query by query.
 

@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import UnitFailed, UserError, first_line, from_plugin, place_of, require_known
 from ..names import expand
 from ..registry import Registry, load_plugins
-from .options import DataRoot, Json, Plugins, Row, command, output, site_of
+from .options import Row, command, output, site_of
 
 Checks = Mapping[str, Callable[[Any], None]]
 
@@ -22,9 +22,9 @@ def check_entries(
     dataset: list[str] | None = None,
     test: list[str] | None = None,
     corruption: list[str] | None = None,
-    data_root: DataRoot = None,
-    as_json: Json = False,
-    plugin: Plugins = None,
+    data_root: Path | None = None,
+    as_json: bool = False,
+    plugin: list[Path] | None = None,
 ) -> None:
     """Check methods, data sets, tests and corruptions of your own.
 
