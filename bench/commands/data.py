@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -194,6 +195,7 @@ def download_data(
         mirror (URL): Address of another copy: of the archive, or of the folder that contains it.
         checksum (md5:HEX|sha256:HEX): Hash that the copy of --mirror must have.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
+    from ..datasets.downloads import mirrored
     from ..datasets.releases import PhotoDataset
 
     plugins, root = tuple(plugin or ()), data_root or data_home()
@@ -207,11 +209,15 @@ def download_data(
     if checksum is not None and cls.archive.further:
         raise UserError(f"--checksum is of one archive, {cls.official} has {len(cls.archive.all())}; leave it out")
     allow_partial = allow_partial or mirror is not None
+    archives = cls.archive.all()
+    if mirror is not None:
+        copy = partial(replace, size=0, checksum=checksum or "")
+        archives = tuple(copy(each, url=mirrored(each, mirror)) for each in archives)
     if (root / name).exists():
         typer.echo(f"{cls.official} is at {root / name} already; remove it to download it anew")
     else:
         take = partial(import_release, name, root=root, allow_partial=allow_partial, plugins=plugins)
-        _download(cls, cls.archive.all(), mirror, checksum, take, root / ".downloads")
+        _download(cls, archives, take, root / ".downloads")
     dataset = _open(cls, root / name, allow_partial)
     _verify(dataset)
     where = "" if data_root is None else f" --data-root {shlex.quote(str(data_root))}"
@@ -262,64 +268,44 @@ def import_features(
 
 
 def _download(
-    cls: type[PhotoDataset],
-    archives: Sequence[Archive],
-    mirror: str | None,
-    checksum: str | None,
-    take: Callable[[Sequence[Path]], str],
-    folder: Path,
+    cls: type[PhotoDataset], archives: Sequence[Archive], take: Callable[[Sequence[Path]], str], folder: Path
 ) -> None:
-    """Download the archives of a data set to a folder, import them with ``take``, and remove them."""
+    """Download archives of a data set, or copies of them, to a folder, import them with ``take``, and remove them."""
     from filelock import FileLock, Timeout
     from rich.console import Console
 
-    from ..datasets.downloads import check_checksum, download, mirrored
+    from ..datasets.downloads import check_checksum, checksum_of, download
     from ..datasets.files import DataError
     from ..progress import download_bar
 
-    paths = [folder / each.file for each in archives]
-    wanted = [each.checksum if mirror is None else checksum or "" for each in archives]
+    assert cls.archive is not None
+    paths, known = [folder / each.file for each in archives], [each for each in archives if each.checksum]
+    for each in known:
+        check_checksum(each.checksum)
+    served = (f"{each.url}, {each.size / 1e6:,.0f} MB" if each.size else each.url for each in archives)
+    lines = [("source", cls.source), ("licence", cls.licence), ("cite", cls.citation)]
+    lines += [*(("archive", text) for text in served), ("to", str(folder))]
+    typer.echo("\n".join([cls.summary, *(f"  {what:<8}{printable(text)}" for what, text in lines)]))
+    folder.mkdir(parents=True, exist_ok=True)
     try:
-        urls = [each.url if mirror is None else mirrored(each, mirror) for each in archives]
-        for hashed in filter(None, wanted):
-            check_checksum(hashed)
-        _print_source(cls, archives, urls, folder)
-        folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / f"{archives[0].file}.lock", timeout=0):
-            for each, url, path, hashed in zip(archives, urls, paths, wanted):
+            for each, of_owners, path in zip(archives, cls.archive.all(), paths):
                 with download_bar(Console(stderr=True)) as progress:
-                    size = each.size if mirror is None else 0
-                    download(url, path, size=size, checksum=hashed, progress=progress)
-                _say_if_not_the_owners(each, path)
+                    download(each.url, path, size=each.size, checksum=each.checksum, progress=progress)
+                if each != of_owners and of_owners.checksum:
+                    found, theirs = checksum_of(path, of_owners.checksum.partition(":")[0]), of_owners.checksum
+                    if found != theirs:
+                        typer.echo(f"not the owners' archive ({found}, theirs is {theirs}): packed anew, or incomplete")
             try:
                 typer.echo(take(paths))
             except (UserError, DataError):
-                for path in () if all(wanted) else paths:  # those that are known to be right stay
+                for path in () if known == [*archives] else paths:  # those that are known to be right stay
                     path.unlink(missing_ok=True)
                 raise
             for path in paths:
                 path.unlink(missing_ok=True)
     except Timeout:
         raise UserError(f"another command downloads {cls.name} to {folder} at this moment; wait for it") from None
-
-
-def _print_source(cls: type[PhotoDataset], archives: Sequence[Archive], urls: Sequence[str], folder: Path) -> None:
-    served = [
-        f"{url}, {each.size / 1e6:,.0f} MB" if each.size and url == each.url else url
-        for each, url in zip(archives, urls)
-    ]
-    lines = [("source", cls.source), ("licence", cls.licence), ("cite", cls.citation)]
-    lines += [*(("archive", text) for text in served), ("to", str(folder))]
-    typer.echo("\n".join([cls.summary, *(f"  {what:<8}{printable(text)}" for what, text in lines)]))
-
-
-def _say_if_not_the_owners(archive: Archive, path: Path) -> None:
-    from ..datasets.downloads import checksum_of
-
-    if archive.checksum:
-        found = checksum_of(path, archive.checksum.partition(":")[0])
-        if found != archive.checksum:
-            typer.echo(f"not the owners' archive ({found}, theirs is {archive.checksum}): packed anew, or incomplete")
 
 
 def import_release(
