@@ -86,12 +86,6 @@ class Shared(experiment.Section):
     """Regular expression whose (..) is the camera, burst or session in the path of a photograph below its folder, as in
     _c(\\d+)_; images of a query's class and group do not count."""
 
-    scorers: Annotated[list[str] | None, experiment.Option(OTHER, "S[,S..]")]
-    """Scorers to rank with, comma separated; cosine if not given."""
-
-    bootstrap: Annotated[str, experiment.Option(OTHER)]
-    """Resampling unit of a comparison's intervals: queries, or whole classes of them."""
-
 
 SHARED: dict[str, Field] = FIELDS | dict(_fields(Shared))
 

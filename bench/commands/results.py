@@ -1,4 +1,4 @@
-"""``bench status`` and ``bench report``: what a results folder contains."""
+"""``bench status``, ``bench report`` and ``bench compare``: what a results folder contains."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ..errors import UserError, printable
+from ..errors import UnknownName, UserError, printable
 from ..registry import load_plugins
 from ..site import Site
 from . import options
@@ -204,6 +204,65 @@ def _draw(chosen: tuple[str, ...], site: Site, results: Path, out: Path | None) 
         return drawn
     pictures = [path for path in drawn if path.suffix == ".png"]
     return [write_page(Judged(store, collected), damaged, folder, pictures), *drawn]
+
+
+@options.command()
+def compare(
+    methods: list[str] | None = None,
+    *,
+    results: Path = options.DEFAULT_RESULTS,
+    plugin: list[Path] | None = None,
+    as_json: bool = False,
+) -> None:
+    """Compare methods seed by seed.
+
+    The first is compared with each of the others; without names, every two methods are compared. The result is the mean
+    difference (other minus first) over the seeds that both have, with its 95 % t-interval and a verdict: better, worse,
+    equivalent, undecided or depends on tuning. Files of embeddings are compared by `bench score FILE FILE2`.
+
+    \b
+    bench compare cosface pfe dul_cls --results results/runs
+
+    Options:
+        methods (METHOD..): Methods of a results folder.
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
+    from rich.console import Console
+
+    from ..report.compare import decided
+    from ..report.frame import plain_rows
+    from ..report.questions import PAIR, pairs_of
+    from ..report.seeds import seed_groups
+    from ..report.terminal import print_paired
+    from ..report.views import paired_frame
+    from ..store.check import failures
+
+    load_plugins(plugin or ())
+    store, named = options.open_results(results), options.names(methods)
+    collected, damaged = options.collect_from(store)
+    tested = {each.columns.method for each in collected.tests}
+    alone = {each.columns.method for each in collected.splits} - tested
+    if on_splits := alone.intersection(named) if tested or named else alone:
+        raise UserError(f"{', '.join(sorted(on_splits))}: tested on class splits alone, which `bench report` compares")
+    if not tested:
+        raise UserError(f"{store.root} has no finished test yet; `bench status` shows what exists")
+    for name in named:
+        if name not in tested:
+            failed = next((each for each in failures(store, ()) if name in each.place.split("/")), None)
+            if failed is not None:
+                said = f"{failed.what}: {failed.reason}; `bench status` lists all"
+                raise UserError(f"{name} has no finished test here: {said}")
+            raise UnknownName("method of these results", name, tested)
+    rows = decided(pairs_of(seed_groups(collected.measured), named), PAIR)
+    if not any(row.n for row in rows):
+        raise UserError(
+            f"{store.root} has no two methods with a common seed on one data set (of {', '.join(sorted(tested))});"
+            " `bench status` counts what each has, and `bench run` with the options of their run adds another"
+        )
+    if as_json:
+        options.output(plain_rows(paired_frame(rows)), (), as_json)
+        return
+    options.say_what_was_left_out(damaged, collected.superseded, Console(stderr=True))
+    print_paired(rows, Console())
 
 
 def status_rows(store: Store) -> list[options.Row]:
