@@ -45,7 +45,7 @@ from ..store.specs import (
 )
 from . import setting
 from .asked import Asked, look_up, on_dataset
-from .checks import check, fitting_scorers, named_backbone, weights_hash
+from .checks import check, fitting_scorers, named_backbone, refused, weights_hash
 from .experiment import Data, Experiment, Values
 from .published import NothingPublished, Published, find_published, stage_one
 
@@ -786,10 +786,8 @@ def with_splits(plans: Sequence[Plan], data: Data, site: Site) -> tuple[Plan, ..
                 f"{said}: settings are tuned on {plan.models} folds, whose classes other splits test; use --folds 1"
             )
         split = _on_split(plan, number, beside_own=bool(own))
-        try:
+        with refused(f"{said}: "):
             site.dataset(split.cell.dataset, split.view)
-        except ValueError as error:
-            raise UserError(f"{said}: {error}") from None
         added[split.key] = split
     return (*own, *added.values())
 
