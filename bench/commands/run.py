@@ -192,9 +192,9 @@ def carry_out(
 
 def _check_none(plans: Iterable[Plan], store: Store) -> None:
     """Refuse plans that have results at the same setting already, as ``--on-existing error`` asks."""
-    tested = [(record.cell, record.columns) for record in store.tests()]
+    tested = [record.columns for record in store.tests()]
     for plan in plans:
-        if any(cell == plan.cell and _is_of(columns, plan) for cell, columns in tested):
+        if any(_is_of(columns, plan) for columns in tested):
             raise UserError(
                 f"{plan.cell.method} on {plan.cell.dataset} has results in {store.root} already;"
                 " use --on-existing skip (reuse them) or rerun (do them again)"
@@ -202,12 +202,10 @@ def _check_none(plans: Iterable[Plan], store: Store) -> None:
 
 
 def _is_of(columns: Columns, plan: Plan) -> bool:
-    names = ("preset", "hparams", "trials", "replicate", "pinned", "fidelity", "backbone")
-    template = plan.template
-    mine = (plan.preset, plan.hparams, plan.trials, plan.replicate, plan.pinned, template.form, template.backbone)
-    dims = (template.dim * plan.seeds,) if plan.ensemble else (template.dim, template.dim * plan.models)
-    of_base = columns.base == (plan.base.cell.method if plan.base else "") and columns.seed in plan.replicates
-    return of_base and mine == tuple(getattr(columns, name) for name in names) and columns.dim in dims
+    dim = plan.template.dim
+    dims = (dim * plan.seeds,) if plan.ensemble else (dim, dim * plan.models)
+    same = all(getattr(columns, name) == value for name, value in plan.columns.items())
+    return same and columns.dim in dims and columns.seed in plan.replicates
 
 
 def _network(plan: Plan, site: Site) -> str:

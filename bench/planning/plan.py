@@ -183,6 +183,26 @@ class Plan:
         return self.template.cell
 
     @property
+    def tuned(self) -> Plan:
+        """Plan whose studies chose the setting: that of the members of an ensemble."""
+        return self.base if self.ensemble and self.base else self
+
+    @property
+    def columns(self) -> Parameters:
+        """Columns of the table of results that all its tests have, whatever the seed and the models together."""
+        return {
+            **self.cell._asdict(),
+            "preset": self.preset,
+            "base": self.base.cell.method if self.base else "",
+            "fidelity": self.template.form,
+            "hparams": self.hparams,
+            "trials": self.tuned.trials,
+            "pinned": self.pinned,
+            "backbone": self.template.backbone,
+            "replicate": self.replicate,
+        }
+
+    @property
     def epochs(self) -> int:
         """Largest number of epochs of one training."""
         return self.template.optim.epochs
@@ -276,7 +296,6 @@ class Plan:
         fold, so that its validation classes are new to all of them.
         """
         folds = self.validate_folds[:1] if self.ensemble else self.validate_folds
-        tuned = self.base if self.ensemble and self.base else self
         ensembles: tuple[Ensemble, ...] = ("separated", "concatenated") if self.models > 1 else ("",)
         return [
             TestSpec(
@@ -286,7 +305,7 @@ class Plan:
                 train=tuple(specs[fold].id for specs in trained for fold in folds),
                 ensemble=ensemble,
                 hparams=self.hparams,
-                trials=tuned.trials,
+                trials=self.tuned.trials,
                 tuning_trainings=self.tuning_trainings,
                 pinned=self.pinned,
                 tests=self.testing.tests,
