@@ -68,6 +68,9 @@ SET_ASIDE = ".damaged"
 EXPERIMENTS = "experiments"
 """Subfolder with the experiments that made the records."""
 
+REPRODUCED = "reproduce"
+"""Subfolder with tables and figures of papers, of which some need no records."""
+
 MADE_OF_RECORDS = {"metrics.csv", "report"}
 """Entries of a results folder that are made of its records."""
 
@@ -135,7 +138,8 @@ class Store:
 
     def _is_begun(self) -> bool:
         """Check if nothing is there but what a run writes before its first record is whole, hidden files apart."""
-        tops = [path for path in self.root.glob("[!.]*") if path.name not in {MARKER, EXPERIMENTS, *MADE_OF_RECORDS}]
+        others = {MARKER, EXPERIMENTS, REPRODUCED, *MADE_OF_RECORDS}
+        tops = [path for path in self.root.glob("[!.]*") if path.name not in others]
         levels = [[path for top in tops for path in top.glob("/".join(depth * ["[!.]*"]))] for depth in (1, 2, 3)]
         folders = all(path.is_dir() for paths in (tops, *levels) for path in paths)
         units = all(_UNIT.fullmatch(path.name) for path in levels[-1])
