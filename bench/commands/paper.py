@@ -8,27 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ..errors import LINE, require_known
+from ..errors import require_known
 from ..planning.experiment import Run
 from ..registry import load_plugins
 from . import options
-from .run import carry_out
+from .run import carry_out, say_done
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from ..engine.jobs import Outcome
     from ..papers.items import Named
     from ..papers.run import PlannedItem
     from ..planning.plan import Plan
-    from ..report.table import Document
     from ..site import Site
 
 ASKED = ("seeds", "trials", "backbone", "dim", "weights", "allow_partial", "plugin", "set")
 RUN = [name for name, field in options.FIELDS.items() if field.place.startswith("run.")]
-
-FOLDER = "reproduce"
-"""Folder of the tables, inside the results folder."""
 
 app = typer.Typer(
     help="Tables, figures and claims of the papers, held against records.", no_args_is_help=True, rich_markup_mode=None
@@ -115,6 +108,7 @@ def table(
 def _print_plans(planned: list[PlannedItem], site: Site, results: Path, launch: Run) -> None:
     """Print the plan of every row, what differs from the paper, time and disk."""
     from ..papers.tables import build_table
+    from ..store.folder import REPRODUCED
     from .dry_run import print_estimate, print_plan
 
     plans: dict[str, Plan] = {}
@@ -132,28 +126,42 @@ def _print_plans(planned: list[PlannedItem], site: Site, results: Path, launch: 
         # Without a value of ours, every row of the numbers has a published one.
         count = len(empty.numbers)
         print(f"{count or 'no'} published number{'s' * (count != 1)} to compare with")
-    print(f"at most {sum(plan.trainings for plan in plans.values())} trainings; tables go to {results / FOLDER}")
+    print(f"at most {sum(plan.trainings for plan in plans.values())} trainings; tables go to {results / REPRODUCED}")
     print_estimate(tuple(plans.values()), site, launch)
 
 
 def _reproduce(named: Named, planned: list[PlannedItem], site: Site, results: Path, launch: Run, as_json: bool) -> int:
-    """Run, print and write; returns the exit code."""
+    """Train and test what the rows need, or time their steps; print and write; returns the exit code."""
     from rich.console import Console
 
+    from ..engine.jobs import Outcome
     from ..papers.draw import draw_figure, draw_table
-    from ..papers.run import what_differs
-    from ..papers.tables import print_table
-    from ..report.frame import plain_rows
+    from ..papers.measure import norms, timed
+    from ..papers.run import batches_of, what_differs
+    from ..papers.tables import build_table, measured, print_table
+    from ..report.frame import collect, plain_rows, write_metrics
     from ..report.render import write_documents
+    from ..store.folder import REPRODUCED
 
     console = Console(stderr=True)
     for each in planned:
         # Below the table, too; but by then the time is spent.
         options.say(console, f"{named.name} on {each.dataset}: {what_differs(each)}")
-    outcome, documents = _tables(named, planned, site, results, launch, console)
+
+    def write_tables(_: Outcome) -> None:
+        write_metrics(collect(site.store), site.store.root)
+
+    outcome: Outcome | None = Outcome()
+    if runs := named.item.kind == "runs":
+        outcome = carry_out(batches_of(planned), site, results, launch, "skip", console, write_tables)
     if outcome is None:
         return 130
-    place = Path(FOLDER) / named.paper.key / named.item.key
+    if runs:
+        found = collect(site.store)
+        documents = [build_table(each, measured(each, found) | norms(each, found, site)) for each in planned]
+    else:
+        documents = [build_table(each, timed(each, site)) for each in planned]
+    place = Path(REPRODUCED) / named.paper.key / named.item.key
     out = site.store.root / place
     out.mkdir(parents=True, exist_ok=True)
     written = write_documents(documents, out)
@@ -162,38 +170,10 @@ def _reproduce(named: Named, planned: list[PlannedItem], site: Site, results: Pa
         written += draw_table(each, made, out)
         if not as_json:
             print_table(made, Console())
-    if as_json:
-        options.output([line for each in documents for line in plain_rows(each.numbers)], (), as_json)
-    for text in () if documents else named.differences:
-        print(f"* {text}")
-    done = f"{outcome.trained} trainings done, {outcome.reused} already done; {len(written)} files in {results / place}"
-    console.print(done, highlight=False, markup=False)
-    for failure in outcome.failures:
-        options.say(console, f"failed {failure.line(LINE - len('failed '))}", "red")
+    lines = () if documents else [f"* {text}" for text in named.differences]
+    options.output([line for each in documents for line in plain_rows(each.numbers)], lines, as_json)
+    say_done(outcome, (f"{len(written)} files in {results / place}",), console)
     return 1 if outcome.failures else 0
-
-
-def _tables(
-    named: Named, planned: list[PlannedItem], site: Site, results: Path, launch: Run, console: Console
-) -> tuple[Outcome | None, list[Document]]:
-    """Train and test what the rows need, or time their steps, and make the tables."""
-    from ..engine.jobs import Outcome
-    from ..papers.measure import norms, timed
-    from ..papers.run import batches_of
-    from ..papers.tables import build_table, measured
-    from ..report.frame import collect, write_metrics
-
-    if named.item.kind != "runs":
-        return Outcome(), [build_table(each, timed(each, site)) for each in planned]
-
-    def write_tables(_: Outcome) -> None:
-        write_metrics(collect(site.store), site.store.root)
-
-    outcome = carry_out(batches_of(planned), site, results, launch, "skip", console, write_tables)
-    if outcome is None:
-        return None, []
-    collected = collect(site.store)
-    return outcome, [build_table(each, measured(each, collected) | norms(each, collected, site)) for each in planned]
 
 
 @app.command()

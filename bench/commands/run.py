@@ -327,8 +327,12 @@ def _summarise(outcome: Outcome, site: Site, results: Path, console: Console) ->
     options.say_what_was_left_out(damaged, collected.superseded, console)
     for damage in set(damaged):
         store.set_aside(damage)
-    console.print(f"{outcome.trained} trainings done, {outcome.reused} already done", highlight=False, markup=False)
-    for place in places:
-        console.print(place, highlight=False, markup=False, soft_wrap=True)
+    say_done(outcome, places, console)
+
+
+def say_done(outcome: Outcome, places: Iterable[str], console: Console) -> None:
+    """Print what was trained, where results are, and what failed."""
+    for line in (f"{outcome.trained} trainings done, {outcome.reused} already done", *places):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     for failure in outcome.failures:
         options.say(console, f"failed {failure.line(LINE - len('failed '))}", "red")

@@ -96,7 +96,11 @@ def check(
         if values["optim.compile"]:
             raise UserError(f"--set {TRAIN_FROM}: part of a backbone cannot be compiled; leave optim.compile out")
         _check_stage(backbone, stage, data.input_channels, view.get("image_size"), pooling)
-    notes = [*_of_batches(name, values, fitting, sizes), *_of_data(data, preset, sizes)]
+    notes = [*_of_data(data, preset, sizes)]
+    if fitting:
+        before, now = (f"{b[CLASSES]} classes x {b[IMAGES]} images" for b in (values, {**values, **fitting}))
+        has = f"{name} has {sizes.classes} training classes of at most {sizes.images} images"
+        notes.insert(0, f"{has}: batches of {now} instead of {before}")
     if not method.by_steps and not method.on_base and weights is None and not given:
         notes.append(f"{method.name} on {name}: {backbone} {_FLOOR}")
     return {**fitting, "data.pooling": pooling}, files, tuple(notes)
@@ -208,18 +212,6 @@ def fitting_batches(
     if asked[IMAGES] > max(PAIR, sizes.images) and IMAGES not in user:
         fitting[IMAGES] = max(PAIR, sizes.images)
     return fitting
-
-
-def _of_batches(dataset: str, asked: Values, fitting: Values, sizes: Sizes) -> Iterator[str]:
-    """Line that says which batch sizes replace the default ones, and why."""
-    if fitting:
-        before, now = (
-            f"{values[CLASSES]} classes x {values[IMAGES]} images" for values in (asked, {**asked, **fitting})
-        )
-        yield (
-            f"{dataset} has {sizes.classes} training classes of at most {sizes.images} images: batches of {now} instead"
-            f" of {before}"
-        )
 
 
 @contextlib.contextmanager

@@ -106,8 +106,6 @@ class Plan:
         preset: Name of the preset, a variant of the protocol.
         pinned: Settings that were fixed and the like: runs that differ in them are different rows of every table.
         requested: Whether the method was asked for by name, rather than as a base.
-        differences: How a run at a published setting differs from what the authors of that setting ran.
-        stage: Method of which this base is the first stage, at the setting published for it; else empty.
         class_seed: Number of the class split that replicates are trained and tested on; 0 for the data set's own, on
             which the trials of a study for all seeds are made.
         beside_own: Whether the same is planned on the own split.
@@ -135,8 +133,6 @@ class Plan:
     preset: str
     pinned: Pinned
     requested: bool
-    differences: tuple[str, ...] = ()
-    stage: str = ""
     class_seed: int = 0
     beside_own: bool = False
     notes: tuple[str, ...] = ()
@@ -222,8 +218,7 @@ class Plan:
 
     def defaults(self) -> Point:
         """Default values of the tuned parameters, clipped to their ranges: the first trial of every study."""
-        values = {f"method.{key}": value for key, value in self.template.params.items()}
-        values |= {f"optim.{key}": value for key, value in asdict(self.template.optim).items()}
+        values = setting.layer(method=self.template.params, optim=asdict(self.template.optim))
         return {name: min(max(values[name], r.low), r.high) for name, r in self.space.items()}
 
     @property
@@ -259,10 +254,8 @@ class Plan:
         Returns:
             One specification for each fold that validates, by the index of the fold.
         """
-        params, optim = dict(self.template.params), asdict(self.template.optim)
-        for name, value in point.items():
-            group, _, key = name.partition(".")
-            {"method": params, "optim": optim}[group][key] = value
+        params = {**self.template.params, **setting.part(point, "method")}
+        optim = {**asdict(self.template.optim), **setting.part(point, "optim")}
         template = self.template.replaced(params=params, optim=optim, replicate=replicate)
         if not template.is_trial:  # seeds of equal settings are the same trainings, whatever chose the setting
             template = template.replaced(crop_confidence=None)
@@ -352,9 +345,10 @@ def build_plans(experiment: Experiment, site: Site) -> Plans:
     every = tuple(plans.values())
     lines = [f"left out: {line}" for line in left_out]
     for plan in every:
-        if plan.differences:
-            what = f"{plan.cell.method} on {plan.cell.dataset}{f', stage 1 of {plan.stage}' if plan.stage else ''}"
-            lines.append(f"{what} is not what its paper did: {', '.join(plan.differences)}")
+        if plan.pinned.differences:
+            stage = f", stage 1 of {plan.pinned.stage}" if plan.pinned.stage else ""
+            what = f"{plan.cell.method} on {plan.cell.dataset}{stage}"
+            lines.append(f"{what} is not what its paper did: {', '.join(plan.pinned.differences)}")
     notes = (note for plan in every for note in plan.notes)
     return Plans(with_splits(every, experiment.data, site), tuple(dict.fromkeys([*lines, *notes])))
 
@@ -562,8 +556,6 @@ def _plan_one(
         preset=experiment.preset,
         pinned=_pinned(asked, template, fixed, select_by, tune_for, served, differences),
         requested=requested,
-        differences=differences,
-        stage=served,
         notes=notes,
     )
 
