@@ -123,8 +123,9 @@ def command(*names: str, after: str = "") -> Callable[[Function], Function]:
         text, _, listed = cleandoc(function.__doc__ or "").partition("\n\nOptions:\n")
         said = {name: (help, metavar) for name, metavar, help in DESCRIBED.findall(listed)}
         function.__doc__ = text
-        made: list[Parameter] = []
-        for each in signature(function, eval_str=True).parameters.values():
+        own, made = signature(function, eval_str=True).parameters, list[Parameter]()
+        assert said.keys() <= own.keys(), f"{function.__name__} has no {', '.join(said.keys() - own.keys())}"
+        for each in own.values():
             kind, argument = each.annotation, each.kind != Parameter.KEYWORD_ONLY
             if each.name in said:
                 help, metavar = said[each.name]
