@@ -85,6 +85,18 @@ def test_every_option_of_run_is_in_a_section():
     assert apart == ["help_all"]
 
 
+def _parameters(command):
+    yield from command.params
+    for each in getattr(command, "commands", {}).values():
+        yield from _parameters(each)
+
+
+def test_every_option_and_argument_has_a_help():
+    every = list(_parameters(typer.main.get_command(app)))
+    assert len(every) > 150
+    assert [each.name for each in every if not each.help] == []
+
+
 def test_without_a_command_the_first_hour_is_shown(capsys):
     assert main([]) == 0
     out, err = capsys.readouterr()

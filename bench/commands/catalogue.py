@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..closure import file_of
-from ..errors import UnknownName, UserError, printable
+from ..errors import UnknownName, UserError
 from ..registry import Registry, load_plugins
-from .options import Json, Plugins, Row, print_json
+from .options import Row, command, output
 
 if TYPE_CHECKING:
     from ..datasets.dataset import Dataset
@@ -27,24 +27,18 @@ LISTED = (
 )
 """Kinds of entries that ``bench list`` prints."""
 
-CHECK_HELP = (
-    "Import every entry, plug-ins included: `ok`, or FAIL with the reason; a failure ends with code 1."
-    " `bench test` checks what they do."
-)
-
 OURS = "bench"
 """Family of the backbones of this package."""
 
 
+@command()
 def list_entries(
-    kind: Annotated[
-        str,
-        typer.Argument(help=f"What to list: {', '.join(LISTED)}."),
-    ] = "",
-    part: Annotated[str, typer.Argument(help="List only names that contain this, such as `dinov2`.")] = "",
-    as_json: Json = False,
-    check: Annotated[bool, typer.Option("--check", help=CHECK_HELP)] = False,
-    plugin: Plugins = None,
+    kind: Annotated[str, typer.Argument(help=f"What to list: {', '.join(LISTED)}.")] = "",
+    part: str = "",
+    *,
+    as_json: bool = False,
+    check: bool = False,
+    plugin: list[Path] | None = None,
 ) -> None:
     """List methods, data sets, metrics and all else that has a name.
 
@@ -52,28 +46,33 @@ def list_entries(
     bench list methods
     bench list datasets --json
     bench list backbones dinov2
+
+    Options:
+        part: List only names that contain this, such as `dinov2`.
+        check: Import every entry, plug-ins included: `ok`, or FAIL with the reason; a failure ends with code 1. `bench
+            test` checks what they do.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     listed = _listed(kind)
     every = list_rows(listed, tuple(plugin or ()), check)
     rows = [row for row in every if part.lower() in row["name"].lower()]
-    if as_json:
-        print_json(rows)
-    elif not rows:
+    if not rows and not as_json:
         raise UserError(f"no name contains {part!r}; `bench list {listed}` has all")
-    else:
-        rows = _by_family(rows) if listed == "backbones" and not part else rows
-        width = max((len(row["name"]) for row in rows), default=0)
-        family = ""
-        for row in rows:
-            if row.get("family", "") != family:
-                family = row["family"]
-                typer.echo(f"{family}:")
-            problem = f"  [unavailable: {row['error']}]" if row.get("error") else ""
-            weights = "  [weights here]" if row.get("weights") else ""
-            outcome = ("FAIL  " if problem else "ok    ") if check else ""
-            typer.echo(printable(f"{outcome}{row['name']:<{width}}  {row['summary']}{weights}{problem}"))
+    output(rows, _lines(_by_family(rows) if listed == "backbones" and not part else rows, check), as_json)
     if check and any(row.get("error") for row in rows):
         raise typer.Exit(1)
+
+
+def _lines(rows: list[Row], check: bool) -> Iterator[str]:
+    """A line for each entry, with its problem, below the family of a backbone."""
+    width, family = max((len(row["name"]) for row in rows), default=0), ""
+    for row in rows:
+        if row.get("family", "") != family:
+            family = row["family"]
+            yield f"{family}:"
+        problem = f"  [unavailable: {row['error']}]" if row.get("error") else ""
+        weights = "  [weights here]" if row.get("weights") else ""
+        outcome = ("FAIL  " if problem else "ok    ") if check else ""
+        yield f"{outcome}{row['name']:<{width}}  {row['summary']}{weights}{problem}"
 
 
 def _by_family(rows: list[Row]) -> list[Row]:
@@ -96,11 +95,8 @@ def _listed(kind: str) -> str:
     raise UnknownName("kind of entries", kind, LISTED)
 
 
-def show(
-    name: Annotated[str, typer.Argument(help="A method, data set or protocol.")],
-    as_json: Json = False,
-    plugin: Plugins = None,
-) -> None:
+@command()
+def show(name: str, *, as_json: bool = False, plugin: list[Path] | None = None) -> None:
     """Show a method, a data set or a protocol.
 
     A method is shown with its paper, equations, parameters, search ranges and deviations from the paper, a data set
@@ -109,13 +105,14 @@ def show(
     \b
     bench show dul_cls
     bench show folder
+
+    Options:
+        name: A method, data set or protocol.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     value = describe(name, tuple(plugin or ()))
-    if as_json:
-        print_json(value)
-        return
     rest = {key: held for key, held in value.items() if key not in ("name", "kind", "summary", "document")}
-    typer.echo("\n".join([f"{value['name']}: {value['summary']}", "", value["document"], "", *_shown(rest)]))
+    document = value["document"].splitlines()
+    output(value, [f"{value['name']}: {value['summary']}", "", *document, "", *_shown(rest)], as_json)
 
 
 def _shown(held: Mapping[str, Any], indent: str = "") -> Iterator[str]:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from annotated_types import Ge
 
 from ..errors import UserError, no_such, printable
 from ..registry import Registry
 from ..resources import cores, data_home, root_of
-from .options import DataRoot, Json, Plugins, Row, option_of, print_json
+from .options import Row, command, output
 
 if TYPE_CHECKING:
     from ..datasets.dataset import Dataset
@@ -26,11 +29,11 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-AllowPartial = Annotated[bool, option_of("allow_partial", help="Accept an incomplete release.")]
 
 
 @app.command("list")
-def list_data(as_json: Json = False, data_root: DataRoot = None, plugin: Plugins = None) -> None:
+@command()
+def list_data(*, as_json: bool = False, data_root: Path | None = None, plugin: list[Path] | None = None) -> None:
     """List data sets, what each needs and where its owners publish it.
 
     \b
@@ -43,23 +46,26 @@ def list_data(as_json: Json = False, data_root: DataRoot = None, plugin: Plugins
         urls = " ".join(each.url for each in cls.archive.all()) if getattr(cls, "archive", None) else ""
         row = {"name": entry.name, "summary": entry.summary, "embedded": cls.embedded, **of_release, "archive": urls}
         rows.append(row)
-    if as_json:
-        print_json(rows)
-    for row in () if as_json else rows:
-        typer.echo(f"{row['name']:<16} {row['summary']}")
-        if row["needs"]:
-            typer.echo(f"{'':<16} needs {row['needs']}; from {row['source']}")
-        if row["archive"]:
-            typer.echo(f"{'':<16} `bench data download {row['name']}` gets it")
+    output(rows, chain(*map(_listed, rows)), as_json)
+
+
+def _listed(row: Row) -> Iterator[str]:
+    yield f"{row['name']:<16} {row['summary']}"
+    if row["needs"]:
+        yield f"{'':<16} needs {row['needs']}; from {row['source']}"
+    if row["archive"]:
+        yield f"{'':<16} `bench data download {row['name']}` gets it"
 
 
 @app.command("verify")
+@command()
 def verify(
-    name: Annotated[str, typer.Argument(help="Data set.")],
-    data_root: DataRoot = None,
-    allow_partial: AllowPartial = False,
-    as_json: Json = False,
-    plugin: Plugins = None,
+    name: str,
+    *,
+    data_root: Path | None = None,
+    allow_partial: bool = False,
+    as_json: bool = False,
+    plugin: list[Path] | None = None,
 ) -> None:
     """Decode every image of a data set and count its splits.
 
@@ -69,6 +75,9 @@ def verify(
     bench data verify cub200
     bench data verify cub200 --data-root data
     bench data verify ndigit
+
+    Options:
+        name: Data set.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     cls = _known(data_root, tuple(plugin or ())).dataset(name)
     _verify(_open(cls, root_of(cls, data_root, data_home()), allow_partial), as_json)
@@ -94,10 +103,7 @@ def _verify(dataset: Dataset, as_json: bool = False) -> None:
             found = dataset.verify()
     except ValueError as error:
         raise UserError(f"data set {dataset.name!r}: {error}") from None
-    if as_json:
-        print_json(found)
-    else:
-        typer.echo("\n".join(_verified(dataset.name, found)))
+    output(found, _verified(dataset.name, found), as_json)
     if found.get("damaged"):
         raise typer.Exit(1)
 
@@ -105,8 +111,7 @@ def _verify(dataset: Dataset, as_json: bool = False) -> None:
 def _verified(name: str, found: Row) -> Iterator[str]:
     """Lines about the images of a data set and its splits."""
     if "release" in found:
-        place = f"{found['release']} at {printable(found['folder'])}"
-        yield f"{place}: {found['images']} images, {found['classes']} classes"
+        yield f"{found['release']} at {found['folder']}: {found['images']} images, {found['classes']} classes"
     else:
         shape = " x ".join(map(str, found["shape"]))
         yield f"{name}: {found['images']} images of {shape}, {found['classes']} classes"
@@ -125,19 +130,19 @@ def _verified(name: str, found: Row) -> Iterator[str]:
         )
     if converted := found.get("converted_to_rgb"):
         yield f"  read as RGB: {', '.join(f'{count} {mode}' for mode, count in sorted(converted.items()))}"
-    yield from (f"  damaged: {printable(line)}" for line in found.get("damaged", ()))
+    yield from (f"  damaged: {line}" for line in found.get("damaged", ()))
 
 
 @app.command("import")
+@command()
 def import_data(
-    name: Annotated[str, typer.Argument(help="Data set.")],
-    source: Annotated[list[Path], typer.Argument(help="Archive (.zip, .tar, .tgz), folder or parquet, as downloaded.")],
-    data_root: DataRoot = None,
-    allow_partial: AllowPartial = False,
-    max_unpacked: Annotated[
-        float | None, typer.Option(min=0, help="Unpack up to so many GB, however well packed.", metavar="GB")
-    ] = None,
-    plugin: Plugins = None,
+    name: str,
+    source: list[Path],
+    *,
+    data_root: Path | None = None,
+    allow_partial: bool = False,
+    max_unpacked: Annotated[float | None, Ge(0)] = None,
+    plugin: list[Path] | None = None,
 ) -> None:
     """Place a downloaded data set into the data root, and check it.
 
@@ -151,25 +156,26 @@ def import_data(
     bench data import cub200 CUB_200_2011.tgz --data-root data
     bench data import cars196 stanford_cars/data
     bench data import omniglot images_background.zip images_evaluation.zip
+
+    Options:
+        name: Data set.
+        source: Archive (.zip, .tar, .tgz), folder or parquet, as downloaded.
+        max_unpacked (GB): Unpack up to so many GB, however well packed.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     limit = None if max_unpacked is None else int(max_unpacked * 10**9)
     typer.echo(import_release(name, source, data_root or data_home(), allow_partial, tuple(plugin or ()), limit))
 
 
 @app.command("download")
+@command()
 def download_data(
-    name: Annotated[str, typer.Argument(help="Data set.")],
-    mirror: Annotated[
-        str | None,
-        typer.Option(help="Address of another copy: of the archive, or of the folder that contains it.", metavar="URL"),
-    ] = None,
-    checksum: Annotated[
-        str | None,
-        typer.Option(help="Hash that the copy of --mirror must have.", metavar="md5:HEX|sha256:HEX"),
-    ] = None,
-    data_root: DataRoot = None,
-    allow_partial: AllowPartial = False,
-    plugin: Plugins = None,
+    name: str,
+    *,
+    mirror: str | None = None,
+    checksum: str | None = None,
+    data_root: Path | None = None,
+    allow_partial: bool = False,
+    plugin: list[Path] | None = None,
 ) -> None:
     """Download a data set from its owners, and check every image.
 
@@ -183,7 +189,13 @@ def download_data(
     \b
     bench data download cub200
     bench data download sop --mirror https://mirror.example.org/datasets
+
+    Options:
+        name: Data set.
+        mirror (URL): Address of another copy: of the archive, or of the folder that contains it.
+        checksum (md5:HEX|sha256:HEX): Hash that the copy of --mirror must have.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
+    from ..datasets.downloads import mirrored
     from ..datasets.releases import PhotoDataset
 
     plugins, root = tuple(plugin or ()), data_root or data_home()
@@ -197,11 +209,15 @@ def download_data(
     if checksum is not None and cls.archive.further:
         raise UserError(f"--checksum is of one archive, {cls.official} has {len(cls.archive.all())}; leave it out")
     allow_partial = allow_partial or mirror is not None
+    archives = cls.archive.all()
+    if mirror is not None:
+        copy = partial(replace, size=0, checksum=checksum or "")
+        archives = tuple(copy(each, url=mirrored(each, mirror)) for each in archives)
     if (root / name).exists():
         typer.echo(f"{cls.official} is at {root / name} already; remove it to download it anew")
     else:
         take = partial(import_release, name, root=root, allow_partial=allow_partial, plugins=plugins)
-        _download(cls, cls.archive.all(), mirror, checksum, take, root / ".downloads")
+        _download(cls, archives, take, root / ".downloads")
     dataset = _open(cls, root / name, allow_partial)
     _verify(dataset)
     where = "" if data_root is None else f" --data-root {shlex.quote(str(data_root))}"
@@ -210,14 +226,9 @@ def download_data(
 
 
 @app.command("features")
+@command()
 def import_features(
-    name: Annotated[str, typer.Argument(help="Name that the data set gets.")],
-    train: Annotated[Path, typer.Option(help="Features of training classes.", metavar="FILE")],
-    test: Annotated[Path, typer.Option(help="Features of test classes.", metavar="FILE")],
-    val: Annotated[
-        Path | None, typer.Option(help="Features of validation classes; without it, a quarter of those of --train.")
-    ] = None,
-    data_root: DataRoot = None,
+    name: str, *, train: Path, test: Path, val: Path | None = None, data_root: Path | None = None
 ) -> None:
     """Import features that you have computed, to train heads on.
 
@@ -230,6 +241,12 @@ def import_features(
     \b
     bench data features birds --train train.npz --test test.npz
     bench run --method all --dataset birds --seeds 5
+
+    Options:
+        name: Name that the data set gets.
+        train (FILE): Features of training classes.
+        test (FILE): Features of test classes.
+        val: Features of validation classes; without it, a quarter of those of --train.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     from rich.console import Console
 
@@ -251,64 +268,44 @@ def import_features(
 
 
 def _download(
-    cls: type[PhotoDataset],
-    archives: Sequence[Archive],
-    mirror: str | None,
-    checksum: str | None,
-    take: Callable[[Sequence[Path]], str],
-    folder: Path,
+    cls: type[PhotoDataset], archives: Sequence[Archive], take: Callable[[Sequence[Path]], str], folder: Path
 ) -> None:
-    """Download the archives of a data set to a folder, import them with ``take``, and remove them."""
+    """Download archives of a data set, or copies of them, to a folder, import them with ``take``, and remove them."""
     from filelock import FileLock, Timeout
     from rich.console import Console
 
-    from ..datasets.downloads import check_checksum, download, mirrored
+    from ..datasets.downloads import check_checksum, checksum_of, download
     from ..datasets.files import DataError
     from ..progress import download_bar
 
-    paths = [folder / each.file for each in archives]
-    wanted = [each.checksum if mirror is None else checksum or "" for each in archives]
+    assert cls.archive is not None
+    paths, known = [folder / each.file for each in archives], [each for each in archives if each.checksum]
+    for each in known:
+        check_checksum(each.checksum)
+    served = (f"{each.url}, {each.size / 1e6:,.0f} MB" if each.size else each.url for each in archives)
+    lines = [("source", cls.source), ("licence", cls.licence), ("cite", cls.citation)]
+    lines += [*(("archive", text) for text in served), ("to", str(folder))]
+    typer.echo("\n".join([cls.summary, *(f"  {what:<8}{printable(text)}" for what, text in lines)]))
+    folder.mkdir(parents=True, exist_ok=True)
     try:
-        urls = [each.url if mirror is None else mirrored(each, mirror) for each in archives]
-        for hashed in filter(None, wanted):
-            check_checksum(hashed)
-        _print_source(cls, archives, urls, folder)
-        folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / f"{archives[0].file}.lock", timeout=0):
-            for each, url, path, hashed in zip(archives, urls, paths, wanted):
+            for each, of_owners, path in zip(archives, cls.archive.all(), paths):
                 with download_bar(Console(stderr=True)) as progress:
-                    size = each.size if mirror is None else 0
-                    download(url, path, size=size, checksum=hashed, progress=progress)
-                _say_if_not_the_owners(each, path)
+                    download(each.url, path, size=each.size, checksum=each.checksum, progress=progress)
+                if each != of_owners and of_owners.checksum:
+                    found, theirs = checksum_of(path, of_owners.checksum.partition(":")[0]), of_owners.checksum
+                    if found != theirs:
+                        typer.echo(f"not the owners' archive ({found}, theirs is {theirs}): packed anew, or incomplete")
             try:
                 typer.echo(take(paths))
             except (UserError, DataError):
-                for path in () if all(wanted) else paths:  # those that are known to be right stay
+                for path in () if known == [*archives] else paths:  # those that are known to be right stay
                     path.unlink(missing_ok=True)
                 raise
             for path in paths:
                 path.unlink(missing_ok=True)
     except Timeout:
         raise UserError(f"another command downloads {cls.name} to {folder} at this moment; wait for it") from None
-
-
-def _print_source(cls: type[PhotoDataset], archives: Sequence[Archive], urls: Sequence[str], folder: Path) -> None:
-    served = [
-        f"{url}, {each.size / 1e6:,.0f} MB" if each.size and url == each.url else url
-        for each, url in zip(archives, urls)
-    ]
-    lines = [("source", cls.source), ("licence", cls.licence), ("cite", cls.citation)]
-    lines += [*(("archive", text) for text in served), ("to", str(folder))]
-    typer.echo("\n".join([cls.summary, *(f"  {what:<8}{printable(text)}" for what, text in lines)]))
-
-
-def _say_if_not_the_owners(archive: Archive, path: Path) -> None:
-    from ..datasets.downloads import checksum_of
-
-    if archive.checksum:
-        found = checksum_of(path, archive.checksum.partition(":")[0])
-        if found != archive.checksum:
-            typer.echo(f"not the owners' archive ({found}, theirs is {archive.checksum}): packed anew, or incomplete")
 
 
 def import_release(

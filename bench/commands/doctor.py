@@ -10,13 +10,11 @@ import tempfile
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from .._version import __version__
 from ..errors import UnitFailed, first_line, place_of, printable
-from .options import Device, Json, print_json
+from .options import Device, command, output
 
 NETWORKS = {"cpu": ("resnet18", 224, 12), "cuda": ("resnet50", 224, 120)}
 """Network, side of its crops in pixels and images of a batch that speed is measured with, by device."""
@@ -25,11 +23,8 @@ Found = tuple[str, dict[str, float]]
 """What a check found: a line for people, and figures by name."""
 
 
-def doctor(
-    device: Annotated[Device, typer.Option(help="What to check.")] = "auto",
-    out: Annotated[Path, typer.Option(help="File to write.", metavar="FILE")] = Path("doctor.json"),
-    as_json: Json = False,
-) -> None:
+@command()
+def doctor(*, device: Device = "auto", out: Path = Path("doctor.json"), as_json: bool = False) -> None:
     """Check that this machine computes what it should.
 
     Measures how fast it is, too, and says what a run should be told.
@@ -38,6 +33,10 @@ def doctor(
     \b
     bench doctor
     bench doctor --device cpu
+
+    Options:
+        device: What to check.
+        out (FILE): File to write.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     from ..engine.pool import UNLESS_SET
     from ..resources import cores, pick_device
@@ -61,7 +60,7 @@ def doctor(
     report = {"bench": __version__, "device": chosen, "checks": checks, "figures": figures, "failed": failed}
     report["advice"] = advised = advice(chosen, cores(), figures)
     write_atomic(out, json.dumps(report, indent=1).encode() + b"\n")
-    print_json(report) if as_json else print("\n".join([*advised, f"written to {out}"]))
+    output(report, [*advised, f"written to {out}"], as_json)
     if failed:
         raise UnitFailed(failed, "bench doctor")
 

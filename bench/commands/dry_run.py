@@ -64,9 +64,9 @@ def print_plan(plan: Plan) -> None:
     """Print the plan of a method on a data set: numbers of trials and seeds, setting, and search ranges if tuned."""
     role = "" if plan.requested else "  (added)" if plan.added else "  (base, not asked for by name)"
     base = f" on {plan.base.cell.method}" if plan.base else ""
-    base += f" (stage 1 of {plan.base.stage})" if plan.base and plan.base.stage else ""
+    base += f" (stage 1 of {plan.base.pinned.stage})" if plan.base and plan.base.pinned.stage else ""
     what = f"{plan.cell.method}{base} on {plan.cell.dataset}"
-    role = f"  (stage 1 of {plan.stage})" if plan.stage else role
+    role = f"  (stage 1 of {plan.pinned.stage})" if plan.pinned.stage else role
     role += f"  (class split {plan.class_seed})" if plan.class_seed else ""
     if plan.ensemble:
         print(f"{what}: one ensemble of {_count(plan.seeds, 'model')}, nothing to train")
@@ -148,7 +148,7 @@ def print_estimate(plans: tuple[Plan, ...], site: Site, launch: Run) -> None:
             f"{plan.cell.method} on {plan.cell.dataset}: {1000 * estimated.step:.0f} ms per step,"
             f" {readable(estimated.training)} per training, {readable(of_plans)} in one process"
         )
-    if site.lacking and not of_study:
+    if not of_study:
         return
     # A head waits for its base, and one training is not divided among workers.
     chains = (

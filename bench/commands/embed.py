@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from annotated_types import Ge, Le
 
 from ..errors import UserError, printable
 from ..names import split_names
-from .options import DEFAULT_RESULTS, DataRoot, Device, Plugins, Results, Strict, option_of, site_of
+from .options import DEFAULT_RESULTS, Device, command, site_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,64 +23,27 @@ if TYPE_CHECKING:
     from ..engine.trained import Encoder
 
 
-Groups = Annotated[
-    str | None,
-    typer.Option(
-        help="Regular expression whose (..) is the camera, burst or session in the path of a photograph below its"
-        " folder, as in _c(\\d+)_; images of a query's class and group do not count.",
-        metavar="PATTERN",
-    ),
-]
-
-
+@command()
 def embed(
-    out: Annotated[Path, typer.Option(help="File to write: .npz, .safetensors or .parquet.", metavar="FILE")],
-    images: Annotated[
-        Path | None,
-        typer.Option(
-            help="Images: DIR/CLASS/*, DIR/query/CLASS/* with DIR/gallery/.., flat, or a table or parquet of images.",
-            metavar="DIR|FILE",
-        ),
-    ] = None,
-    dataset: Annotated[
-        str | None,
-        typer.Option(help="Data set of photographs in place of --images."),
-    ] = None,
-    split: Annotated[
-        Literal["train", "test"], typer.Option(help="With --dataset: classes to train on, or to test.")
-    ] = "train",
-    run: Annotated[
-        str | None,
-        typer.Option(help="A trained or tested unit of the results folder, by the start of its id.", metavar="UNIT"),
-    ] = None,
-    checkpoint: Annotated[
-        Path | None, typer.Option(help="weights.safetensors of a trained unit, its record next to it.", metavar="FILE")
-    ] = None,
-    backbone: Annotated[str | None, option_of("backbone", help="A backbone alone, its pooled features.")] = None,
-    weights: Annotated[str | None, option_of("weights")] = None,
-    image_size: Annotated[
-        int | None, typer.Option(min=8, help="Input side of the backbone, pixels; its own if not given.")
-    ] = None,
-    pooling: Annotated[
-        str | None,
-        typer.Option(
-            help="Features of the backbone: avg_max or avg of its maps, `own` for its own pooling, or `projection` of a"
-            " network like CLIP; the first that it has if not given.",
-            metavar="NAME",
-        ),
-    ] = None,
-    views: Annotated[
-        int, typer.Option(min=0, max=64, help="Also embed so many augmented views, for `bench data features`.")
-    ] = 0,
-    corruptions: Annotated[
-        list[str] | None, option_of("corruptions", help="Also embed corrupted images, such as crop.")
-    ] = None,
-    groups: Groups = None,
-    strict: Strict = False,
-    data_root: DataRoot = None,
-    results: Results = DEFAULT_RESULTS,
-    device: Annotated[Device, typer.Option(help="Where to embed.")] = "auto",
-    plugin: Plugins = None,
+    *,
+    out: Path,
+    images: Path | None = None,
+    dataset: str | None = None,
+    split: Literal["train", "test"] = "train",
+    run: str | None = None,
+    checkpoint: Path | None = None,
+    backbone: str | None = None,
+    weights: str | None = None,
+    image_size: Annotated[int | None, Ge(8)] = None,
+    pooling: str | None = None,
+    views: Annotated[int, Ge(0), Le(64)] = 0,
+    corruptions: list[str] | None = None,
+    groups: str | None = None,
+    strict: bool = False,
+    data_root: Path | None = None,
+    results: Path = DEFAULT_RESULTS,
+    device: Device = "auto",
+    plugin: list[Path] | None = None,
 ) -> None:
     """Embed a folder of images into a file that `bench score` reads.
 
@@ -100,6 +64,22 @@ def embed(
     \b
     bench embed --backbone resnet50 --dataset cub200 --split train --views 4 --corruptions crop --out train.npz
     bench embed --backbone resnet50 --dataset cub200 --split test --corruptions crop --out test.npz
+
+    Options:
+        out (FILE): File to write: .npz, .safetensors or .parquet.
+        images (DIR|FILE): Images: DIR/CLASS/*, DIR/query/CLASS/* with DIR/gallery/.., flat, or a table or parquet of
+            images.
+        dataset: Data set of photographs in place of --images.
+        split: With --dataset: classes to train on, or to test.
+        run (UNIT): A trained or tested unit of the results folder, by the start of its id.
+        checkpoint (FILE): weights.safetensors of a trained unit, its record next to it.
+        backbone (NAME): A backbone alone, its pooled features.
+        image_size: Input side of the backbone, pixels; its own if not given.
+        pooling (NAME): Features of the backbone: avg_max or avg of its maps, `own` for its own pooling, or `projection`
+            of a network like CLIP; the first that it has if not given.
+        views: Also embed so many augmented views, for `bench data features`.
+        corruptions (C[,C..]): Also embed corrupted images, such as crop.
+        device: Where to embed.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     from ..resources import keep_memory, pick_device
     from ..scoring.files import check_writable

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import typer
 
-from .options import DEFAULT_RESULTS, Plugins, Results, last_data_root, site_of
-
-Unit = Annotated[str, typer.Argument(help="A trained or tested unit of the results folder, by the start of its id.")]
+from .options import DEFAULT_RESULTS, command, last_data_root, site_of
 
 
+@command()
 def export(
-    run: Unit,
-    to: Annotated[Literal["onnx", "torch"], typer.Option(help="ONNX (extra onnx), or a program of torch.export.")],
-    out: Annotated[Path, typer.Option(help="File to write.", metavar="FILE")],
-    results: Results = DEFAULT_RESULTS,
-    plugin: Plugins = None,
+    run: str,
+    *,
+    to: Literal["onnx", "torch"],
+    out: Path,
+    results: Path = DEFAULT_RESULTS,
+    plugin: list[Path] | None = None,
 ) -> None:
     """Write a trained network as a file that works without bench.
 
@@ -32,6 +32,11 @@ def export(
     \b
     bench export 3f2a --to onnx --out network.onnx
     bench export 3f2a --to torch --out network.pt2
+
+    Options:
+        run: A trained or tested unit of the results folder, by the start of its id.
+        to: ONNX (extra onnx), or a program of torch.export.
+        out (FILE): File to write.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     from ..engine.exported import export_unit
     from ..engine.trained import unit_folder
@@ -42,11 +47,13 @@ def export(
     typer.echo(export_unit(unit_folder(results, run), site, to == "onnx", out))
 
 
+@command()
 def share(
-    run: Unit,
-    url: Annotated[str, typer.Argument(help="Repository on the Hugging Face Hub.", metavar="hf://ORG/NAME")],
-    results: Results = DEFAULT_RESULTS,
-    plugin: Plugins = None,
+    run: str,
+    url: str,
+    *,
+    results: Path = DEFAULT_RESULTS,
+    plugin: list[Path] | None = None,
 ) -> None:
     """Upload a trained unit to the Hugging Face Hub.
 
@@ -57,6 +64,10 @@ def share(
     \b
     bench share 3f2a hf://me/dul-cls-birds
     bench embed --run hf://me/dul-cls-birds --images photos --out photos.npz
+
+    Options:
+        run: A trained or tested unit of the results folder, by the start of its id.
+        url (hf://ORG/NAME): Repository on the Hugging Face Hub.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     from ..engine.trained import unit_folder
     from ..report.exchange import EVAL_RESULTS, eval_results, header, model_index, of_training, paper_tags

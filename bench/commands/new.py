@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 from string import Template
-from typing import Annotated, Literal
+from typing import Literal
 
 import typer
 
 from ..errors import UserError
 from ..names import why_not_a_name
+from .options import command
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
 PluginKind = Literal["method", "dataset", "photo-dataset", "test", "corruption", "scorer", "distribution"]
 
 
-def new(
-    kind: Annotated[PluginKind, typer.Argument(help="What it defines.")],
-    name: Annotated[str, typer.Argument(help="Its name: lower-case letters, digits, underscores.")],
-    out: Annotated[Path | None, typer.Option(help="File; NAME.py if not given.", metavar="FILE")] = None,
-) -> None:
+@command()
+def new(kind: PluginKind, name: str, *, out: Path | None = None) -> None:
     """Write a plug-in file to start from.
 
     Its first lines say how to try it.
@@ -29,6 +27,11 @@ def new(
     \b
     bench new method mine
     bench new photo-dataset birds --out plugins/birds.py
+
+    Options:
+        kind: What it defines.
+        name: Its name: lower-case letters, digits, underscores.
+        out (FILE): File; NAME.py if not given.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     path = out or Path(f"{name}.py")
     write_template(kind, name, path)

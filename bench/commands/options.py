@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import sys
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, Signature, cleandoc, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, get_origin
 
@@ -60,41 +60,98 @@ FIELDS: dict[str, Field] = dict(_fields(experiment.Experiment))
 """Fields of an experiment by the names of their options."""
 
 
-def option_of(name: str, **changes: Any) -> Any:
-    """The option of a field of an experiment as Typer has it, with its help, range and names, and some changes."""
-    _, info, how = FIELDS[name]
-    given: Row = {
-        "help": " ".join((info.description or "").split()),
-        "metavar": how.metavar,
-        "rich_help_panel": how.section,
-    }
-    for limit in info.metadata:
-        given |= {"min": limit.ge} if isinstance(limit, Ge) else {"max": limit.le} if isinstance(limit, Le) else {}
-    return typer.Option(f"--{name.replace('_', '-')}", **{**given, **changes})
+class Shared(experiment.Section):
+    """Options that several commands have; another help of the same name is that of an experiment."""
+
+    results: Annotated[Path, experiment.Option(experiment.RESULTS, "DIR")]
+    """Results folder."""
+
+    data_root: Annotated[Path | None, experiment.Option(experiment.MACHINE, "DIR")]
+    """Folder of downloaded data sets; $BENCH_DATA, else the platform's for user data, if not given."""
+
+    dry_run: Annotated[bool, experiment.Option(experiment.NEEDED)]
+    """Print the plan and stop."""
+
+    as_json: Annotated[bool, experiment.Option(OTHER)]
+    """Print JSON on standard output."""
+
+    allow_partial: Annotated[bool, experiment.Option(OTHER)]
+    """Accept an incomplete release."""
+
+    strict: Annotated[bool, experiment.Option(OTHER)]
+    """Refuse damaged photographs. Without it, up to 5 or 1 % of them, whichever is more (but no more than a quarter),
+    are left out and listed in skipped.csv; more are a copy that broke off."""
+
+    groups: Annotated[str | None, experiment.Option(OTHER, "PATTERN")]
+    """Regular expression whose (..) is the camera, burst or session in the path of a photograph below its folder, as in
+    _c(\\d+)_; images of a query's class and group do not count."""
+
+
+SHARED: dict[str, Field] = FIELDS | dict(_fields(Shared))
+
+
+def _option(name: str, said: str, about: Iterable[object], metavar: str = "", *, argument: bool = False) -> Any:
+    """An option or argument with its help, and what its type is annotated with: a range, a section, a word for it."""
+    given: Row = {"help": " ".join(said.split()), "metavar": metavar or None}
+    for each in about:
+        if isinstance(each, Ge):
+            given["min"] = each.ge
+        elif isinstance(each, Le):
+            given["max"] = each.le
+        elif isinstance(each, experiment.Option):
+            given |= {"rich_help_panel": each.section, "metavar": each.metavar}
+    # Without a name, a switch would have its opposite as well.
+    typed = f"--{name.removeprefix('as_').replace('_', '-')}"
+    return typer.Argument(**given) if argument else typer.Option(typed, **given)
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+DESCRIBED = re.compile(r"^    (\w+)(?: \((\S+)\))?: (.+(?:\n     .+)*)", re.MULTILINE)
+"""What is said of a parameter of a command: its name, a word that stands for its value, and its help."""
 
-def takes(*names: str, after: str) -> Callable[[Function], Function]:
-    """Give a command options of an experiment behind one of its parameters; its function has them as ``**typed``."""
+
+def command(*names: str, after: str = "") -> Callable[[Function], Function]:
+    """Make a function a command.
+
+    Parameters before ``*`` are arguments, those behind it options. Their help stands in the section ``Options`` of the
+    docstring, as ``name (VALUE): help``, or is that of the same option elsewhere. Behind a parameter, there may be
+    options of an experiment, which the function has as ``**typed``.
+    """
 
     def with_options(function: Function) -> Function:
-        own = [each for each in signature(function, eval_str=True).parameters.values() if each.kind != each.VAR_KEYWORD]
-        place = [each.name for each in own].index(after) + 1
-        made = [_parameter(name, FIELDS[name].info) for name in names]
-        function.__signature__ = Signature([*own[:place], *made, *own[place:]])  # type: ignore[attr-defined]
+        text, _, listed = cleandoc(function.__doc__ or "").partition("\n\nOptions:\n")
+        said = {name: (help, metavar) for name, metavar, help in DESCRIBED.findall(listed)}
+        function.__doc__ = text
+        own, made = signature(function, eval_str=True).parameters, list[Parameter]()
+        assert said.keys() <= own.keys(), f"{function.__name__} has no {', '.join(said.keys() - own.keys())}"
+        for each in own.values():
+            kind, argument = each.annotation, each.kind != Parameter.KEYWORD_ONLY
+            if each.name in said:
+                help, metavar = said[each.name]
+                about = getattr(kind, "__metadata__", ())
+                kind = Annotated[kind, _option(each.name, help, about, metavar, argument=argument)]
+            elif each.name in SHARED:
+                kind = Annotated[kind, _option_of(each.name, SHARED[each.name])]
+            if each.kind != Parameter.VAR_KEYWORD:
+                made.append(each.replace(annotation=kind))
+            if each.name == after:
+                made += [_parameter(name, FIELDS[name]) for name in names]
+        function.__signature__ = Signature(made)  # type: ignore[attr-defined]
         return function
 
     return with_options
 
 
-def _parameter(name: str, info: FieldInfo) -> Parameter:
-    several = get_origin(info.annotation) in (tuple, dict)
-    kind: Any = list[str] | None if several else info.annotation
-    default = None if several else info.default
-    annotation = Annotated[kind, option_of(name)]
-    return Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation)
+def _option_of(name: str, field: Field) -> Any:
+    return _option(name, field.info.description or "", field.info.metadata)
+
+
+def _parameter(name: str, field: Field) -> Parameter:
+    several = get_origin(field.info.annotation) in (tuple, dict)
+    kind: Any = list[str] | None if several else field.info.annotation
+    default = None if several else field.info.default
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, _option_of(name, field)])
 
 
 def typed_fields(ctx: typer.Context) -> dict[str, object]:
@@ -110,31 +167,6 @@ def typed_fields(ctx: typer.Context) -> dict[str, object]:
         else:
             typed[place] = value
     return {**typed, "set": [*(ctx.params["set"] or ()), *settings]}
-
-
-Results = Annotated[
-    Path, typer.Option("--results", help="Results folder.", metavar="DIR", rich_help_panel=experiment.RESULTS)
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
-DataRoot = Annotated[
-    Path | None,
-    typer.Option(
-        "--data-root",
-        help="Folder of downloaded data sets; $BENCH_DATA, else the platform's for user data, if not given.",
-        metavar="DIR",
-        rich_help_panel=experiment.MACHINE,
-    ),
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.", rich_help_panel=experiment.NEEDED)]
-Plugins = Annotated[list[Path] | None, option_of("plugin")]
-Strict = Annotated[
-    bool,
-    typer.Option(
-        "--strict",
-        help="Refuse damaged photographs. Without it, up to 5 or 1 % of them, whichever is more (but no more than a"
-        " quarter), are left out and listed in skipped.csv; more are a copy that broke off.",
-    ),
-]
 
 
 def site_of(
@@ -173,9 +205,11 @@ def say(console: Console, text: str, style: str | None = None) -> None:
     console.print(printable(text), style=style, highlight=False, markup=False, soft_wrap=True)
 
 
-def print_json(value: object) -> None:
-    """Print a value as JSON on standard output."""
-    sys.stdout.write(json.dumps(value, indent=1) + "\n")
+def output(value: object, lines: Iterable[str], as_json: bool) -> None:
+    """Print a value on standard output, as JSON or as the lines that people read."""
+    text = json.dumps(value, indent=1) if as_json else "\n".join(map(printable, lines))
+    if text:
+        typer.echo(text)
 
 
 def names(values: list[str] | None, default: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -229,15 +263,14 @@ def last_data_root(results: Path) -> Path | None:
     return None
 
 
-def open_results(results: Path, damaged_marker: bool = False) -> Store:
-    """Open a results folder for reading, if wanted also one with records whose marker is missing or damaged."""
+def open_results(results: Path) -> Store:
+    """Open a results folder for reading."""
     from ..protocols._base import PROTOCOLS, get_protocol
     from ..store.folder import Store
 
     store = Store(results, remember=True)
-    recognised = damaged_marker and store.has_lost_marker() and store.marker_of_records() is not None
     for name in PROTOCOLS:
-        store.open(name, get_protocol(name).version, create=recognised)
+        store.open(name, get_protocol(name).version, create=False)
     return store
 
 

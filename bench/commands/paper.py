@@ -4,30 +4,24 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ..errors import LINE, require_known
+from ..errors import require_known
 from ..planning.experiment import Run
 from ..registry import load_plugins
 from . import options
-from .run import carry_out
+from .run import carry_out, say_done
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from ..engine.jobs import Outcome
     from ..papers.items import Named
     from ..papers.run import PlannedItem
     from ..planning.plan import Plan
-    from ..report.table import Document
     from ..site import Site
 
+ASKED = ("seeds", "trials", "backbone", "dim", "weights", "allow_partial", "plugin", "set")
 RUN = [name for name, field in options.FIELDS.items() if field.place.startswith("run.")]
-
-FOLDER = "reproduce"
-"""Folder of the tables, inside the results folder."""
 
 app = typer.Typer(
     help="Tables, figures and claims of the papers, held against records.", no_args_is_help=True, rich_markup_mode=None
@@ -35,7 +29,8 @@ app = typer.Typer(
 
 
 @app.command("list")
-def list_items(as_json: options.Json = False) -> None:
+@options.command()
+def list_items(*, as_json: bool = False) -> None:
     """List every table and figure that can be made, with its data sets."""
     from ..papers.items import every_item
 
@@ -50,29 +45,23 @@ def list_items(as_json: options.Json = False) -> None:
         }
         for name, named in every_item().items()
     ]
-    if as_json:
-        options.print_json(rows)
-        return
     width = max(len(row["name"]) for row in rows)
-    for row in rows:
-        typer.echo(f"{row['name']:<{width}}  {row['title']} [{', '.join(row['datasets']) or 'no data'}]")
+    data = [", ".join(row["datasets"]) or "no data" for row in rows]
+    lines = (f"{row['name']:<{width}}  {row['title']} [{each}]" for row, each in zip(rows, data))
+    options.output(rows, lines, as_json)
 
 
 @app.command()
-@options.takes("seeds", "trials", "backbone", "dim", "weights", "allow_partial", "plugin", "set", *RUN, after="results")
+@options.command(*ASKED, *RUN, after="results")
 def table(
-    name: Annotated[str, typer.Argument(help="A table or figure, such as per/table5 (`bench paper list`).")],
-    dataset: Annotated[
-        list[str] | None, typer.Option(help="Data sets, comma separated; the paper's if not given.", metavar="D[,D..]")
-    ] = None,
-    hparams: Annotated[
-        str | None,
-        options.option_of("hparams", help="As for `bench run`; published on the paper's data sets, else default."),
-    ] = None,
-    data_root: options.DataRoot = None,
-    results: options.Results = options.DEFAULT_RESULTS,
-    dry_run: options.DryRun = False,
-    as_json: options.Json = False,
+    name: str,
+    *,
+    dataset: list[str] | None = None,
+    hparams: str | None = None,
+    data_root: Path | None = None,
+    results: Path = options.DEFAULT_RESULTS,
+    dry_run: bool = False,
+    as_json: bool = False,
     **typed: Any,
 ) -> None:
     """Run a table or figure of a paper, and print both numbers.
@@ -84,9 +73,14 @@ def table(
     \b
     bench paper table per/table5 --dataset cub200 --data-root data --weights bn_inception.pth --dry-run
     bench paper table nir/table4 --dataset ndigit --seeds 3
+
+    Options:
+        name: A table or figure, such as per/table5 (`bench paper list`).
+        dataset (D[,D..]): Data sets, comma separated; the paper's if not given.
+        hparams: As for `bench run`; published on the paper's data sets, else default.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     if name == "list":  # as `bench reproduce list`
-        list_items(as_json)
+        list_items(as_json=as_json)
         return
     from ..papers.items import find_item
     from ..papers.run import plan_item
@@ -95,13 +89,11 @@ def table(
     launch = Run(**{name: typed.pop(name) for name in RUN}).resolved()
     of_site = {name: typed.pop(name) for name in ("plugin", "weights", "allow_partial")}
     site = options.site_of(results, data_root=data_root, device=launch.device_here, **of_site)
-    if named.item.kind == "drawing":
-        _draw(named, site, results, dry_run)
-        return
     asked = {**typed, "hparams": hparams}
+    datasets = () if named.item.kind == "drawing" else options.names(dataset, named.item.datasets)
 
     def plan(site: Site) -> list[PlannedItem]:
-        return [plan_item(named, each, asked, site) for each in options.names(dataset, named.item.datasets)]
+        return [plan_item(named, each, asked, site) for each in datasets]
 
     if dry_run:
         from .dry_run import plan_without, print_missing
@@ -110,12 +102,13 @@ def table(
         _print_plans(planned, site, results, launch)
         print_missing(lacking, site)
         return
-    raise typer.Exit(_reproduce(plan(site), site, results, launch, as_json))
+    raise typer.Exit(_reproduce(named, plan(site), site, results, launch, as_json))
 
 
 def _print_plans(planned: list[PlannedItem], site: Site, results: Path, launch: Run) -> None:
     """Print the plan of every row, what differs from the paper, time and disk."""
     from ..papers.tables import build_table
+    from ..store.folder import REPRODUCED
     from .dry_run import print_estimate, print_plan
 
     plans: dict[str, Plan] = {}
@@ -133,28 +126,42 @@ def _print_plans(planned: list[PlannedItem], site: Site, results: Path, launch: 
         # Without a value of ours, every row of the numbers has a published one.
         count = len(empty.numbers)
         print(f"{count or 'no'} published number{'s' * (count != 1)} to compare with")
-    print(f"at most {sum(plan.trainings for plan in plans.values())} trainings; tables go to {results / FOLDER}")
+    print(f"at most {sum(plan.trainings for plan in plans.values())} trainings; tables go to {results / REPRODUCED}")
     print_estimate(tuple(plans.values()), site, launch)
 
 
-def _reproduce(planned: list[PlannedItem], site: Site, results: Path, launch: Run, as_json: bool) -> int:
-    """Run, print and write; returns the exit code."""
+def _reproduce(named: Named, planned: list[PlannedItem], site: Site, results: Path, launch: Run, as_json: bool) -> int:
+    """Train and test what the rows need, or time their steps; print and write; returns the exit code."""
     from rich.console import Console
 
+    from ..engine.jobs import Outcome
     from ..papers.draw import draw_figure, draw_table
-    from ..papers.run import what_differs
-    from ..papers.tables import print_table
-    from ..report.frame import plain_rows
+    from ..papers.measure import norms, timed
+    from ..papers.run import batches_of, what_differs
+    from ..papers.tables import build_table, measured, print_table
+    from ..report.frame import collect, plain_rows, write_metrics
     from ..report.render import write_documents
+    from ..store.folder import REPRODUCED
 
-    named, console = planned[0].named, Console(stderr=True)
+    console = Console(stderr=True)
     for each in planned:
         # Below the table, too; but by then the time is spent.
         options.say(console, f"{named.name} on {each.dataset}: {what_differs(each)}")
-    outcome, documents = _tables(planned, site, results, launch, console)
+
+    def write_tables(_: Outcome) -> None:
+        write_metrics(collect(site.store), site.store.root)
+
+    outcome: Outcome | None = Outcome()
+    if runs := named.item.kind == "runs":
+        outcome = carry_out(batches_of(planned), site, results, launch, "skip", console, write_tables)
     if outcome is None:
         return 130
-    place = Path(FOLDER) / named.paper.key / named.item.key
+    if runs:
+        found = collect(site.store)
+        documents = [build_table(each, measured(each, found) | norms(each, found, site)) for each in planned]
+    else:
+        documents = [build_table(each, timed(each, site)) for each in planned]
+    place = Path(REPRODUCED) / named.paper.key / named.item.key
     out = site.store.root / place
     out.mkdir(parents=True, exist_ok=True)
     written = write_documents(documents, out)
@@ -163,72 +170,22 @@ def _reproduce(planned: list[PlannedItem], site: Site, results: Path, launch: Ru
         written += draw_table(each, made, out)
         if not as_json:
             print_table(made, Console())
-    if as_json:
-        options.print_json([line for each in documents for line in plain_rows(each.numbers)])
-    done = f"{outcome.trained} trainings done, {outcome.reused} already done; {len(written)} files in {results / place}"
-    console.print(done, highlight=False, markup=False)
-    for failure in outcome.failures:
-        options.say(console, f"failed {failure.line(LINE - len('failed '))}", "red")
+    lines = () if documents else [f"* {text}" for text in named.differences]
+    options.output([line for each in documents for line in plain_rows(each.numbers)], lines, as_json)
+    say_done(outcome, (f"{len(written)} files in {results / place}",), console)
     return 1 if outcome.failures else 0
 
 
-def _tables(
-    planned: list[PlannedItem], site: Site, results: Path, launch: Run, console: Console
-) -> tuple[Outcome | None, list[Document]]:
-    """Train and test what the rows need, or time their steps, and make the tables."""
-    from ..engine.jobs import Outcome
-    from ..papers.measure import norms, timed
-    from ..papers.run import batches_of
-    from ..papers.tables import build_table, measured
-    from ..report.frame import collect, write_metrics
-
-    if planned[0].named.item.kind == "timings":
-        return Outcome(), [build_table(each, timed(each, site)) for each in planned]
-
-    def write_tables(_: Outcome) -> None:
-        write_metrics(collect(site.store), site.store.root)
-
-    outcome = carry_out(batches_of(planned), site, results, launch, "skip", console, write_tables)
-    if outcome is None:
-        return None, []
-    collected = collect(site.store)
-    return outcome, [build_table(each, measured(each, collected) | norms(each, collected, site)) for each in planned]
-
-
-def _draw(named: Named, site: Site, results: Path, dry_run: bool) -> None:
-    """Draw a figure that needs no data."""
-    from ..papers.draw import draw_figure
-
-    out = results / FOLDER / named.paper.key / named.item.key
-    print(f"{named.name}: {named.item.title}")
-    if dry_run:
-        print(f"nothing is trained; figures go to {out}")
-        return
-    out.mkdir(parents=True, exist_ok=True)
-    for path in draw_figure(named, (), site, out, lambda line: None):
-        print(path)
-    for text in named.differences:
-        print(f"* {text}")
-
-
 @app.command()
+@options.command()
 def claims(
-    results: Annotated[
-        list[Path] | None, typer.Option(help="Results folder; repeatable, records are taken together.", metavar="DIR")
-    ] = None,
-    file: Annotated[
-        Path | None, typer.Option("--claims", help="TOML file of claims; bench's own if not given.", metavar="FILE")
-    ] = None,
-    paper: Annotated[
-        list[str] | None,
-        typer.Option(help="Show claims of these papers only, comma separated, such as per,url.", metavar="KEY[,KEY]"),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Where to write; report in the first results folder if not given.", metavar="DIR"),
-    ] = None,
-    plugin: options.Plugins = None,
-    as_json: options.Json = False,
+    *,
+    results: list[Path] | None = None,
+    claims: Path | None = None,
+    paper: list[str] | None = None,
+    out: Path | None = None,
+    plugin: list[Path] | None = None,
+    as_json: bool = False,
 ) -> None:
     """Judge claims of papers by the records of results folders.
 
@@ -239,18 +196,24 @@ def claims(
     bench paper claims --results results/runs
     bench paper claims --results results/runs --results results/cub --paper per --out report
     bench paper claims --claims mine.toml --json
+
+    Options:
+        results (DIR): Results folder; repeatable, records are taken together.
+        claims (FILE): TOML file of claims; bench's own if not given.
+        paper (KEY[,KEY]): Show claims of these papers only, comma separated, such as per,url.
+        out (DIR): Where to write; report in the first results folder if not given.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     from rich.console import Console
 
     from ..papers.claims import read_ledger
     from ..papers.judge import judge
-    from ..papers.page import print_verdicts, to_frame, write_verdicts
+    from ..papers.page import to_frame, verdict_lines, write_verdicts
     from ..report.frame import plain_rows
 
     folders = results or [options.DEFAULT_RESULTS]
     load_plugins(plugin or ())  # their metrics
     site = options.site_of(folders[0], plugin=plugin)
-    ledger = read_ledger(file, site)
+    ledger = read_ledger(claims, site)
     require_known("paper", options.names(paper), ledger.paper)
     stores = [options.open_results(folder) for folder in folders]
     collected, damaged = options.collect_from(*stores)
@@ -258,10 +221,7 @@ def claims(
     found = judge(ledger, collected, site, stores)
     shown = [each for each in found if not paper or each.claim.paper in options.names(paper)]
     written = write_verdicts(ledger, shown, site, out or folders[0] / "report")
-    if as_json:
-        options.print_json(plain_rows(to_frame(shown, site)))
-        return
-    options.say_what_was_left_out(damaged, collected.superseded, Console(stderr=True))
-    print_verdicts(shown, site, Console())
-    for path in written:
-        print(path)
+    if not as_json:
+        options.say_what_was_left_out(damaged, collected.superseded, Console(stderr=True))
+    lines = [*verdict_lines(shown, site), *map(str, written)]
+    options.output(plain_rows(to_frame(shown, site)), lines, as_json)

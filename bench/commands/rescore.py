@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -16,21 +16,15 @@ if TYPE_CHECKING:
     from ..store.records import TestRecord
 
 
+@options.command()
 def rescore(
-    results: options.Results = options.DEFAULT_RESULTS,
-    tests: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Groups of tests, comma separated; those of each record and of the plug-ins if not given.",
-            metavar="T[,T..]",
-        ),
-    ] = None,
-    arrays: Annotated[
-        Path | None, typer.Option(help="Another results folder that has the embeddings of the tests.", metavar="DIR")
-    ] = None,
-    data_root: options.DataRoot = None,
-    plugin: options.Plugins = None,
-    as_json: options.Json = False,
+    *,
+    results: Path = options.DEFAULT_RESULTS,
+    tests: list[str] | None = None,
+    arrays: Path | None = None,
+    data_root: Path | None = None,
+    plugin: list[Path] | None = None,
+    as_json: bool = False,
 ) -> None:
     """Give finished tests new values, without a training.
 
@@ -44,14 +38,16 @@ def rescore(
     \b
     bench rescore --results results/runs --plugin angles.py
     bench rescore --results results/reference --arrays results/runs --tests clustering
+
+    Options:
+        tests (T[,T..]): Groups of tests, comma separated; those of each record and of the plug-ins if not given.
+        arrays (DIR): Another results folder that has the embeddings of the tests.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     site = options.site_of(results, plugin=plugin, data_root=data_root, allow_partial=True)
     rows = rescore_results(site, options.names(tests), arrays, quiet=as_json)
-    if as_json:
-        options.print_json(rows)
     failed = sum(bool(row["failure"]) for row in rows)
-    if not as_json:
-        typer.echo(f"{len(rows) - failed} of {len(rows)} tests rescored; `bench report` has their values")
+    done = f"{len(rows) - failed} of {len(rows)} tests rescored; `bench report` has their values"
+    options.output(rows, [done], as_json)
     if failed:
         raise typer.Exit(1)
 

@@ -1,17 +1,17 @@
-"""``bench status`` and ``bench report``: what a results folder contains."""
+"""``bench status``, ``bench report`` and ``bench compare``: what a results folder contains."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from contextlib import closing
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from ..errors import UserError, printable
+from ..errors import UnknownName, UserError, printable
 from ..registry import load_plugins
 from ..site import Site
 from . import options
@@ -25,18 +25,13 @@ KINDS: tuple[Kind, Kind] = ("train", "test")
 """Kinds of units that a status counts."""
 
 
+@options.command()
 def status(
-    results: options.Results = options.DEFAULT_RESULTS,
-    check: Annotated[
-        bool, typer.Option("--check", help="Verify every file; name the damaged ones, with exit code 1.")
-    ] = False,
-    repair: Annotated[
-        bool, typer.Option("--repair", help="Move damaged files to RESULTS/.damaged and make store.json again.")
-    ] = False,
-    archive: Annotated[
-        Path | None, typer.Option(help="Write all records to this file, NAME.tar.xz, to contribute.", metavar="FILE")
-    ] = None,
-    as_json: options.Json = False,
+    *,
+    results: Path = options.DEFAULT_RESULTS,
+    check: bool = False,
+    archive: Path | None = None,
+    as_json: bool = False,
 ) -> None:
     """Count the finished trials, trainings and tests.
 
@@ -48,48 +43,43 @@ def status(
     bench status --results results/runs
     bench status --results results/runs --check
     bench status --results results/runs --archive ndigit_jane_doe.tar.xz
+
+    Options:
+        check: Verify every file; name the damaged ones, with exit code 1.
+        archive (FILE): Write all records to this file, NAME.tar.xz, to contribute.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
-    if repair:
-        repair_results(results)
     if archive is not None:
         archive_results(results, archive)
         return
     if check:
         raise typer.Exit(_check(results, as_json))
     rows = status_rows(options.open_results(results))
-    if as_json:
-        options.print_json(rows)
-        return
-    if not rows:
-        typer.echo(f"{results}: no trial, training or test has begun yet")
-    for row in rows:
-        typer.echo(
-            f"{row['protocol']}  {row['dataset']:<14} {row['method']:<20} {row['trials']} trials"
-            f" ({row['failed_trials']} failed), {row['trained']} trained, {row['tested']} tested,"
-            f" {row['unfinished']} unfinished, {len(row['failed'])} failed"
-        )
-        for unit, reason in row["failed"].items():
-            typer.echo(printable(f"    {unit}: {reason}"))
-        for busy in row["running"]:
-            typer.echo(printable(f"    {busy['unit']}: process {busy['pid']} on {busy['host']}"))
-        if len(row["codes"]) > 1:
-            typer.echo(f"    {', '.join(f'{count} {code}' for code, count in row['codes'].items())}")
+    lines = chain(*map(_lines, rows)) if rows else (f"{results}: no trial, training or test has begun yet",)
+    options.output(rows, lines, as_json)
+
+
+def _lines(row: options.Row) -> Iterator[str]:
+    """What ``bench status`` says of a protocol, data set and method."""
+    yield (
+        f"{row['protocol']}  {row['dataset']:<14} {row['method']:<20} {row['trials']} trials"
+        f" ({row['failed_trials']} failed), {row['trained']} trained, {row['tested']} tested,"
+        f" {row['unfinished']} unfinished, {len(row['failed'])} failed"
+    )
+    yield from (f"    {unit}: {reason}" for unit, reason in row["failed"].items())
+    yield from (f"    {busy['unit']}: process {busy['pid']} on {busy['host']}" for busy in row["running"])
+    if len(row["codes"]) > 1:
+        yield f"    {', '.join(f'{count} {code}' for code, count in row['codes'].items())}"
 
 
 def _check(results: Path, as_json: bool) -> int:
     """Name every damaged file of a results folder; returns the exit code."""
     from ..store.check import damages
 
-    store = options.open_results(results, damaged_marker=True)
-    found = damages(store.root)
+    store = options.open_results(results)
     base = results.parent if store.is_archive else results
-    rows = [{"path": str(damage.path.relative_to(base)), "reason": damage.reason} for damage in found]
-    if as_json:
-        options.print_json(rows)
-    for row in () if as_json else rows:
-        typer.echo(printable(f"{row['path']}: {row['reason']}"))
-    if not rows and not as_json:
-        typer.echo(f"{results}: everything is whole")
+    rows = [{"path": str(each.path.relative_to(base)), "reason": each.reason} for each in damages(store.root)]
+    lines = [f"{row['path']}: {row['reason']}" for row in rows] or [f"{results}: everything is whole"]
+    options.output(rows, lines, as_json)
     return 1 if rows else 0
 
 
@@ -113,58 +103,16 @@ def archive_results(results: Path, out: Path) -> None:
     typer.echo(f"{out}: {len(texts)} files, {out.stat().st_size / 1e6:.1f} MB; check it with `bench status --check`")
 
 
-def repair_results(results: Path) -> None:
-    """Move the damaged files of a results folder to its ``.damaged``, and write its marker ``store.json`` again."""
-    from ..store.check import damages
-    from ..store.claims import Claims
-    from ..store.folder import Store
-
-    store = Store(results)
-    if store.is_archive:
-        raise UserError(f"{results} is an archive, which is never changed")
-    if results.exists() and (not results.is_dir() or store.marker_of_records() is None):
-        options.open_results(results)
-    with closing(Claims(results)) as claims:
-        claims.enter(alone=True)
-        for damage in damages(results):
-            target = store.set_aside(damage)
-            if target is not None:
-                line = f"{damage.path.relative_to(results)}: {damage.reason}; moved to {target}"
-                typer.echo(printable(line), err=True)
-        store.mark()
-
-
+@options.command()
 def report(
-    results: options.Results = options.DEFAULT_RESULTS,
-    out: Annotated[
-        Path | None, typer.Option(help="Where to write; RESULTS/report if not given.", metavar="DIR")
-    ] = None,
-    figures: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Draw these figures only, comma separated, or `all`: filter_out, risk_coverage, confidence, sweeps,"
-            " pictures (which every report has), convergence, spectra, images, and densities, which needs no"
-            " results.",
-            metavar="NAME[,NAME]",
-        ),
-    ] = None,
-    also: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Write these, too, comma separated: parquet (a copy of every table), optuna (a journal of all tuning),"
-            " hub (headers of model cards, .eval_results), or a table of a paper to fill with these results, such as"
-            " per/table1 (`bench paper list`).",
-            metavar="NAME[,NAME]",
-        ),
-    ] = None,
-    data_root: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of downloaded data sets, for pictures; if not given, that of the last run.", metavar="DIR"
-        ),
-    ] = None,
-    plugin: options.Plugins = None,
-    as_json: options.Json = False,
+    *,
+    results: Path = options.DEFAULT_RESULTS,
+    out: Path | None = None,
+    figures: list[str] | None = None,
+    also: list[str] | None = None,
+    data_root: Path | None = None,
+    plugin: list[Path] | None = None,
+    as_json: bool = False,
 ) -> None:
     """Write the page, tables and figures of a results folder.
 
@@ -176,6 +124,16 @@ def report(
     bench report --also per/table1,parquet
     bench report --figures spectra,images
     bench report --figures densities --out theory
+
+    Options:
+        out (DIR): Where to write; RESULTS/report if not given.
+        figures (NAME[,NAME]): Draw these figures only, comma separated, or `all`: filter_out, risk_coverage,
+            confidence, sweeps, pictures (which every report has), convergence, spectra, images, and densities, which
+            needs no results.
+        also (NAME[,NAME]): Write these, too, comma separated: parquet (a copy of every table), optuna (a journal of all
+            tuning), hub (headers of model cards, .eval_results), or a table of a paper to fill with these results, such
+            as per/table1 (`bench paper list`).
+        data_root (DIR): Folder of downloaded data sets, for pictures; if not given, that of the last run.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     if out is None and results.is_file():
         raise UserError(f"{results} is a file; name a folder with --out")
@@ -183,7 +141,8 @@ def report(
         results, plugin=plugin, data_root=data_root or options.last_data_root(results), allow_partial=True
     )
     if figures is not None:
-        print_paths(_draw(options.names(figures), site, results, out), as_json)
+        drawn = [str(path) for path in _draw(options.names(figures), site, results, out)]
+        options.output(drawn, drawn, as_json)
         return
     from rich.console import Console
 
@@ -215,20 +174,9 @@ def report(
     store.keep_in_mind()
     options.say_what_was_left_out(damaged, collected.superseded, messages)
     _say_what_was_rescored(collected)
-    if as_json:
-        print_paths(written, as_json)
-        return
-    print_tables(judged, Console())
-    typer.echo("\n".join(options.report_places(written, folder)))
-
-
-def print_paths(written: Iterable[Path], as_json: bool) -> None:
-    """Print the paths of files that were written, one a line or as a list in JSON."""
-    if as_json:
-        options.print_json([str(path) for path in written])
-        return
-    for path in written:
-        print(path)
+    if not as_json:
+        print_tables(judged, Console())
+    options.output([str(path) for path in written], options.report_places(written, folder), as_json)
 
 
 def _draw(chosen: tuple[str, ...], site: Site, results: Path, out: Path | None) -> list[Path]:
@@ -256,6 +204,65 @@ def _draw(chosen: tuple[str, ...], site: Site, results: Path, out: Path | None) 
         return drawn
     pictures = [path for path in drawn if path.suffix == ".png"]
     return [write_page(Judged(store, collected), damaged, folder, pictures), *drawn]
+
+
+@options.command()
+def compare(
+    methods: list[str] | None = None,
+    *,
+    results: Path = options.DEFAULT_RESULTS,
+    plugin: list[Path] | None = None,
+    as_json: bool = False,
+) -> None:
+    """Compare methods seed by seed.
+
+    The first is compared with each of the others; without names, every two methods are compared. The result is the mean
+    difference (other minus first) over the seeds that both have, with its 95 % t-interval and a verdict: better, worse,
+    equivalent, undecided or depends on tuning. Files of embeddings are compared by `bench score FILE FILE2`.
+
+    \b
+    bench compare cosface pfe dul_cls --results results/runs
+
+    Options:
+        methods (METHOD..): Methods of a results folder.
+    """  # noqa: D301 (click's mark for lines that are not to be filled)
+    from rich.console import Console
+
+    from ..report.compare import decided
+    from ..report.frame import plain_rows
+    from ..report.questions import PAIR, pairs_of
+    from ..report.seeds import seed_groups
+    from ..report.terminal import print_paired
+    from ..report.views import paired_frame
+    from ..store.check import failures
+
+    load_plugins(plugin or ())
+    store, named = options.open_results(results), options.names(methods)
+    collected, damaged = options.collect_from(store)
+    tested = {each.columns.method for each in collected.tests}
+    alone = {each.columns.method for each in collected.splits} - tested
+    if on_splits := alone.intersection(named) if tested or named else alone:
+        raise UserError(f"{', '.join(sorted(on_splits))}: tested on class splits alone, which `bench report` compares")
+    if not tested:
+        raise UserError(f"{store.root} has no finished test yet; `bench status` shows what exists")
+    for name in named:
+        if name not in tested:
+            failed = next((each for each in failures(store, ()) if name in each.place.split("/")), None)
+            if failed is not None:
+                said = f"{failed.what}: {failed.reason}; `bench status` lists all"
+                raise UserError(f"{name} has no finished test here: {said}")
+            raise UnknownName("method of these results", name, tested)
+    rows = decided(pairs_of(seed_groups(collected.measured), named), PAIR)
+    if not any(row.n for row in rows):
+        raise UserError(
+            f"{store.root} has no two methods with a common seed on one data set (of {', '.join(sorted(tested))});"
+            " `bench status` counts what each has, and `bench run` with the options of their run adds another"
+        )
+    if as_json:
+        options.output(plain_rows(paired_frame(rows)), (), as_json)
+        return
+    options.say_what_was_left_out(damaged, collected.superseded, Console(stderr=True))
+    print_paired(rows, Console())
 
 
 def status_rows(store: Store) -> list[options.Row]:

@@ -14,7 +14,7 @@ import typer
 
 from .. import interrupt
 from ..errors import LINE, UnitFailed, UserError
-from ..planning.experiment import EXISTING, FILES, Experiment, Run, read_experiment
+from ..planning.experiment import EXISTING, FILES, Experiment, Option, Run, read_experiment
 from . import options
 
 if TYPE_CHECKING:
@@ -32,31 +32,16 @@ OnExisting = Literal["skip", "rerun", "error"]
 """Treatment of results that exist: reuse them (``skip``), make them again (``rerun``) or refuse (``error``)."""
 
 
-@options.takes(*options.FIELDS, after="data_root")
+@options.command(*options.FIELDS, after="data_root")
 def run(
     ctx: typer.Context,
-    file: Annotated[
-        Path | None,
-        typer.Argument(
-            help="File of an experiment, as --save writes it; options override it.",
-            metavar="FILE.toml",
-            rich_help_panel=FILES,
-        ),
-    ] = None,
-    data_root: options.DataRoot = None,
-    save: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write these options as the file of an experiment, then go on; with --dry-run, stop after the plan.",
-            metavar="FILE.toml",
-            rich_help_panel=FILES,
-        ),
-    ] = None,
-    dry_run: options.DryRun = False,
-    results: options.Results = options.DEFAULT_RESULTS,
-    on_existing: Annotated[
-        OnExisting, typer.Option(help="Results that exist: reuse, redo, or refuse.", rich_help_panel=EXISTING)
-    ] = "skip",
+    file: Annotated[Path | None, Option(FILES, "FILE.toml")] = None,
+    *,
+    data_root: Path | None = None,
+    save: Annotated[Path | None, Option(FILES, "FILE.toml")] = None,
+    dry_run: bool = False,
+    results: Path = options.DEFAULT_RESULTS,
+    on_existing: Annotated[OnExisting, Option(EXISTING)] = "skip",
     help_all: options.HelpAll = False,
     **typed: object,
 ) -> None:
@@ -68,6 +53,11 @@ def run(
     \b
     bench run --method dul_cls --dataset ndigit --seeds 5
     bench run --method arcface,pfe,scf --dataset cub200 --data-root data --dry-run
+
+    Options:
+        file: File of an experiment, as --save writes it; options override it.
+        save: Write these options as the file of an experiment, then go on; with --dry-run, stop after the plan.
+        on_existing: Results that exist: reuse, redo, or refuse.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     table = {} if file is None else read_experiment(file)
     experiment = Experiment.filled(table, options.typed_fields(ctx), str(file or ""))
@@ -202,9 +192,9 @@ def carry_out(
 
 def _check_none(plans: Iterable[Plan], store: Store) -> None:
     """Refuse plans that have results at the same setting already, as ``--on-existing error`` asks."""
-    tested = [(record.cell, record.columns) for record in store.tests()]
+    tested = [record.columns for record in store.tests()]
     for plan in plans:
-        if any(cell == plan.cell and _is_of(columns, plan) for cell, columns in tested):
+        if any(_is_of(columns, plan) for columns in tested):
             raise UserError(
                 f"{plan.cell.method} on {plan.cell.dataset} has results in {store.root} already;"
                 " use --on-existing skip (reuse them) or rerun (do them again)"
@@ -212,12 +202,10 @@ def _check_none(plans: Iterable[Plan], store: Store) -> None:
 
 
 def _is_of(columns: Columns, plan: Plan) -> bool:
-    names = ("preset", "hparams", "trials", "replicate", "pinned", "fidelity", "backbone")
-    template = plan.template
-    mine = (plan.preset, plan.hparams, plan.trials, plan.replicate, plan.pinned, template.form, template.backbone)
-    dims = (template.dim * plan.seeds,) if plan.ensemble else (template.dim, template.dim * plan.models)
-    of_base = columns.base == (plan.base.cell.method if plan.base else "") and columns.seed in plan.replicates
-    return of_base and mine == tuple(getattr(columns, name) for name in names) and columns.dim in dims
+    dim = plan.template.dim
+    dims = (dim * plan.seeds,) if plan.ensemble else (dim, dim * plan.models)
+    same = all(getattr(columns, name) == value for name, value in plan.columns.items())
+    return same and columns.dim in dims and columns.seed in plan.replicates
 
 
 def _network(plan: Plan, site: Site) -> str:
@@ -339,8 +327,12 @@ def _summarise(outcome: Outcome, site: Site, results: Path, console: Console) ->
     options.say_what_was_left_out(damaged, collected.superseded, console)
     for damage in set(damaged):
         store.set_aside(damage)
-    console.print(f"{outcome.trained} trainings done, {outcome.reused} already done", highlight=False, markup=False)
-    for place in places:
-        console.print(place, highlight=False, markup=False, soft_wrap=True)
+    say_done(outcome, places, console)
+
+
+def say_done(outcome: Outcome, places: Iterable[str], console: Console) -> None:
+    """Print what was trained, where results are, and what failed."""
+    for line in (f"{outcome.trained} trainings done, {outcome.reused} already done", *places):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     for failure in outcome.failures:
         options.say(console, f"failed {failure.line(LINE - len('failed '))}", "red")

@@ -1,4 +1,4 @@
-"""``bench score`` and ``bench compare``: embeddings made anywhere, and methods seed by seed."""
+"""``bench score``: embeddings made anywhere."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ..errors import BadInput, UnknownName, UserError
+from ..errors import BadInput
 from ..protocols.metrics import default_requests, metric_help
 from ..registry import load_plugins
+from ..resources import pick_device
 from . import options
-from .embed import Groups
+from .embed import embed_untrained
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,80 +30,28 @@ if TYPE_CHECKING:
 Draw = Literal["queries", "classes"]
 """Unit that a bootstrap resamples: single queries or whole classes."""
 
-Scorers = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--scorers",
-        help="Scorers to rank with, comma separated; cosine if not given.",
-        metavar="S[,S..]",
-    ),
-]
-Metrics = Annotated[
-    list[str] | None,
-    typer.Option("--metrics", help=metric_help(), metavar="M[,M..]"),
-]
-Normalize = Annotated[
-    bool | None,
-    typer.Option(
-        "--normalize/--no-normalize", help="L2-normalise embeddings first; by default as the file says, otherwise yes."
-    ),
-]
-Bootstrap = Annotated[
-    Draw,
-    typer.Option("--bootstrap", help="Resampling unit of a comparison's intervals: queries, or whole classes of them."),
-]
 
-
+@options.command()
 def score(
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Embeddings, .npz, .safetensors or Parquet; or photographs, a folder or parquet.", metavar="FILE.."
-        ),
-    ],
-    scorers: Scorers = None,
-    metrics: Metrics = None,
-    normalize: Normalize = None,
-    bootstrap: Bootstrap = "queries",
-    out: Annotated[
-        Path | None, typer.Option(help="Write scores.html, tables (CSV) and figures there.", metavar="DIR")
+    files: list[Path],
+    *,
+    scorers: list[str] | None = None,
+    metrics: Annotated[list[str] | None, typer.Option(help=metric_help(), metavar="M[,M..]")] = None,
+    normalize: Annotated[
+        bool | None,
+        typer.Option(help="L2-normalise embeddings first; by default as the file says, otherwise yes."),
     ] = None,
-    backbone: Annotated[
-        str | None,
-        options.option_of(
-            "backbone", help="Network that embeds a folder of photographs, with its weights on this machine."
-        ),
-    ] = None,
-    operate: Annotated[
-        bool,
-        typer.Option(
-            "--operate",
-            help="From which confidence on to accept: thresholds, chosen on half of the classes, and risks.",
-        ),
-    ] = False,
-    wish: Annotated[
-        str | None,
-        typer.Option(
-            help="Share of wrong ones among accepted answers, of different pairs or unknown queries accepted, and of"
-            " queries answered that --operate grants; risk=0.05,far=0.01,coverage=0.8 if not given.",
-            metavar="WISH=SHARE,..",
-        ),
-    ] = None,
-    groups: Groups = None,
-    unknown: Annotated[
-        Path | None,
-        typer.Option(
-            help="Images of classes that the gallery lacks, as further queries: a file, or a folder if FILE is one.",
-            metavar="FILE",
-        ),
-    ] = None,
-    strict: options.Strict = False,
-    device: Annotated[
-        options.Device,
-        typer.Option(help="Device for matrices of scores; cuda is faster for match and mls of diagonal normals."),
-    ] = "cpu",
-    plugin: options.Plugins = None,
-    as_json: options.Json = False,
+    bootstrap: Draw = "queries",
+    out: Path | None = None,
+    backbone: str | None = None,
+    operate: bool = False,
+    wish: str | None = None,
+    groups: str | None = None,
+    unknown: Path | None = None,
+    strict: bool = False,
+    device: options.Device = "cpu",
+    plugin: list[Path] | None = None,
+    as_json: bool = False,
 ) -> None:
     """Score embeddings made anywhere, and their confidences.
 
@@ -122,6 +71,19 @@ def score(
     score:    bench score mine.npz --metrics recall,map_at_r,verification --out mine
     compare:  bench score mine.npz theirs.npz --bootstrap classes
     decide:   bench score mine.npz --operate --wish risk=0.02 --out mine
+
+    Options:
+        files (FILE..): Embeddings, .npz, .safetensors or Parquet; or photographs, a folder or parquet.
+        scorers (S[,S..]): Scorers to rank with, comma separated; cosine if not given.
+        bootstrap: Resampling unit of a comparison's intervals: queries, or whole classes of them.
+        out (DIR): Write scores.html, tables (CSV) and figures there.
+        backbone (NAME): Network that embeds a folder of photographs, with its weights on this machine.
+        operate: From which confidence on to accept: thresholds, chosen on half of the classes, and risks.
+        wish (WISH=SHARE,..): Share of wrong ones among accepted answers, of different pairs or unknown queries
+            accepted, and of queries answered that --operate grants; risk=0.05,far=0.01,coverage=0.8 if not given.
+        unknown (FILE): Images of classes that the gallery lacks, as further queries: a file, or a folder if FILE is
+            one.
+        device: Device for matrices of scores; cuda is faster for match and mls of diagonal normals.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     from ..datasets.tables import holds_images
 
@@ -137,13 +99,13 @@ def score(
         wanted_metrics(wanted)  # before a folder is embedded
     elif backbone is not None:
         raise BadInput("--backbone embeds a folder of photographs, and none is given")
-    embedded = partial(_embedded, device=device, backbone=backbone, strict=strict)
+    where = pick_device(device)
+    embedded = partial(embed_untrained, device=where, backbone=backbone, strict=strict)
     sets = _read_all(files, photographs, partial(embedded, out=out, groups=groups), groups)
 
     # A bad file is refused at once: torch takes seconds to load.
     from ..report.operating import OperatingPoints
     from ..report.scored import write_scored
-    from ..resources import pick_device
     from ..scoring.files import extended_by
     from ..scoring.operate import operating_points, wishes_of
     from ..scoring.score import compare as compared
@@ -151,7 +113,7 @@ def score(
 
     wanted_metrics(wanted)  # a wrong name is not the fault of a file
     wishes = wishes_of(wish or "", len(files)) if operate or wish is not None else None
-    by, where, curves = options.names(scorers, ("cosine",)), pick_device(device), out is not None
+    by, curves = options.names(scorers, ("cosine",)), out is not None
     scored: dict[str, Scored] = {}
     asked = embedded(unknown, searched=False) if unknown and unknown.is_dir() else unknown
     extended = None if asked is None else extended_by(sets[0][0], asked)
@@ -172,7 +134,7 @@ def score(
         picture = photographs[0] if photographs and len(files) == 1 else None
         written, page = write_scored(scored, comparison, out, picture, points)
     if as_json:
-        options.print_json(_as_json(files, scored, comparison, points))
+        options.output(_as_json(files, scored, comparison, points), (), as_json)
         return
     _print(scored, comparison, points)
     if out is not None:
@@ -221,15 +183,6 @@ def _print(scored: Mapping[str, Scored], comparison: Sequence[Line], points: Ope
     print_scored(scored, comparison, Console())
     if points is not None:
         print_operating(points.document, Console())
-
-
-def _embedded(folder: Path, *, device: str, **how: Any) -> dict[str, np.ndarray]:
-    """Arrays of photographs, embedded by a network that was not trained on them."""
-    # Networks take seconds to load, and files of embeddings need none.
-    from ..resources import pick_device
-    from .embed import embed_untrained
-
-    return embed_untrained(folder, pick_device(device), **how)
 
 
 @contextlib.contextmanager
@@ -287,73 +240,3 @@ def _file_row(path: Path, name: str, images: EmbeddingSet) -> options.Row:
         "unknown": int(images.unknown.sum()),
         "gallery": int(images.is_gallery.sum()),
     }
-
-
-def compare(
-    methods_or_files: Annotated[
-        list[str] | None,
-        typer.Argument(help="Methods of a results folder, or files of embeddings.", metavar="METHOD..|FILE.."),
-    ] = None,
-    results: options.Results = options.DEFAULT_RESULTS,
-    scorers: Scorers = None,
-    metrics: Metrics = None,
-    normalize: Normalize = None,
-    bootstrap: Bootstrap = "queries",
-    plugin: options.Plugins = None,
-    as_json: options.Json = False,
-) -> None:
-    """Compare methods seed by seed, or files query by query.
-
-    Methods of a results folder, or files of embeddings.
-    The first is compared with each of the others; without names, every two methods are compared. For methods, the
-    result is the mean difference (other minus first) over the seeds that both have, with its 95 % t-interval and a
-    verdict: better, worse, equivalent, undecided or depends on tuning. For files, it is what `bench score FILE FILE2`
-    prints; --scorers, --metrics, --normalize and --bootstrap are for files only.
-
-    \b
-    bench compare cosface pfe dul_cls --results results/runs
-    bench compare mine.npz theirs.npz
-    """  # noqa: D301 (click's mark for lines that are not to be filled)
-    asked = methods_or_files or []
-    if any(Path(name).suffix or Path(name).is_file() for name in asked):
-        if len(asked) < 2:
-            raise UserError(f"{asked[0]}: name another file to compare it with")
-        score([Path(name) for name in asked], scorers, metrics, normalize, bootstrap, plugin=plugin, as_json=as_json)
-        return
-    from rich.console import Console
-
-    from ..report.compare import decided
-    from ..report.frame import plain_rows
-    from ..report.questions import PAIR, pairs_of
-    from ..report.seeds import seed_groups
-    from ..report.terminal import print_paired
-    from ..report.views import paired_frame
-    from ..store.check import failures
-
-    load_plugins(plugin or ())
-    store, methods = options.open_results(results), options.names(asked)
-    collected, damaged = options.collect_from(store)
-    tested = {each.columns.method for each in collected.tests}
-    alone = {each.columns.method for each in collected.splits} - tested
-    if on_splits := alone.intersection(methods) if tested or methods else alone:
-        raise UserError(f"{', '.join(sorted(on_splits))}: tested on class splits alone, which `bench report` compares")
-    if not tested:
-        raise UserError(f"{store.root} has no finished test yet; `bench status` shows what exists")
-    for name in methods:
-        if name not in tested:
-            failed = next((each for each in failures(store, ()) if name in each.place.split("/")), None)
-            if failed is not None:
-                said = f"{failed.what}: {failed.reason}; `bench status` lists all"
-                raise UserError(f"{name} has no finished test here: {said}")
-            raise UnknownName("method of these results", name, tested)
-    rows = decided(pairs_of(seed_groups(collected.measured), methods), PAIR)
-    if not any(row.n for row in rows):
-        raise UserError(
-            f"{store.root} has no two methods with a common seed on one data set (of {', '.join(sorted(tested))});"
-            " `bench status` counts what each has, and `bench run` with the options of their run adds another"
-        )
-    if as_json:
-        options.print_json(plain_rows(paired_frame(rows)))
-        return
-    options.say_what_was_left_out(damaged, collected.superseded, Console(stderr=True))
-    print_paired(rows, Console())

@@ -5,32 +5,26 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from ..errors import UnitFailed, UserError, first_line, from_plugin, place_of, printable, require_known
+from ..errors import UnitFailed, UserError, first_line, from_plugin, place_of, require_known
 from ..names import expand
 from ..registry import Registry, load_plugins
-from .options import DataRoot, Json, Plugins, Row, option_of, print_json, site_of
+from .options import Row, command, output, site_of
 
 Checks = Mapping[str, Callable[[Any], None]]
 
 
+@command()
 def check_entries(
-    method: Annotated[list[str] | None, option_of("method", help="Methods, comma-separated, or all.")] = None,
-    dataset: Annotated[list[str] | None, option_of("dataset", help="Data sets, comma-separated.")] = None,
-    test: Annotated[
-        list[str] | None,
-        typer.Option(help="Groups of tests, comma-separated, or all.", metavar="T[,T..]"),
-    ] = None,
-    corruption: Annotated[
-        list[str] | None,
-        typer.Option(help="Corruptions, comma-separated, or all.", metavar="C[,C..]"),
-    ] = None,
-    data_root: DataRoot = None,
-    as_json: Json = False,
-    plugin: Plugins = None,
+    *,
+    method: list[str] | None = None,
+    dataset: list[str] | None = None,
+    test: list[str] | None = None,
+    corruption: list[str] | None = None,
+    data_root: Path | None = None,
+    as_json: bool = False,
+    plugin: list[Path] | None = None,
 ) -> None:
     """Check methods, data sets, tests and corruptions of your own.
 
@@ -42,6 +36,12 @@ def check_entries(
     \b
     bench test --method mine --plugin mine.py
     bench test --dataset birds --data-root data --plugin birds.py
+
+    Options:
+        method (M[,M..]): Methods, comma-separated, or all.
+        dataset (D[,D..]): Data sets, comma-separated.
+        test (T[,T..]): Groups of tests, comma-separated, or all.
+        corruption (C[,C..]): Corruptions, comma-separated, or all.
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     if not method and not dataset and not test and not corruption:
         raise UserError("name something to check: --method, --dataset, --test or --corruption")
@@ -53,12 +53,11 @@ def check_entries(
         *(_check_tests(tuple(test)) if test else ()),
         *(_check_corruptions(tuple(corruption)) if corruption else ()),
     ]
-    if as_json:
-        print_json(rows)
-    else:
-        for row in rows:
-            outcome = "ok  " if row["passed"] else "FAIL"
-            typer.echo(printable(f"{outcome}  {row['name']:<22} {row['check']:<14} {row['reason']}".rstrip()))
+    told = (
+        f"{'ok  ' if row['passed'] else 'FAIL'}  {row['name']:<22} {row['check']:<14} {row['reason']}".rstrip()
+        for row in rows
+    )
+    output(rows, told, as_json)
     failed = sum(not row["passed"] for row in rows)
     if failed:
         raise UnitFailed(f"{failed} of {len(rows)} checks failed", "bench test")

@@ -14,10 +14,10 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from ..datasets.corruptions.registry import CORRUPTIONS
-from ..errors import UnknownName, UserError, first_line, require_known, shortened
+from ..errors import UnknownName, UserError, require_known, shortened
 from ..methods.scorers.registry import SCORERS
 from ..planning.asked import FIDELITIES
-from ..planning.experiment import read_toml, settings_of
+from ..planning.experiment import read_file, settings_of
 from ..planning.setting import known_keys, resolve_fidelity
 from ..protocols._base import PROTOCOLS
 from ..protocols.metrics import METRICS, Metric, declared_metric, find_metric
@@ -182,7 +182,8 @@ def read_ledger(path: Path | None, site: Site) -> Ledger:
         UserError: If the file cannot be read, or has an unknown key or name; one line with the file and the claim.
     """
     where = SHIPPED if path is None else str(path)
-    table = _table(path, where)
+    file = FOLDER.joinpath(SHIPPED) if path is None else path
+    table: Mapping[str, object] = read_file(file, "TOML", where, most=LARGEST)[1]
     try:
         ledger = Ledger.model_validate(table)
     except ValidationError as error:
@@ -196,19 +197,6 @@ def read_ledger(path: Path | None, site: Site) -> Ledger:
         except UserError as error:
             raise UserError(shortened(f"{where}: claim {claim.id!r}: {error}")) from None
     return ledger
-
-
-def _table(path: Path | None, where: str) -> dict[str, object]:
-    try:
-        text = (FOLDER.joinpath(SHIPPED) if path is None else path).read_bytes()
-    except OSError as error:
-        raise UserError(f"--claims {where}: {error.strerror}") from error
-    if len(text) > LARGEST:
-        raise UserError(f"--claims {where}: more than {LARGEST} bytes")
-    try:
-        return read_toml(text)
-    except ValueError as error:
-        raise UserError(f"{where}: not valid TOML: {first_line(error)}") from None
 
 
 def _complaint(where: str, table: Mapping[str, object], error: ValidationError) -> str:

@@ -7,9 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
-from rich.console import Console
 
-from ..errors import printable
 from ..report import table
 from ..report.compare import Comparison
 from ..report.render import files_of
@@ -195,13 +193,8 @@ def verdict_text(each: Finding) -> str:
     return f"{each.outcome} ({each.reason})" if each.reason else each.outcome
 
 
-def print_verdicts(found: Sequence[Finding], site: Site, console: Console) -> None:
-    """Print the verdicts that records give, and how to make those of a claim without any."""
-    for line in _lines(found, site):
-        console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
-
-
-def _lines(found: Sequence[Finding], site: Site) -> Iterator[str]:
+def verdict_lines(found: Sequence[Finding], site: Site) -> Iterator[str]:
+    """Lines for the terminal: the verdicts that records give, and how to make those of a claim without any."""
     names = labels(found)
     judged = table.grouped((each for each in _both_forms(found) if each.decisive.n), lambda each: each.claim)
     for claim, own in judged.items():

@@ -49,23 +49,7 @@ class PlannedRow:
     @property
     def contender(self) -> Contender:
         """The row's method at its setting, with the values that identify its rows in the table of results."""
-        plan = self.plan
-        template = plan.template
-        return Contender(
-            protocol=template.protocol,
-            preset=plan.preset,
-            dataset=template.dataset,
-            method=template.method,
-            base=plan.base.cell.method if plan.base else "",
-            fidelity=template.form,
-            hparams=plan.hparams,
-            trials=plan.trials,
-            pinned=plan.pinned,
-            backbone=template.backbone,
-            dim=template.dim,
-            ensemble="",
-            replicate=plan.replicate,
-        )
+        return Contender(**self.plan.columns, dim=self.plan.template.dim, ensemble="")
 
     def tested(self, record: TestRecord) -> bool:
         """Check whether a test record belongs to one of the seeds of this row."""

@@ -59,15 +59,11 @@ def check(
     experiment, preset, site = asked.experiment, asked.preset, asked.site
     backbone, recipe = values["model.backbone"], site.recipe(name)
     _check_names(values, recipe, site.datasets.dataset(name))
-    try:
+    with refused(_blamed("--set data.*", view, recipe.view, name)):
         data = site.dataset(name, view)
-    except ValueError as error:
-        raise UserError(f"{_blamed('--set data.*', view, recipe.view, name)}: {error}") from None
     given = isinstance(data, Features)
-    try:
+    with refused(f"data set {name!r}: "):
         sizes, files = _split_identity(data, preset.validate, preset.folds, bool(view) or given)
-    except ValueError as error:
-        raise UserError(f"data set {name!r}: {error}") from None
     selects = preset.selection.metric != "last"
     user = {key for key in experiment.set if key in values}
     fitting = fitting_batches(name, values, user, sizes, selects=selects, instead=data.without_training())
@@ -100,7 +96,11 @@ def check(
         if values["optim.compile"]:
             raise UserError(f"--set {TRAIN_FROM}: part of a backbone cannot be compiled; leave optim.compile out")
         _check_stage(backbone, stage, data.input_channels, view.get("image_size"), pooling)
-    notes = [*_of_batches(name, values, fitting, sizes), *_of_data(data, preset, sizes)]
+    notes = [*_of_data(data, preset, sizes)]
+    if fitting:
+        before, now = (f"{b[CLASSES]} classes x {b[IMAGES]} images" for b in (values, {**values, **fitting}))
+        has = f"{name} has {sizes.classes} training classes of at most {sizes.images} images"
+        notes.insert(0, f"{has}: batches of {now} instead of {before}")
     if not method.by_steps and not method.on_base and weights is None and not given:
         notes.append(f"{method.name} on {name}: {backbone} {_FLOOR}")
     return {**fitting, "data.pooling": pooling}, files, tuple(notes)
@@ -126,7 +126,7 @@ def _of_data(data: Dataset, preset: Preset, sizes: Sizes) -> Iterator[str]:
 
 def _blamed(option: str, value: object, of_recipe: object, dataset: str) -> str:
     """The option that set a value, or the recipe if it has the same."""
-    return f"the recipe of data set {dataset!r}" if value == of_recipe else option
+    return f"the recipe of data set {dataset!r}: " if value == of_recipe else f"{option}: "
 
 
 def _check_names(values: Values, recipe: Recipe, dataset: type[Dataset]) -> None:
@@ -141,9 +141,8 @@ def _check_names(values: Values, recipe: Recipe, dataset: type[Dataset]) -> None
     for key, choices in known.items():
         require_known(f"value of {key}:", [values[key]], choices)
     try:
-        dataset.augmentation_type(**augmentation)
-    except ValueError as error:
-        raise UserError(f"{_blamed('--set augment.*', augmentation, recipe.augmentation, name)}: {error}") from None
+        with refused(_blamed("--set augment.*", augmentation, recipe.augmentation, name)):
+            dataset.augmentation_type(**augmentation)
     except TypeError:
         names = ", ".join(item.name for item in fields(dataset.augmentation_type))
         raise UserError(
@@ -215,21 +214,9 @@ def fitting_batches(
     return fitting
 
 
-def _of_batches(dataset: str, asked: Values, fitting: Values, sizes: Sizes) -> Iterator[str]:
-    """Line that says which batch sizes replace the default ones, and why."""
-    if fitting:
-        before, now = (
-            f"{values[CLASSES]} classes x {values[IMAGES]} images" for values in (asked, {**asked, **fitting})
-        )
-        yield (
-            f"{dataset} has {sizes.classes} training classes of at most {sizes.images} images: batches of {now} instead"
-            f" of {before}"
-        )
-
-
 @contextlib.contextmanager
-def _refused(source: str, lacking: type[UserError] = MissingWeights) -> Iterator[None]:
-    """Errors about a backbone, its weights or stages as those of an option or recipe, ``lacking`` for its weights."""
+def refused(source: str, lacking: type[UserError] = MissingWeights) -> Iterator[None]:
+    """Errors about data, a backbone or its stages as those of an option or recipe, ``lacking`` for its weights."""
     try:
         yield
     except ValueError as error:
@@ -240,14 +227,14 @@ def _refused(source: str, lacking: type[UserError] = MissingWeights) -> Iterator
 @cache
 def named_backbone(name: str, weights: str | None, source: str) -> str:
     """Full name of a backbone that was asked for by an option or a recipe, the source."""
-    with _refused(f"{source}: "):
+    with refused(f"{source}: "):
         return registry.full_name(name, weights)
 
 
 @cache
 def _poolings(name: str, channels: int, size: tuple[int, int], source: str) -> tuple[str, ...]:
     """Poolings of a backbone for images of a size: some networks read one size only."""
-    with _refused(f"{source}: "):
+    with refused(f"{source}: "):
         return registry.poolings_of(name, channels, size)
 
 
@@ -268,7 +255,7 @@ def fitting_scorers(names: tuple[str, ...], method: Method, dim: int) -> tuple[s
 
 def weights_hash(backbone: str, asked: str | None) -> str | None:
     """SHA-256 of the file that a backbone starts from; None for random weights."""
-    with _refused(""):
+    with refused(""):
         path = registry.find_weights(backbone, asked)
     return None if path is None else _file_hash(path)
 
@@ -276,14 +263,14 @@ def weights_hash(backbone: str, asked: str | None) -> str | None:
 @cache
 def _check_weights(backbone: str, path: str, channels: int, image_size: int | None) -> None:
     """Refuse a file that does not contain the weights of a backbone."""
-    with _refused("--weights: ", UserError):
+    with refused("--weights: ", UserError):
         registry.build_backbone(backbone, channels, Path(path), image_size=image_size)
 
 
 @cache
 def _check_stage(backbone: str, stage: str, channels: int, image_size: int | None, pooling: str) -> None:
     """Refuse a stage before which a backbone cannot be cut."""
-    with _refused(f"--set {TRAIN_FROM}: backbone {backbone}: "), torch.device("meta"):
+    with refused(f"--set {TRAIN_FROM}: backbone {backbone}: "), torch.device("meta"):
         Cut(registry.build_backbone(backbone, channels, pooling=pooling, image_size=image_size), stage)
 
 

@@ -7,6 +7,7 @@ import json
 import math
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.resources.abc import Traversable
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -430,7 +431,7 @@ class SettingsFile(NamedTuple):
 def read_experiment(path: Path) -> Values:
     """Values of the TOML file of an experiment, which :meth:`.Experiment.filled` checks."""
     options = "`bench run` takes options (`--method M,N --dataset D`: several names are one list)"
-    table: Values = _read(path, "TOML", str(path), f"{options} or a TOML file of them")[1]
+    table: Values = read_file(path, "TOML", str(path), f"; {options} or a TOML file of them")[1]
     return table
 
 
@@ -438,7 +439,7 @@ def read_settings_file(name: str, methods: list[str]) -> SettingsFile:
     """Read a file of settings: ``{"method.scale": ..}`` for all methods, ``{"cosface": {..}}`` for one, or both."""
     path, what = Path(name), f"--hparams {Path(name)}"
     language: Literal["TOML", "JSON"] = "TOML" if path.suffix == ".toml" else "JSON"
-    text, table = _read(path, language, what, "use tuned, default, published or a file")
+    text, table = read_file(path, language, what, "; use tuned, default, published or a file")
     if not isinstance(table, dict):
         raise UserError(f'{what}: expected a table of settings, like {{"method.scale": 16}}')
     by_method = {key: value for key, value in table.items() if isinstance(value, dict)}
@@ -450,15 +451,17 @@ def read_settings_file(name: str, methods: list[str]) -> SettingsFile:
     return SettingsFile(str(path), f"{path.name}#{hashlib.sha256(text).hexdigest()[:8]}", every)
 
 
-def _read(path: Path, language: Literal["TOML", "JSON"], what: str, instead: str) -> tuple[bytes, Any]:
+def read_file(
+    path: Path | Traversable, language: Literal["TOML", "JSON"], what: str, instead: str = "", most: int = LARGEST
+) -> tuple[bytes, Any]:
     """Content and value of a file that is named ``what`` in messages, or else what to type ``instead``."""
     try:
         with path.open("rb") as file:
-            text = file.read(LARGEST + 1)
+            text = file.read(most + 1)
     except OSError as error:
-        raise UserError(f"{what}: {error.strerror}; {instead}") from error
-    if len(text) > LARGEST:
-        raise UserError(f"{what}: more than {LARGEST} bytes; settings are a few lines")
+        raise UserError(f"{what}: {error.strerror}{instead}") from error
+    if len(text) > most:
+        raise UserError(f"{what}: more than {most} bytes; it is no file of this kind")
     try:
         return text, read_toml(text) if language == "TOML" else read_json(text)
     except ValueError as error:

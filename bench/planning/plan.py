@@ -45,7 +45,7 @@ from ..store.specs import (
 )
 from . import setting
 from .asked import Asked, look_up, on_dataset
-from .checks import check, fitting_scorers, named_backbone, weights_hash
+from .checks import check, fitting_scorers, named_backbone, refused, weights_hash
 from .experiment import Data, Experiment, Values
 from .published import NothingPublished, Published, find_published, stage_one
 
@@ -106,8 +106,6 @@ class Plan:
         preset: Name of the preset, a variant of the protocol.
         pinned: Settings that were fixed and the like: runs that differ in them are different rows of every table.
         requested: Whether the method was asked for by name, rather than as a base.
-        differences: How a run at a published setting differs from what the authors of that setting ran.
-        stage: Method of which this base is the first stage, at the setting published for it; else empty.
         class_seed: Number of the class split that replicates are trained and tested on; 0 for the data set's own, on
             which the trials of a study for all seeds are made.
         beside_own: Whether the same is planned on the own split.
@@ -135,8 +133,6 @@ class Plan:
     preset: str
     pinned: Pinned
     requested: bool
-    differences: tuple[str, ...] = ()
-    stage: str = ""
     class_seed: int = 0
     beside_own: bool = False
     notes: tuple[str, ...] = ()
@@ -183,6 +179,26 @@ class Plan:
         return self.template.cell
 
     @property
+    def tuned(self) -> Plan:
+        """Plan whose studies chose the setting: that of the members of an ensemble."""
+        return self.base if self.ensemble and self.base else self
+
+    @property
+    def columns(self) -> Parameters:
+        """Columns of the table of results that all its tests have, whatever the seed and the models together."""
+        return {
+            **self.cell._asdict(),
+            "preset": self.preset,
+            "base": self.base.cell.method if self.base else "",
+            "fidelity": self.template.form,
+            "hparams": self.hparams,
+            "trials": self.tuned.trials,
+            "pinned": self.pinned,
+            "backbone": self.template.backbone,
+            "replicate": self.replicate,
+        }
+
+    @property
     def epochs(self) -> int:
         """Largest number of epochs of one training."""
         return self.template.optim.epochs
@@ -202,8 +218,7 @@ class Plan:
 
     def defaults(self) -> Point:
         """Default values of the tuned parameters, clipped to their ranges: the first trial of every study."""
-        values = {f"method.{key}": value for key, value in self.template.params.items()}
-        values |= {f"optim.{key}": value for key, value in asdict(self.template.optim).items()}
+        values = setting.layer(method=self.template.params, optim=asdict(self.template.optim))
         return {name: min(max(values[name], r.low), r.high) for name, r in self.space.items()}
 
     @property
@@ -239,10 +254,8 @@ class Plan:
         Returns:
             One specification for each fold that validates, by the index of the fold.
         """
-        params, optim = dict(self.template.params), asdict(self.template.optim)
-        for name, value in point.items():
-            group, _, key = name.partition(".")
-            {"method": params, "optim": optim}[group][key] = value
+        params = {**self.template.params, **setting.part(point, "method")}
+        optim = {**asdict(self.template.optim), **setting.part(point, "optim")}
         template = self.template.replaced(params=params, optim=optim, replicate=replicate)
         if not template.is_trial:  # seeds of equal settings are the same trainings, whatever chose the setting
             template = template.replaced(crop_confidence=None)
@@ -276,7 +289,6 @@ class Plan:
         fold, so that its validation classes are new to all of them.
         """
         folds = self.validate_folds[:1] if self.ensemble else self.validate_folds
-        tuned = self.base if self.ensemble and self.base else self
         ensembles: tuple[Ensemble, ...] = ("separated", "concatenated") if self.models > 1 else ("",)
         return [
             TestSpec(
@@ -286,7 +298,7 @@ class Plan:
                 train=tuple(specs[fold].id for specs in trained for fold in folds),
                 ensemble=ensemble,
                 hparams=self.hparams,
-                trials=tuned.trials,
+                trials=self.tuned.trials,
                 tuning_trainings=self.tuning_trainings,
                 pinned=self.pinned,
                 tests=self.testing.tests,
@@ -333,9 +345,10 @@ def build_plans(experiment: Experiment, site: Site) -> Plans:
     every = tuple(plans.values())
     lines = [f"left out: {line}" for line in left_out]
     for plan in every:
-        if plan.differences:
-            what = f"{plan.cell.method} on {plan.cell.dataset}{f', stage 1 of {plan.stage}' if plan.stage else ''}"
-            lines.append(f"{what} is not what its paper did: {', '.join(plan.differences)}")
+        if plan.pinned.differences:
+            stage = f", stage 1 of {plan.pinned.stage}" if plan.pinned.stage else ""
+            what = f"{plan.cell.method} on {plan.cell.dataset}{stage}"
+            lines.append(f"{what} is not what its paper did: {', '.join(plan.pinned.differences)}")
     notes = (note for plan in every for note in plan.notes)
     return Plans(with_splits(every, experiment.data, site), tuple(dict.fromkeys([*lines, *notes])))
 
@@ -543,8 +556,6 @@ def _plan_one(
         preset=experiment.preset,
         pinned=_pinned(asked, template, fixed, select_by, tune_for, served, differences),
         requested=requested,
-        differences=differences,
-        stage=served,
         notes=notes,
     )
 
@@ -786,10 +797,8 @@ def with_splits(plans: Sequence[Plan], data: Data, site: Site) -> tuple[Plan, ..
                 f"{said}: settings are tuned on {plan.models} folds, whose classes other splits test; use --folds 1"
             )
         split = _on_split(plan, number, beside_own=bool(own))
-        try:
+        with refused(f"{said}: "):
             site.dataset(split.cell.dataset, split.view)
-        except ValueError as error:
-            raise UserError(f"{said}: {error}") from None
         added[split.key] = split
     return (*own, *added.values())
 

@@ -21,7 +21,6 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from shlex import quote
 from typing import NamedTuple
 
 from ..errors import UserError, first_line
@@ -69,6 +68,9 @@ SET_ASIDE = ".damaged"
 EXPERIMENTS = "experiments"
 """Subfolder with the experiments that made the records."""
 
+REPRODUCED = "reproduce"
+"""Subfolder with tables and figures of papers, of which some need no records."""
+
 MADE_OF_RECORDS = {"metrics.csv", "report"}
 """Entries of a results folder that are made of its records."""
 
@@ -101,19 +103,19 @@ class Store:
         self._archives: tuple[tuple[object, ...], dict[str, tuple[Path, bytes]]] = (), {}
 
     def open(self, protocol: str, version: int, *, create: bool) -> None:
-        """Check that the folder holds results of this benchmark, with this protocol version and the present schema."""
+        """Check that the folder holds results of this benchmark, with this protocol version and the present schema.
+
+        Without a whole marker, it has those of its records.
+        """
         if self.root.exists() and not self.root.is_dir() and (create or not self.is_archive):
             raise UserError(f"--results {self.root} is a file; name a folder")
         try:
-            held = self.marker_of_records() if self.is_archive else read_marker(self.root / MARKER)
+            held = None if self.is_archive else read_marker(self.root / MARKER)
         except DamagedFile as error:
             held = self.marker_of_records()
             if held is None and not self._is_begun():
                 raise UserError(f"{error}; move the folder away or name another with --results") from None
-            if held is not None and not create:
-                raise UserError(f"{error}; {self._repair}") from None
-        if held is None:
-            held = self._without_marker(create)
+        held = held or self.marker_of_records() or self._without_records(create)
         if held.schema_version != SCHEMA_VERSION:
             raise UserError(
                 f"{self.root} has results of schema {held.schema_version}, this bench writes schema {SCHEMA_VERSION}; "
@@ -125,16 +127,7 @@ class Store:
                 f"{version}; the two are never mixed: name another folder with --results"
             )
 
-    @property
-    def _repair(self) -> str:
-        return f"`bench status --repair --results {quote(str(self.root))}` makes it again"
-
-    def _without_marker(self, create: bool) -> Marker:
-        held = self.marker_of_records()
-        if held is not None and not create:
-            raise UserError(f"{self.root} has results but no {MARKER}; {self._repair}")
-        if held is not None:
-            return held
+    def _without_records(self, create: bool) -> Marker:
         if not create:
             raise UserError(
                 f"{self.root} contains no results; `bench run` creates some, or name the folder with --results"
@@ -145,17 +138,18 @@ class Store:
 
     def _is_begun(self) -> bool:
         """Check if nothing is there but what a run writes before its first record is whole, hidden files apart."""
-        tops = [path for path in self.root.glob("[!.]*") if path.name not in {MARKER, EXPERIMENTS, *MADE_OF_RECORDS}]
+        others = {MARKER, EXPERIMENTS, REPRODUCED, *MADE_OF_RECORDS}
+        tops = [path for path in self.root.glob("[!.]*") if path.name not in others]
         levels = [[path for top in tops for path in top.glob("/".join(depth * ["[!.]*"]))] for depth in (1, 2, 3)]
         folders = all(path.is_dir() for paths in (tops, *levels) for path in paths)
         units = all(_UNIT.fullmatch(path.name) for path in levels[-1])
         made = any((self.root / name).exists() for name in MADE_OF_RECORDS)
         return folders and units and (bool(tops) or not made)
 
-    def mark(self, protocol: str = "", version: int = 0) -> None:
+    def mark(self, protocol: str, version: int) -> None:
         """Note in the folder's marker file (``store.json``) that it has results of a protocol; call :meth:`open` first.
 
-        A marker that is missing or damaged is made again from the records, also if no protocol is given.
+        A marker that is missing or damaged is made again from the records.
         """
         path = self.root / MARKER
         try:
@@ -164,8 +158,8 @@ class Store:
             self.on_damage(Damage(path, str(error)))
             held = None
         found = held or self.marker_of_records() or Marker(schema_version=SCHEMA_VERSION, protocols={})
-        protocols = {**found.protocols, **({protocol: version} if protocol else {})}
-        if protocols and (held is None or protocols.keys() != held.protocols.keys()):
+        protocols = {**found.protocols, protocol: version}
+        if held is None or protocols.keys() != held.protocols.keys():
             write_atomic(path, Marker(schema_version=found.schema_version, protocols=protocols).to_json())
 
     def keep_experiment(self, text: str) -> None:
@@ -174,13 +168,6 @@ class Store:
         path = self.root / EXPERIMENTS / f"{sha256(data)[:8]}.toml"
         if not path.exists():
             write_atomic(path, data)
-
-    def has_lost_marker(self) -> bool:
-        """Check if the folder is there without a whole marker."""
-        try:
-            return self.root.is_dir() and read_marker(self.root / MARKER) is None
-        except DamagedFile:
-            return True
 
     def marker_of_records(self) -> Marker | None:
         """Marker (schema and protocol versions) that follows from the records in the folder; None without records."""

@@ -220,14 +220,20 @@ def test_typing_the_command_again_trains_nothing(tiny_run, inside, tmp_path, mon
 
 def test_results_of_another_base_or_replicate_are_no_results_of_a_plan(tmp_path):
     (*_, head), _ = planned(tmp_path, "scf", base="arcface", seeds=2)
-    own = {name: getattr(head, name) for name in ("preset", "hparams", "trials", "replicate", "pinned")}
-    own |= {"fidelity": head.template.form, "backbone": head.template.backbone, "dim": head.template.dim}
+    own = {**head.columns, "dim": head.template.dim}
     found = {
-        (base, seed): _is_of(SimpleNamespace(**own, base=base, seed=seed), head)
+        (base, seed): _is_of(SimpleNamespace(**{**own, "base": base, "seed": seed}), head)
         for base in ("arcface", "cosface")
         for seed in (1, 2)
     }
     assert [key for key, same in found.items() if same] == [("arcface", 1)]
+
+
+def test_the_results_of_a_tuned_ensemble_are_known_by_the_trials_of_its_members(tmp_path):
+    (*_, plan), _ = planned(tmp_path, "deep_ensemble", base="cosface", hparams="tuned", trials=8, seeds=2)
+    of_test = {"trials": 4, "dim": 2 * plan.template.dim, "seed": 0}
+    assert plan.trials == 0
+    assert _is_of(SimpleNamespace(**{**plan.columns, **of_test}), plan)
 
 
 @pytest.mark.slow

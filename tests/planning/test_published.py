@@ -93,20 +93,20 @@ def test_a_head_stands_on_its_own_first_stage(site, method, distribution, datase
         assert template.optim.lr_objective == float(row[""]["lr_classifier"])
         assert template.optim.gamma == float(row[""]["lr_gamma"])
         assert template.optim.epochs == (32 if base == "arcface" else 128)
-    assert not any("method." in text for text in head.differences)
+    assert not any("method." in text for text in head.pinned.differences)
 
 
 @pytest.mark.parametrize("order", [("arcface", "pfe", "scf"), ("scf", "pfe", "arcface")])
 def test_the_base_keeps_a_row_of_its_own_and_first_stages_are_told_apart(site, order):
     plans = _plans(site, order)
-    own = [plan for plan in plans if plan.cell.method == "arcface" and not plan.stage]
+    own = [plan for plan in plans if plan.cell.method == "arcface" and not plan.pinned.stage]
     assert [plan.requested for plan in own] == [True]
     assert own[0].template.params["scale"] == pytest.approx(46.37, abs=0.01)
     by_method = {plan.cell.method: plan for plan in plans if plan.requested}
     # PFE's first stage is ArcFace's own setting: one training serves both.
     assert by_method["pfe"].base.key == own[0].key
     stage = by_method["scf"].base
-    assert (stage.stage, stage.pinned.stage) == ("scf", "scf")
+    assert stage.pinned.stage == "scf"
     assert stage.key in {plan.key for plan in plans} - {own[0].key}
     assert len({plan.key for plan in plans}) == len(plans) == 4
     for plan in plans:
@@ -133,7 +133,7 @@ def test_double_pooling_of_nir_is_a_row_of_its_own(site):
     }
     plan = _scripts(site, ["nir"], pins=["data.pooling=avg_max"], dim=512)[0]
     assert plan.template.batches.pooling == "avg_max"
-    assert "data.pooling" not in plan.differences
+    assert "data.pooling" not in plan.pinned.differences
 
 
 def test_the_released_form_and_nothing_else_leaves_the_features_of_photographs_as_they_are(site):
@@ -175,23 +175,23 @@ def test_the_released_form_and_nothing_else_leaves_the_features_of_photographs_a
 def test_a_replay_that_is_not_the_papers_says_so_in_a_line_and_in_every_table(site, request_, difference):
     built = _build(site, ["hib"], **request_)
     (plan,) = built.plans
-    assert difference in plan.differences
+    assert difference in plan.pinned.differences
     (line,) = [line for line in built.lines if "is not what its paper did" in line]
     assert line.startswith("hib on cub200 is not what its paper did: ")
     assert difference in line
     note = ", ".join(plan.pinned.differences)
     assert difference in note
     other = _build(site, ["hib"]).plans[0]
-    assert (difference in other.differences) == (request_ == {})
+    assert (difference in other.pinned.differences) == (request_ == {})
 
 
 def test_what_is_as_published_is_not_named(site):
     # Batches are those of the test's few classes and images, and there are no weights.
     expected = ("data.classes_per_batch", "random weights instead of ImageNet's")
     for plan in _plans(site, ["hib", "scf", "arcface"]):
-        assert tuple(name for name in plan.differences if name != "data.images_per_class") == expected
+        assert tuple(name for name in plan.pinned.differences if name != "data.images_per_class") == expected
     (plan,) = _scripts(site, ["nir"])
-    assert plan.differences == expected
+    assert plan.pinned.differences == expected
     assert not any("its paper" in line for line in _build(site, ["hib"], hparams="default").lines)
 
 

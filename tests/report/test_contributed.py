@@ -185,7 +185,6 @@ def test_the_same_records_give_the_same_bytes_and_an_archive_can_be_archived(mad
         ["run", "--method", "arcface", "--dataset", "ndigit_smoke", "--results", "{archive}"],
         ["rescore", "--results", "{archive}"],
         ["report", "--results", "{archive}"],
-        ["status", "--repair", "--results", "{archive}"],
         ["status", "--results", "{runs}", "--archive", "{archive}/x.tar.xz"],
         ["status", "--results", "{runs}", "--archive", "records.zip"],
     ],
@@ -289,7 +288,7 @@ def test_damaged_embeddings_are_named_and_the_rest_is_done(plan, plugin, tmp_pat
     [
         (["rescore", "--results", "none"], "`bench run` creates some"),
         (["status", "--archive", "x.tar.xz", "--results", "none"], "`bench run` creates some"),
-        (["status", "--repair", "--results", "file"], "is a file; name a folder"),
+        (["status", "--results", "file"], "is a file; name a folder"),
         (["rescore", "--results", "{made}", "--tests", "clusterin"], "did you mean 'clustering'"),
         (["rescore", "--results", "loop"], "loop"),
         (["claims", "--results", "loop"], "loop"),

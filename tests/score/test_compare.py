@@ -103,19 +103,13 @@ def test_files_of_other_sizes_or_ignored_rows_are_refused(arrays, refused, tmp_p
 
 
 @pytest.mark.slow
-def test_compare_prints_the_same_for_files(two, bench):
-    assert bench("compare", "a.npz", "b.safetensors") == bench("score", "a.npz", "b.safetensors")
-    assert "paired bootstrap over 40 queries" in bench("compare", "a.npz", "b.safetensors")[1]
-
-
-@pytest.mark.slow
 def test_an_interval_of_few_units_is_not_called_one_of_95_percent(bench, tmp_path):
     """120 queries of 6 classes."""
     labels, rng = np.repeat(np.arange(6), 20), np.random.default_rng(0)
     for name in "ab":
         write_embeddings(tmp_path / f"{name}.npz", {"embeddings": rng.normal(size=(120, 4)), "labels": labels})
-    queries = bench("compare", "a.npz", "b.npz")[1]
-    classes = bench("compare", "a.npz", "b.npz", "--bootstrap", "classes")[1]
+    queries = bench("score", "a.npz", "b.npz")[1]
+    classes = bench("score", "a.npz", "b.npz", "--bootstrap", "classes")[1]
     assert "[95 %]" in queries
     assert "nominally" not in queries
     assert "[95 %]" not in classes
@@ -125,7 +119,6 @@ def test_an_interval_of_few_units_is_not_called_one_of_95_percent(bench, tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("compare", "a.npz"), "name another file"),
         (("score", "a.npz", "a.npz"), "given twice"),
         (("score", "a.npz", "--out", "a.npz"), "is a file"),
         (("score", "a.npz", "--scorers", "mls"), "not defined for embeddings that are points"),

@@ -239,6 +239,7 @@ def _folder(root, *files):
         (f"{UNIT}/checkpoint.pt",),
         (f"{UNIT}/record.json", "store.json", "report/comparison.csv", "metrics.csv", ".drivers/one"),
         ("reality_check/ndigit_smoke/cosface/study-0123456789abcdef/study.json",),
+        ("reproduce/el/figure2/densities.svg",),  # drawn without records
     ],
 )
 def test_a_run_that_lost_its_marker_before_its_first_record_begins_anew(files, tmp_path):
