@@ -347,16 +347,6 @@ def test_every_figure_has_numbers_and_labelled_axes(name, source):
 
 
 @pytest.mark.slow
-def test_numbers_are_written_beside_every_figure_and_are_the_same_again(source, tmp_path):
-    kinds = kinds_of(["convergence", "spectra"])
-    first, again = (write_kinds(kinds, source, tmp_path / name, pytest.fail) for name in ("first", "again"))
-    stems = {path.stem for path in first}
-    assert stems == {"convergence_tiny", "spectra_tiny"}
-    assert {path.name for path in first} == {f"{stem}.{kind}" for stem in stems for kind in ("png", "svg", "csv")}
-    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
-
-
-@pytest.mark.slow
 def test_a_report_has_the_figures_that_need_records_and_pictures_of_images_at_hand(source, tmp_path):
     written = {path.stem for path in write_automatic(source, tmp_path / "out", pytest.fail)}
     assert written == {
