@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from bench.protocols.statistics.paired import holm, p_different, p_equivalent, seeds_needed
-from bench.protocols.statistics.ranks import critical_difference, mean_ranks, rank_intervals
+from bench.protocols.statistics.ranks import critical_difference, mean_ranks
 from bench.report.contender import Contender
 from bench.report.cost import CostRow, cost_document
 from bench.report.ranks import rank_document
@@ -44,13 +44,6 @@ def _ranks(values, **change):
 
 def _printed(*printed, **options):
     return [line.rstrip() for line in shown.printed(*printed, **options).rstrip().splitlines()]
-
-
-def test_rows_have_the_rank_intervals_of_their_paired_seeds():
-    intervals = rank_intervals(np.array([list(v.values()) for v in (A, B, C)]).T)
-    expected = {name: (rank.text, rank.ties, "") for name, rank in zip("abc", intervals)}
-    assert _ranks({"a": A, "b": B, "c": C}) == expected
-    assert [rank.text for rank in intervals] == ["1-2", "1-2", "3"]
 
 
 @pytest.mark.parametrize(
