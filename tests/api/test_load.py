@@ -220,7 +220,6 @@ def test_a_method_of_a_plugin_needs_its_file(tmp_path, dots, load):
         ([torch.zeros(1, 12, 12), torch.zeros(1, 14, 12)], "cannot be embedded together"),
         (torch.zeros(3, 12, 12, dtype=torch.uint8), "one colour image or three grey ones"),
         (torch.full((1, 12, 12), 255.0), "floats up to 255 are no normalised images"),
-        (np.full((1, 12, 12), 255.0), "floats up to 255 are no normalised images"),
         ({"image": 1}, "dict is no image"),
         ([3], "int is no image"),
     ],

@@ -11,8 +11,7 @@ from bench.engine.inputs import CorruptedImages
 from bench.engine.networks import load_model
 from bench.engine.running import Running
 from bench.engine.training import crop_auroc, run_training, sample
-from bench.engine.tuning import Told, Trained, choose, measured, propose
-from bench.protocols.recipes._base import Range
+from bench.engine.tuning import Trained, choose, measured
 from bench.report.frame import collect
 from bench.seeds import content_id, seed_for
 from bench.site import Site
@@ -25,33 +24,10 @@ from tests.plans import planned
 
 from .test_sharing import Fake, _drive
 
-SPACE = {"a": Range(0.0, 1.0), "b": Range(1e-3, 1e-1, log=True), "n": Range(1, 9, type="int")}
-
 
 def _plans(tmp_path, *methods, tune_for="retrieval", **options):
     asked = {"hparams": "tuned", "tuning": {"tune_for": tune_for, "studies": 1}, **options}
     return {plan.cell.method: plan for plan in planned(tmp_path / "results", *methods, **asked)[0]}
-
-
-# Proposals
-
-
-@pytest.mark.slow
-def test_the_search_for_both_covers_the_front():
-    """Every point of ``a`` is optimal for one of two values; for one value alone only one end is."""
-    space = {"a": SPACE["a"], "c": Range(0.0, 1.0)}
-    found = {}
-    for objectives_ in (1, 2):
-        told = []
-        for start in range(0, 20, 4):
-            asked = []
-            for number in range(start, start + 4):
-                asked.append(propose(("front",), space, "gp", number, told, asked, objectives_))
-            for p in asked:
-                loss = (p["c"] - 0.3) ** 2
-                told.append(Told(params=p, values=(1 - p["a"] ** 2 - loss, 1 - (1 - p["a"]) ** 2 - loss)[:objectives_]))
-        found[objectives_] = np.std([trial.params["a"] for trial in told[12:]])
-    assert found[2] > 2 * found[1]
 
 
 # The choice

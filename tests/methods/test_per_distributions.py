@@ -23,7 +23,6 @@ from bench.methods.scorers.expectation import sampled_direction
 from bench.methods.scorers.inner_products import inner_of_means
 from bench.methods.scorers.match import draws_of, mean_match
 from bench.methods.scorers.spec import Pairs
-from bench.methods.spe import prototypes
 from bench.methods.vmf_loss import surrogate_log_normalizer
 
 from .per_golden import error, load, normal_draws, vmf_draws
@@ -131,20 +130,6 @@ def test_distribution_values_and_gradients(kind, dim):
             full = torch.cat([g if g is not None else torch.zeros_like(p) for g, p in zip(found, parameters)], 1)
             assert error(full, golden[f"{kind}/{name}_grad"]) < 1e-9, f"gradient of {name}"
     assert checked >= 3
-
-
-@pytest.mark.parametrize("kind", ["normal", "normal_sphere"])
-def test_the_product_of_two_normals(kind):
-    golden, inputs = load("distributions_D8"), load("inputs_D8")
-    d, _ = _distribution(kind, inputs)
-    partner, product = golden["partner"], golden[f"{kind}/product_parameters"]
-    pairs = torch.cat([torch.arange(24), partner])
-    _, found = prototypes(d.loc[pairs], d.variance[pairs], torch.arange(24).repeat(2))
-    # Theirs is in parameters: spherical ones normalise the mean afterwards.
-    loc = F.normalize(found.loc, dim=-1) if kind.endswith("sphere") else found.loc
-    theirs = F.normalize(product[:, :8], dim=-1) if kind.endswith("sphere") else product[:, :8]
-    assert error(loc, theirs) < 1e-9
-    assert error(found.variance, positive_from_raw(product[:, 8]) + RELEASED_SPREAD) < 1e-9
 
 
 @pytest.mark.parametrize("dim", [8, 128])

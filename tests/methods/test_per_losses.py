@@ -8,7 +8,6 @@ import json
 import pytest
 import torch
 from bench.methods.losses import CosFaceLoss
-from bench.methods.pfe import MutualLikelihood
 from bench.registry import Registry
 
 from .per_golden import F64, FOLDER, error, load, normal_draws, vmf_draws
@@ -123,49 +122,6 @@ def test_the_loss_in_float32(name, dim, monkeypatch):
 @pytest.mark.parametrize(("name", "dim"), [case for case in HELD if f"{case[0]}/unbalanced/loss" in GOLDEN[case[1]]])
 def test_loss_and_gradients_of_a_batch_with_classes_of_different_sizes(name, dim, monkeypatch):
     _compare(name, dim, f"{name}/unbalanced", Replay(name, dim, "labels_unbalanced", monkeypatch))
-
-
-@pytest.mark.parametrize("dim", [8, 128])
-@pytest.mark.parametrize("name", ["hib", "hib_saturated"])
-def test_match_probabilities_have_their_own_draws_for_rows_and_columns(name, dim, monkeypatch):
-    replay = Replay(name, dim, "labels", monkeypatch)
-    replay._inject("hib")
-    match = replay.objective.match(replay.method.distribution(replay.raw, replay.spread))
-    assert error(match, GOLDEN[dim][f"{name}/match"]) < (1e-12 if dim == 8 else 1e-6)
-    assert match.diagonal().max() < 0.9  # with the draws of the columns, part of each pair would be at distance zero
-
-
-@pytest.mark.parametrize("labels", ["labels", "labels_unbalanced"])
-@pytest.mark.parametrize("dim", [8, 128])
-def test_pfe_without_pairs_of_an_image_with_itself(dim, labels):
-    inputs, golden = load(f"inputs_D{dim}"), GOLDEN[dim]
-    cls = METHODS.get("pfe").load()
-    raw, spread = inputs["raw"].requires_grad_(), inputs["spread"].requires_grad_()
-    images = cls(cls.Params(**cls.defaults("released"))).distribution(raw, spread)
-    loss = MutualLikelihood(with_self=False)(images, inputs[labels])
-    loss.backward()
-    prefix = "pfe_no_self" if labels == "labels" else "pfe_no_self/unbalanced"
-    for key, value in (("loss", loss), ("grad_raw", raw.grad), ("grad_spread", spread.grad)):
-        if f"{prefix}/{key}" in golden:
-            assert error(value, golden[f"{prefix}/{key}"]) < 1e-6
-
-
-@pytest.mark.parametrize(("name", "inputs_of"), [("vmf_loss_cub200", "vmf_loss"), ("dul_cls_vmf", "dul_cls_vmf")])
-def test_draws_of_the_released_sampler_and_their_gradient(name, inputs_of, monkeypatch):
-    from bench.methods.distributions.von_mises_fisher import VonMisesFisher, released_rsample
-
-    replay = Replay(name, 8, "labels", monkeypatch)
-    golden, samples = GOLDEN[8], 10 if inputs_of == "vmf_loss" else 1
-    distribution = replay.method.distribution(replay.raw, replay.spread)
-    assert isinstance(distribution, VonMisesFisher)
-    z = released_rsample(distribution, (10,)) if samples == 10 else released_rsample(distribution)
-    z = z.transpose(0, 1) if samples == 10 else z
-    assert error(z, golden[f"{name}/z"]) < 1e-12
-    # What flows through the draws is the whole gradient less the one with the draws held.
-    replay.raw.grad = None
-    (z * golden[f"{name}/grad_z"]).sum().backward()
-    through = golden[f"{name}/grad_raw"] - golden[f"{name}/grad_raw_draws_fixed"]
-    assert error(replay.raw.grad, through) < 1e-9
 
 
 def test_no_draws_replace_a_draw_by_its_expectation():

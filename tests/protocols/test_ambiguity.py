@@ -66,17 +66,6 @@ def test_the_probability_of_an_answer_is_the_posterior_of_the_class_of_the_neare
     assert torch.equal(_answers(view), expected)
 
 
-def test_no_other_order_of_the_expected_risks_has_a_smaller_area():
-    p = _answers(_view())
-    best = augrc(p, 1 - p)
-    g = torch.Generator().manual_seed(1)
-    for scale in (1e-3, 1e-2, 0.1, 1.0):
-        for _ in range(50):
-            other = p + scale * torch.randn(len(p), generator=g, dtype=torch.float64)
-            assert augrc(other, 1 - p) >= best
-    assert augrc(p**3, 1 - p) == best
-
-
 def test_over_draws_of_the_classes_regrets_have_the_expected_mean():
     """The area is linear in the risks, so its mean over draws is the area of the expected risks."""
     views = [_view(seed) for seed in range(60)]

@@ -10,13 +10,11 @@ import torch
 from bench.methods.distributions import PointMass
 from bench.methods.distributions.von_mises_fisher import VonMisesFisher, shared_concentration
 from bench.methods.scorers import DistributionScorer
-from bench.protocols.confidence import confidence_auroc
 from bench.protocols.open_set import in_smaller_gallery
 from bench.protocols.ranking import NEAREST, answer_depth, rank
 from bench.protocols.retrieval_confidence import posterior
 from scipy.optimize import minimize_scalar
 from scipy.special import gammaln, logsumexp
-from scipy.stats import spearmanr
 from torch.nn.functional import normalize
 
 from .views import clustered, view_of
@@ -43,8 +41,8 @@ def _ranked(x, labels, **roles):
     return rank(scorer, labels, depth=max(NEAREST + 1, answer_depth(labels)), answers=3, **roles)
 
 
-def _by_hand(x, labels, query, gallery, k, *, whole, kin=None):
-    """Log odds from densities in a gallery without the query, of classes that are near, unless ``whole``."""
+def _by_hand(x, labels, query, gallery, k, kin=None):
+    """Log odds from densities in a gallery without the query, of classes that are near."""
     dim = x.shape[1]
     gallery = [row for row in gallery if kin is None or kin[row] != kin[query]]
     of = {}
@@ -60,7 +58,7 @@ def _by_hand(x, labels, query, gallery, k, *, whole, kin=None):
     joint = {}
     for label, rows in of.items():
         mean = np.sum(rows, 0) / np.linalg.norm(np.sum(rows, 0))
-        if whole or label in asked:
+        if label in asked:
             joint[label] = shared + uniform + _log_ratio(k, dim) + k * float(mean @ x[query].numpy())
     others = [value for label, value in joint.items() if label != answer]
     return joint[answer] - logsumexp([*others, math.log(0.5) + uniform])
@@ -91,16 +89,8 @@ def test_log_odds_are_those_of_a_loop_over_the_mixture(mask, dim, kin):
     found = posterior(x, labels, ranking, roles.get("gallery"), (k, _peak(k, dim)), kin)
     assert len(found) == len(ranking.queries)
     for place, query in enumerate(ranking.queries.tolist()):
-        expected = _by_hand(x, labels, query, gallery.tolist(), k, whole=False, kin=kin)
+        expected = _by_hand(x, labels, query, gallery.tolist(), k, kin)
         assert found[place].item() == pytest.approx(expected, rel=1e-6, abs=1e-6), query
-
-
-def test_classes_that_are_left_out_hardly_change_the_order():
-    x, labels = _world(classes=100, each=5, dim=16, noise=0.3)
-    k, peak = shared_concentration(*_world(classes=100, each=5, dim=16, noise=0.3, seed=1))
-    found = posterior(x, labels, _ranked(x, labels), None, (k, peak))
-    whole = [_by_hand(x, labels, query, range(500), k, whole=True) for query in range(500)]
-    assert spearmanr(found, whole)[0] > 0.997
 
 
 def test_one_class_competes_with_the_unknown_alone():
@@ -133,30 +123,12 @@ def test_an_open_answer_keeps_the_prior_and_the_order_of_images_plays_no_part():
     assert first[tied].tolist() == pytest.approx([math.log(1 / 23)] * int(tied.sum()))
 
 
-def _drawn(classes, each, dim, k, seed, unequal=0.0):
-    """Images of von Mises-Fisher classes whose concentrations vary by a factor."""
+def _drawn(classes, each, dim, k, seed):
+    """Images of von Mises-Fisher classes."""
     torch.manual_seed(seed)
     labels = torch.arange(classes).repeat_interleave(each)
     means = normalize(torch.randn(classes, dim, dtype=torch.float64), dim=1)[labels]
-    return VonMisesFisher(
-        means, k * torch.exp(unequal * torch.randn(len(labels), dtype=torch.float64))
-    ).sample(), labels
-
-
-def _aurocs(x, labels, density):
-    view = _view(x, labels, lambda: density)
-    right = view.query_values("cosine", (1,))["recall_at_1"]
-    return {name: confidence_auroc(values, right) for name, values in view.retrieval_confidences("cosine").items()}
-
-
-def test_it_beats_the_margin_in_its_own_world_and_not_where_directions_of_classes_say_nothing():
-    density = shared_concentration(*_drawn(80, 10, 16, 15.0, seed=0))
-    found = _aurocs(*_drawn(80, 10, 16, 15.0, seed=1), density)
-    assert found["posterior"] > found["margin"] + 0.03
-    # Pairs of near images lie anywhere: the mean direction of a class is nowhere near its images.
-    x, pairs = _drawn(160, 2, 16, 60.0, seed=2)
-    found = _aurocs(x, pairs % 20, density)
-    assert found["posterior"] < found["margin"] - 0.03
+    return VonMisesFisher(means, torch.full((len(labels),), k, dtype=torch.float64)).sample(), labels
 
 
 @pytest.mark.parametrize("dim", [2, 3, 8, 64, 512])
@@ -180,11 +152,6 @@ def test_the_concentration_has_maximum_likelihood(dim, k):
     assert peak == pytest.approx(_peak(found, dim), rel=1e-9, abs=1e-9)
 
 
-def test_the_concentration_is_that_of_the_draws():
-    x, labels = _drawn(300, 40, 32, 50.0, seed=4)
-    assert shared_concentration(x, labels)[0] == pytest.approx(50.0, rel=0.05)
-
-
 def test_it_is_missing_without_classes_to_learn_from():
     x, labels = _world()
     assert shared_concentration(x, torch.arange(72)) is None
@@ -193,5 +160,5 @@ def test_it_is_missing_without_classes_to_learn_from():
         assert "posterior" not in _view(x, labels, missing).retrieval_confidences("cosine")
     smaller = in_smaller_gallery(_view(x, labels, lambda: (9.0, _peak(9.0, 8))), "cosine")
     found = smaller.retrieval_confidences("cosine")["posterior"]
-    expected = _by_hand(x, labels, 3, smaller.gallery.tolist(), 9.0, whole=False)
+    expected = _by_hand(x, labels, 3, smaller.gallery.tolist(), 9.0)
     assert found[3].item() == pytest.approx(expected, abs=1e-6)

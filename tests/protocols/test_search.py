@@ -1,7 +1,6 @@
 """Search by bounds: the float64 ranking exactly, on data made to break float32, and wrong without its bounds."""
 
 import math
-from fractions import Fraction
 from functools import partial
 from itertools import pairwise
 
@@ -129,14 +128,6 @@ def test_values_do_not_depend_on_the_order_of_images_or_the_block(name):
             assert torch.equal(value.nan_to_num(-1), blocks[1][metric].nan_to_num(-1))
 
 
-@pytest.mark.parametrize("name", ["cosine", "l2", "mls of normals"])
-def test_without_its_error_bound_the_search_would_be_wrong(name, monkeypatch):
-    scorer, labels = _scorer(name, "near ties", spread=0.0)
-    whole = _whole(monkeypatch, scorer, labels, depth=DEPTH)
-    monkeypatch.setattr(search, "product_error", lambda left, right: left.new_zeros(len(left)))
-    assert not torch.equal(rank(scorer, labels, depth=DEPTH).neighbours, whole.neighbours)
-
-
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([3, 64, 700]), st.sampled_from([0.0, 3.0, 30.0]))
 def test_float32_products_err_by_no_more_than_the_bound(seed, k, decades):
@@ -150,16 +141,6 @@ def test_float32_products_err_by_no_more_than_the_bound(seed, k, decades):
     assert (error.abs() <= bound).all()
     if decades < 10:
         assert error.abs().max() > 1e-5 * bound.max()  # and it is no arbitrary large number
-
-
-def test_exact_products_of_fractions_agree_with_the_bound():
-    g = torch.Generator().manual_seed(0)
-    left, right = (torch.rand(1, 300, generator=g, dtype=torch.float64) for _ in range(2))
-    exact = sum(Fraction(a) * Fraction(b) for a, b in zip(left[0].tolist(), right[0].tolist()))
-    worst = torch.zeros((), dtype=torch.float32)
-    for a, b in zip(left[0].float(), right[0].float()):
-        worst = worst + a * b  # one after the other: the order that errs most
-    assert abs(Fraction(worst.item()) - exact) <= Fraction(search.product_error(left, right).item())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -350,31 +331,6 @@ def test_rounded_factors_err_by_no_more_than_their_bound(kind, monkeypatch):
         assert (found.double() - product).abs().max() > 0.01 * (above + below).max()
 
 
-def test_an_upper_bound_of_minus_infinity_is_no_number_of_its_own():
-    nothing = torch.full((1, 1), -torch.inf, dtype=torch.bfloat16)
-    assert search._upper(nothing, torch.ones(1, 1, dtype=torch.float64)).item() == -torch.inf
-
-
-@pytest.mark.parametrize("size", [1, 40], ids=["itself", "40 images"])
-@pytest.mark.parametrize("rounded", [False, True], ids=["float32", "bfloat16"])
-def test_maxima_of_groups_leave_out_what_is_no_neighbour_and_empty_places(rounded, size):
-    scorer, _ = _scorer("cosine", "random")
-    form, rows = scorer.bound(), torch.arange(N - 1)  # the last group has an empty place
-    kin = torch.arange(N) // size  # of 40, whole groups are left out
-    g = search.Gallery(form, rows, kin, 8, rounded)
-    left = form.left(rows).to(g.coarse.dtype)
-    products, best = search._products(left, rows, g, g.coarse.new_empty(len(rows) * len(g.items)))
-    everything = products.transpose(0, 1).reshape(len(rows), -1)
-    for n in range(g.groups):
-        members = n // g.across * g.width + n % g.across + torch.arange(0, g.width, g.across)
-        most = everything[:, members].amax(1)
-        # As integers, maxima that are negative have no order: 0 is a bound of them.
-        assert torch.equal(best[:, n].view(most.dtype), most.clamp_min(0) if rounded else most)
-        assert set(g.items[members].tolist()) == {i if i < N - 1 else -1 for i in range(8 * n, 8 * n + 8)}
-    there = (g.items >= 0).nonzero().squeeze(1)
-    assert torch.equal(everything[:, there] == -torch.inf, kin[rows, None] == kin[g.items[there]])
-
-
 @pytest.mark.parametrize("rounded", [False, True], ids=["float32", "bfloat16"])
 def test_neighbours_whose_centred_products_are_negative_are_found(rounded, monkeypatch):
     monkeypatch.setattr(search, "rounding_pays", lambda queries: rounded)
@@ -406,10 +362,6 @@ def test_products_of_bfloat16_are_summed_in_float32(rows, width):
     error = search.product_error(left.double(), right.double())[:, None]
     assert (exact <= search._upper(found, error)).all()
     assert (-exact <= search._upper(-found, error)).all()
-
-
-def test_few_queries_do_not_make_a_second_copy_of_the_gallery():
-    assert not search.rounding_pays(255)
 
 
 def _tied_scorer(name, device="cpu"):

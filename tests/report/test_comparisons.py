@@ -1,16 +1,11 @@
-"""Comparisons: numbers against SciPy, one set of rules for every unit, and a new question in a few lines."""
+"""Comparisons: one set of rules for every unit, a reason for what lacks, and the rows of their file."""
 
-from dataclasses import replace
-
-import numpy as np
 import pytest
 from bench.protocols.rows import OWN
 from bench.report import splits
-from bench.report.compare import NAN, Comparison, Question, ask, compare, comparisons_frame, decided
-from bench.report.questions import CONFIDENCE, METRIC, PAIR, SYSTEM, ranking_of
-from bench.report.seeds import ComparedColumn
+from bench.report.compare import ask, comparisons_frame
+from bench.report.questions import CONFIDENCE, METRIC, PAIR, SYSTEM
 from bench.store.specs import Pinned
-from scipy import stats
 
 from tests.report.shown import groups, joined
 from tests.report.test_systems import PLAIN, SPREAD, _method
@@ -18,49 +13,6 @@ from tests.report.test_systems import PLAIN, SPREAD, _method
 
 def _groups(*made):
     return groups(*joined(made))
-
-
-def test_what_is_not_counted_says_why_in_place_of_an_outcome():
-    spread = _method("spread", {OWN: 1.2, "norm": 1.2, "margin": 1.5}, risk=0.2)
-    rows = [row for row in SYSTEM.pairs(_groups(PLAIN, spread)) if row.use == "before_gallery"]
-    (row,) = decided([replace(rows[0], same_order_as="norm")], SYSTEM)
-    assert (row.outcome, row.counts, row.holds, row.verdict) == ("better", False, False, "orders images as norm")
-
-
-@pytest.mark.parametrize("units", [2, 3, 20])
-def test_numbers_are_scipys_whatever_units_the_pairs_have(units):
-    rng = np.random.default_rng(units)
-    values = [dict(enumerate(rng.normal(size=units))) for _ in range(4)]
-    others = [dict(enumerate(rng.normal(size=units))) for _ in range(4)]
-    others[1][99] = 1.0  # a unit of one side alone
-    values[2][0] = NAN
-    regions = [0.0, 0.3, 0.3, 5.0]
-    found = compare(values, others, regions)
-    for place, (own, other) in enumerate(zip(values, others)):
-        at = [unit for unit in range(units) if own[unit] == own[unit]]
-        a, b = np.array([own[unit] for unit in at]), np.array([other[unit] for unit in at])
-        assert (found.n[place], found.mean[place]) == (len(at), pytest.approx((a - b).mean()))
-        if len(at) < 2:
-            assert np.isnan([found.low[place], found.p[place], found.p_equivalence[place]]).all()
-            continue
-        test = stats.ttest_rel(a, b)
-        assert (found.low[place], found.high[place]) == pytest.approx(tuple(test.confidence_interval()))
-        assert found.p[place] == pytest.approx(test.pvalue)
-        region = regions[place]
-        ends = ((-region, "greater"), (region, "less"))
-        sides = (stats.ttest_1samp(a - b, end, alternative=way) for end, way in ends)
-        expected = max(side.pvalue for side in sides) if region else NAN
-        assert found.p_equivalence[place] == pytest.approx(expected, nan_ok=True)
-
-
-def test_over_class_splits_the_variance_is_that_of_nadeau_and_bengio():
-    differences, ratio = np.array([0.02, 0.05, 0.03]), 4 / 3
-    found = compare([dict(enumerate(differences))], [dict.fromkeys(range(3), 0.0)], 0.0, ratio)
-    error = differences.std(ddof=1) * np.sqrt(1 / 3 + ratio)
-    assert found.high[0] - found.mean[0] == pytest.approx(stats.t.ppf(0.975, 2) * error)
-    assert found.p[0] == pytest.approx(2 * stats.t.sf(differences.mean() / error, 2))
-    unknown = compare([dict(enumerate(differences))], [dict.fromkeys(range(3), 0.0)], 0.0, NAN)
-    assert np.isnan([unknown.low[0], unknown.p[0]]).all()
 
 
 @pytest.fixture
@@ -117,29 +69,6 @@ def test_one_unit_decides_nothing_whatever_it_is(over):
         rows = [row for row in ask(question, groups_of_one) if row.values and row.others]
         assert {(row.outcome, row.why) for row in rows} == {("no verdict", "one seed")}
     assert _first(over({1: one})).verdict == "one class split"
-
-
-def test_a_new_question_is_ten_lines():
-    """Is the own confidence of a method better than the norm of the plain method's network, on its own answers?"""
-
-    def foreign(every):
-        plain = next(group for group in every if group.contender.method == "cosface")
-        for group in every:
-            if OWN in group.confidences(METRIC):
-                own = group.under(ranking_of(group)).per_seed(METRIC, confidence=OWN)
-                theirs = plain.per_seed(METRIC, confidence="norm")
-                yield Comparison(question="foreign", contender=group.contender, against=plain.contender,
-                                 column=ComparedColumn(METRIC), values=own, others=theirs, aurocs=own)  # fmt: skip
-
-    question = Question("foreign", foreign, lambda row: row.column)
-    made = [PLAIN, *(_method(f"m{n}", {OWN: skill, "norm": 0.1}) for n, skill in enumerate((0.1, 0.5, 1.5)))]
-    frame = comparisons_frame(ask(question, _groups(*made))).set_index("method")
-    assert frame["outcome"].to_dict() == {"m0": "worse", "m1": "undecided", "m2": "better"}
-    own, theirs = (
-        each[0].query("metric == @METRIC and confidence == @name and split == 'test'").sort_values("seed")["value"]
-        for each, name in ((made[3], OWN), (PLAIN, "norm"))
-    )
-    assert frame.loc["m2", "difference"] == pytest.approx((own.to_numpy() - theirs.to_numpy()).mean())
 
 
 def test_the_file_of_comparisons_has_a_row_for_each_with_its_unit_and_reason():

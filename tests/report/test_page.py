@@ -14,13 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bench.cli import main
 from bench.commands.results import status_rows
 from bench.protocols.embeddings import row
 from bench.report.frame import Results, collect
 from bench.report.page import answers, tables
 from bench.report.page.answers import PLACES, parts_of
-from bench.report.page.page import PAGE, page_html
+from bench.report.page.page import page_html
 from bench.report.page.tables import confidence_table, results_table
 from bench.report.questions import SYSTEM
 from bench.report.write import Judged
@@ -460,17 +459,6 @@ def test_pictures_are_part_of_the_page_if_asked_for(tmp_path, tree):
     packed = base64.b64decode(content)
     assert (kind, Image.open(io.BytesIO(packed)).size) == ("data:image/jpeg", (400, 400))
     assert len(packed) < path.stat().st_size / 2
-
-
-@pytest.mark.slow
-def test_figures_that_are_named_are_drawn_and_shown(tmp_path, capsys):
-    stored(tmp_path, LEADING.records())
-    assert main(["report", "--figures", "filter_out", "--results", str(tmp_path), "--json"]) == 0
-    written = json.loads(capsys.readouterr().out)
-    assert written[0] == str(tmp_path / "report" / PAGE)
-    drawn = next(Path(path) for path in written if path.endswith(".png"))
-    (shown,) = [each["src"] for each, _ in Tree((tmp_path / "report" / PAGE).read_text()).all("img")]
-    assert base64.b64decode(shown.partition("base64,")[2]) == drawn.read_bytes()
 
 
 def _luminance(colour):

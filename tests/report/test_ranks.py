@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from bench.protocols.statistics.paired import holm, p_different, p_equivalent, seeds_needed
-from bench.protocols.statistics.ranks import critical_difference, mean_ranks, rank_intervals
+from bench.protocols.statistics.ranks import critical_difference, mean_ranks
 from bench.report.contender import Contender
 from bench.report.cost import CostRow, cost_document
 from bench.report.ranks import rank_document
@@ -46,13 +46,6 @@ def _printed(*printed, **options):
     return [line.rstrip() for line in shown.printed(*printed, **options).rstrip().splitlines()]
 
 
-def test_rows_have_the_rank_intervals_of_their_paired_seeds():
-    intervals = rank_intervals(np.array([list(v.values()) for v in (A, B, C)]).T)
-    expected = {name: (rank.text, rank.ties, "") for name, rank in zip("abc", intervals)}
-    assert _ranks({"a": A, "b": B, "c": C}) == expected
-    assert [rank.text for rank in intervals] == ["1-2", "1-2", "3"]
-
-
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
@@ -76,14 +69,6 @@ def test_a_method_without_the_seeds_of_the_others_has_no_rank_and_a_reason(value
     assert table["not_ranked"].to_dict() == {"a": "", "b": "", "c": "", "short": reason}
     assert table.loc["c", ["rank", "rank_low", "rank_high"]].to_list() == ["3", 3, 3]
     assert pd.isna(table.loc["short", "rank_low"])
-
-
-def test_replicates_are_not_called_seeds():
-    frame, roles = _results({"a": A, "b": B, "c": {0: 0.5, 1: 0.6}})
-    lines = shown.rows(frame.assign(replicate="study"), roles)
-    (short,) = (line for line in lines if line.contender.label == "c")
-    assert (short.rank.reason, short.unequal) == ("no replicates 2, 3", "2 replicates, not 4 replicates")
-    assert {line.rank.seeds for line in lines if line is not short} == {"replicates 0-3"}
 
 
 def test_a_method_with_more_seeds_is_ranked_by_those_of_the_others():
@@ -126,16 +111,6 @@ def test_rows_are_ranked_and_marked_among_those_of_their_budget():
     assert [(row.rank, row.marks) for row in default] == [(row.rank, row.marks) for row in alone]
 
 
-def test_settings_of_one_method_are_ranked_together():
-    frame, roles = _results({"a": A, "b": B, "c": C})
-    sweep = frame.assign(method="a", pinned=[Pinned(settings={"method.x": name}) for name in frame["method"]])
-    ((_, budget, rows),) = shown.comparison(sweep, roles)
-    alone = shown.rows(frame, roles)
-    assert [row.rank.text for row in rows] == [row.rank.text for row in alone] == ["1-2", "1-2", "3"]
-    assert budget == ""
-    assert [row.marks for row in rows] == [row.marks for row in alone]
-
-
 def test_each_budget_has_a_table_and_rows_without_rivals_have_one_together():
     frame, roles = _at_two_budgets()
     lone = frame[frame["method"] == "c"]
@@ -151,13 +126,6 @@ def test_each_budget_has_a_table_and_rows_without_rivals_have_one_together():
     printed = "\n".join(_printed(print_comparison, rows, width=200))
     assert [f"{title}: mean ± SD over 4 seeds" in printed for title in titles] == [True] * 3
     assert "no rank: nothing to compare with" in printed
-
-
-def test_methods_are_ranked_among_those_of_their_protocol():
-    frame, roles = _results({"a": A, "b": B, "c": C})
-    rows = shown.rows(frame.assign(protocol=frame["method"].map({"a": "p", "b": "p", "c": "q"})), roles)
-    assert {row.contender.label: row.rank.reason for row in rows} == {"a": "", "b": "", "c": "nothing to compare with"}
-    assert {row.rank.text for row in rows if not row.rank.reason} == {"1-2"}
 
 
 def test_the_terminal_shows_ranks_in_eighty_columns_or_says_where_they_are():
@@ -252,25 +220,6 @@ def test_the_seeds_that_are_needed_are_whole_and_those_of_the_region_at_least():
     assert f",{table['seeds_needed'].item()}," in to_csv(table)
 
 
-def test_heads_get_verdicts_against_their_base():
-    values = [(m, b, s, "", MAP, v) for m, b, own in (("point", "", C), ("head", "point", A)) for s, v in own.items()]
-    values = [line for line in values if line[:3] != ("head", "point", 2)]
-    (line,) = shown.paired_with_base(*_frame(values)).to_dict("records")
-    assert (line["verdict"], line["seeds"], line["left_out"]) == ("better", 3, "head (point): no seed 2")
-
-
-@pytest.mark.slow
-def test_equal_records_give_equal_bytes_in_any_order():
-    frame, roles = _results({"a": A, "b": B, "c": C, "d": {0: 0.1, 1: 0.2}})
-    shuffled = frame.sample(frac=1, random_state=0), roles.sample(frac=1, random_state=1)
-    for table in (lambda f, r: shown.comparison_frame(shown.comparison(f, r)), shown.paired_methods):
-        assert to_csv(table(frame, roles)) == to_csv(table(*shuffled))
-    for table in (shown.to_markdown, shown.to_latex):
-        assert table(shown.comparison(frame, roles)) == table(shown.comparison(*shuffled))
-    first, again = (shown.latex(decision_document(shown.decisions_of(*each))) for each in ((frame, roles), shuffled))
-    assert first == again
-
-
 def test_a_method_that_is_named_twice_is_one():
     """It is no rival of itself, and p-values are adjusted over as many pairs as without the repetition."""
     frame, roles = _results({"a": A, "b": B, "c": C})
@@ -317,17 +266,6 @@ def test_the_best_is_that_of_the_same_budget():
     ]
     text = shown.markdown(decision_document(found))
     assert text.index("tuned once, 50 trials)") < text.index("default settings)")
-
-
-def test_one_common_seed_and_left_out_seeds_are_said():
-    found = _decided({"a": A, "b": B, "short": {0: 0.1}})
-    short = next(each for each in found if each.contender.method == "short")
-    assert (short.verdict, short.n, _more_seeds(short)) == ("one seed", 1, None)
-    assert "no seeds 1-3" in short.about["left_out"]
-    text = shown.markdown(decision_document(found))
-    assert "Left out: short: no seeds 1-3." in text
-    assert "| 10.00 | 81.00 | -71.00 | 1 | one seed |" in text
-    assert decision_document(found).numbers["more_seeds"].isna().sum() == 1
 
 
 def _over(datasets, **values):

@@ -130,12 +130,6 @@ def test_records_that_combine_no_own_confidence_with_the_agreement_have_a_verdic
     assert (query.confidence, query.rival) == (f"{OWN}{ending}", "margin+agreement")
 
 
-def test_a_better_confidence_does_not_pay_for_worse_answers():
-    """Of its own network it is the best, but the system answers more queries wrongly."""
-    own = _method("spread", {OWN: 0.8, "norm": 0.1}, risk=0.5)
-    assert {each.outcome for each in _found(PLAIN, own)} == {"worse"}
-
-
 def test_the_choice_is_made_on_validation_images_of_all_kinds():
     frame, roles = _method("cosface", {"norm": 0.1, "max_cosine": 0.1})
     rows = frame["metric"] == "confidence_auroc"

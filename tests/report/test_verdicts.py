@@ -242,12 +242,3 @@ def test_a_combination_of_what_orders_images_as_a_free_one_beats_nothing_free(ap
     assert (found.outcome, found.same_order_as, found.counts) == ("better", name, not name)
     assert found.why == ("orders images as norm" if name else "")
     assert verdict_document([found]).numbers["same_order_as"].tolist() == [name]
-
-
-def test_rounding_errors_decide_nothing():
-    rival = np.array([0.7, 0.8, 0.75])
-    for error in (1e-16, -1e-16):
-        values = _levels() | {("test", OWN): rival + 2 * error, ("test", "norm"): rival}
-        row = _table(*_results(values)).loc["test", "before_gallery", OWN]
-        assert row["difference_mean"] != 0
-        assert row["verdict"] == "equivalent"

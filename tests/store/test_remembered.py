@@ -8,7 +8,6 @@ import shutil
 
 import pytest
 from bench.protocols.rows import row
-from bench.report.frame import collect
 from bench.seeds import content_id
 from bench.store import folder, remembered
 from bench.store.check import damages
@@ -166,13 +165,3 @@ def test_a_folder_that_is_gone_is_not_made_again(root):
     shutil.rmtree(root)
     store.keep_in_mind()
     assert not root.exists()
-
-
-def test_of_two_writers_at_once_either_leaves_a_whole_copy_and_tables_are_the_same(root):
-    stores = [Store(root, remember=True) for _ in range(2)]
-    frames = [collect(store).frame for store in stores]
-    for store in stores:
-        store.keep_in_mind()
-    frames.append(collect(Store(root, remember=True)).frame)
-    assert frames[0].equals(frames[1])
-    assert frames[0].equals(frames[2])
