@@ -58,9 +58,7 @@ class Results:
 
     @cached_property
     def _judged(self) -> Judged:
-        found = collect(self._store)
-        self._store.keep_in_mind()
-        return Judged(self._store, found)
+        return Judged(self._store, collect(self._store))
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
