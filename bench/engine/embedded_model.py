@@ -195,9 +195,6 @@ class ConcatenatedModels:
     one, so there is no validation split.
     """
 
-    validation_split: Literal["val"] = "val"
-    """As for a single model; it has no images, since each model has other validation classes."""
-
     def __init__(self, members: Sequence[Embedded]) -> None:
         self.members = tuple(members)
         self.own_scorer = members[0].own_scorer

@@ -173,27 +173,19 @@ def views_of_model(model: Model, images: TestImages, spec: TestSpec) -> dict[str
     images are some of the training images, and the splits are ``train`` and so on.
     """
     views: dict[str, Embeddings] = {}
-    names, held_out = scorer_names(model.own_scorer, spec), model.validation_split
+    names, common = scorer_names(model.own_scorer, spec), images.view
     if isinstance(model, EmbeddedModel):
-        clean = views[held_out] = _validation_view(model, images, names)
-        for kind in images.corrupted:
-            confidences = {**model.confidence[f"val_{kind}"], "random": clean.confidences["random"]}
-            views[f"{held_out}_{kind}"] = replace(
-                clean,
-                scorers={name: partial(model.scorer, name, f"val_{kind}") for name in names},
-                directions=partial(model.unit_vectors, f"val_{kind}"),
-                views=model.views_of(f"val_{kind}"),
-                confidences=confidences,
-                validation=clean,
-                clean=False,
-            )
-    validation = views.get(held_out)
-    scatter = None if validation is None else validation.concentration
-    common = replace(images.view, validation=validation, validation_split=held_out, concentration=scatter)
+        validation, held_out = _validation_images(model, images), model.validation_split
+        noise = noise_of(validation.ids, model.trained.spec.dataset, model.trained.spec.number)
+        for kind in ("", *images.corrupted):
+            views[in_split(held_out, kind)] = view_of_split(validation, model, "val", kind, names, noise)
+            validation = replace(validation, validation=views[held_out])
+        clean = views[held_out]
+        common = replace(common, validation=clean, validation_split=held_out, concentration=clean.concentration)
     for kind in ("", *images.corrupted):
         quality = images.corrupted[kind].quality if kind else None
-        view = view_of_split(common, model, kind, names, quality, images.noise, spec.tests.reranked)
-        views[f"test_{kind}" if kind else "test"] = view
+        view = view_of_split(common, model, "test", kind, names, images.noise, quality, spec.tests.reranked)
+        views[in_split("test", kind)] = view
     return views
 
 
@@ -247,25 +239,18 @@ def scorer_names(own: str, spec: TestSpec) -> tuple[str, ...]:
     return tuple(dict.fromkeys([own, "cosine", *spec.scorers]))
 
 
-def _validation_view(model: EmbeddedModel, images: TestImages, names: Sequence[str]) -> Embeddings:
-    """Clean images of validation classes as the tests see them: they give thresholds and weights of confidences.
+def _validation_images(model: EmbeddedModel, images: TestImages) -> Embeddings:
+    """Images of validation classes, which give thresholds and weights of confidences, as all splits of them have them.
 
     The weights are for corrupted test images, too: a user has validation images, but does not know what is to come.
     """
-    trained = model.trained.spec
+    shown = model.validation
     return Embeddings(
-        labels=model.validation.labels,
-        ids=model.validation.ids,
-        queries=drawn_queries(model.validation.ids, None, images.asked, trained.dataset),
-        scorers={name: partial(model.scorer, name, "val") for name in names},
-        directions=partial(model.unit_vectors, "val"),
-        views=model.views_of("val"),
-        concentration=cache(lambda: shared_concentration(model.unit_vectors("val"), model.validation.labels)),
-        own_scorers=(model.own_scorer,),
-        confidences={
-            **model.confidence["val"],
-            "random": noise_of(model.validation.ids, trained.dataset, trained.number),
-        },
+        labels=shown.labels,
+        ids=shown.ids,
+        queries=drawn_queries(shown.ids, None, images.asked, model.trained.spec.dataset),
+        scorers={},
+        concentration=cache(lambda: shared_concentration(model.unit_vectors("val"), shown.labels)),
         validation_split=model.validation_split,
         held_out=True,
         seed=images.view.seed,
@@ -273,26 +258,35 @@ def _validation_view(model: EmbeddedModel, images: TestImages, names: Sequence[s
     )
 
 
+def in_split(split: str, kind: str) -> str:
+    """Name of a split of clean images (``kind`` is empty) or of corrupted ones."""
+    return f"{split}_{kind}" if kind else split
+
+
 def view_of_split(
     common: Embeddings,
     model: Embedded | ConcatenatedModels,
+    split: str,
     kind: str,
     scorers: Iterable[str],
-    quality: Tensor | None,
     noise: Tensor,
-    reranked: bool,
+    quality: Tensor | None = None,
+    reranked: bool = False,
 ) -> Embeddings:
-    """Test images as the tests see them, clean (``kind`` is empty) or with the quality of a corruption."""
-    split = f"test_{kind}" if kind else "test"
+    """Images of a split (``test`` or ``val``) as the tests see them, clean (``kind`` is empty) or under a corruption.
+
+    ``quality`` is what the corruption has left of each image, if that is tested.
+    """
+    name = in_split(split, kind)
     return replace(
         common,
-        scorers={name: partial(model.scorer, name, split) for name in scorers},
-        own_scorers=tuple(name for name in scorers if name == model.own_scorer),
-        confidences={**model.confidence[split], "random": noise},
-        directions=partial(model.unit_vectors, split),
-        views=model.views_of(split),
-        quality=None if quality is None else Quality(values=quality, kind=kind, clean=model.confidence["test"]),
-        candidates=partial(model.modes, split) if reranked else None,
+        scorers={scorer: partial(model.scorer, scorer, name) for scorer in scorers},
+        own_scorers=tuple(scorer for scorer in scorers if scorer == model.own_scorer),
+        confidences={**model.confidence[name], "random": noise},
+        directions=partial(model.unit_vectors, name),
+        views=model.views_of(name),
+        quality=None if quality is None else Quality(values=quality, kind=kind, clean=model.confidence[split]),
+        candidates=partial(model.modes, name) if reranked else None,
         clean=not kind,
     )
 
