@@ -174,7 +174,7 @@ def _file_of(name: str) -> Module | None:
         # A folder without an __init__.py finds its own places by the packages above it, if they are imported.
         folder = spec.origin and [str(Path(spec.origin).parent)]
         places = folder or [str(Path(place, parts[end - 1])) for place in places or sys.path]
-    return _module(name, spec and spec.origin)
+    return _module(name, None if spec is None else spec.origin)
 
 
 def _loaded(name: str) -> Module | None:

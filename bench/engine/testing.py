@@ -27,12 +27,13 @@ from ..protocols.rows import RERANKED, Row, SplitRow, row
 from ..seeds import seed_for
 from ..site import Site
 from ..store.files import sha256, write_atomic
+from ..store.folder import checked_training
 from ..store.records import Columns, Corrupted, Curve, Role, TestRecord, TrainRecord
 from ..store.specs import Cell, TestSpec, TrainSpec
 from .embedded_model import ConcatenatedModels, Embedded, EmbeddedModel
 from .environment import environment
 from .inputs import CorruptedImages
-from .networks import default_confidence, load_ensemble, load_model, trained_record
+from .networks import default_confidence, load_ensemble, load_model
 from .queries import QUERIES, array_file, quality_name, queries_file
 from .running import Running
 
@@ -128,7 +129,8 @@ def run_tests(
     running = running or Running()
     units = specs[0].train
     trained = trained or cell
-    images = TestImages.of(trained_record(trained, units[0], site).spec, specs[0].tests, site, specs[0].queries)
+    first = checked_training(site.store.unit_dir(trained, "train", units[0]))
+    images = TestImages.of(first.spec, specs[0].tests, site, specs[0].queries)
     if specs[0].ensemble == "seeds":
         loaded: Iterable[tuple[Any, TrainRecord]] = [load_ensemble(cell.method, trained, units, site)]
     else:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
@@ -29,6 +28,7 @@ from ..names import part_of_path
 from .files import (
     ARCHIVE,
     COPY,
+    DRIVERS,
     MARKER,
     PLACE,
     DamagedFile,
@@ -68,11 +68,6 @@ FROZEN_FEATURES = ".features"
 SET_ASIDE = ".damaged"
 EXPERIMENTS = "experiments"
 """Subfolder with the experiments that made the records."""
-
-MADE_OF_RECORDS = {"metrics.csv", "report"}
-"""Entries of a results folder that are made of its records."""
-
-_UNIT = re.compile(r"(train|test|study|rescore)-[0-9a-f]{16}")
 
 
 class Damage(NamedTuple):
@@ -143,13 +138,8 @@ class Store:
         return Marker(schema_version=SCHEMA_VERSION, protocols={})
 
     def _is_begun(self) -> bool:
-        """Check if nothing is there but what a run writes before its first record is whole, hidden files apart."""
-        tops = [path for path in self.root.glob("[!.]*") if path.name not in {MARKER, EXPERIMENTS, *MADE_OF_RECORDS}]
-        levels = [[path for top in tops for path in top.glob("/".join(depth * ["[!.]*"]))] for depth in (1, 2, 3)]
-        folders = all(path.is_dir() for paths in (tops, *levels) for path in paths)
-        units = all(_UNIT.fullmatch(path.name) for path in levels[-1])
-        made = any((self.root / name).exists() for name in MADE_OF_RECORDS)
-        return folders and units and (bool(tops) or not made)
+        """Check if nothing is there but a marker and hidden files, or a run was here, whose folder of claims stays."""
+        return (self.root / DRIVERS).is_dir() or not {path.name for path in self.root.glob("[!.]*")} - {MARKER}
 
     def mark(self, protocol: str = "", version: int = 0) -> None:
         """Note in the folder's marker file (``store.json``) that it has results of a protocol; call :meth:`open` first.
@@ -359,13 +349,6 @@ class Store:
         if found != digest:
             self.on_damage(Damage(path, "its SHA-256 is not that of its record"))
         return found == digest
-
-    def whole_weights(self, cell: Cell, unit: str) -> Path:
-        """Path of the weights of a finished training, after a check that they have the recorded SHA-256."""
-        record = self.trained(cell, unit)
-        if record is None or WEIGHTS not in self.whole_files(record):
-            raise DamagedFile(f"{self.weights(cell, unit)} is missing or damaged; the same command makes it again")
-        return self.weights(cell, unit)
 
     def check_caches(self, cell: Cell, *units: str) -> None:
         """Check the checkpoints and the cached features of trainings, and pass each damaged file to ``on_damage``."""
