@@ -230,7 +230,7 @@ class Trainer:
         order = inputs.generator("order", *before, spec.dataset, spec.replicate, *after)
         augment = inputs.generator("augment", *before, spec.dataset, spec.replicate, *after)
         batches = class_balanced_batches(labels, sizes.classes_per_batch, sizes.images_per_class, order, self.steps)
-        return inputs.in_turn(self.inputs, batches, augment)
+        return self.inputs.in_turn(batches, augment)
 
     def train_epoch(self, epoch: int) -> float:
         """Train for one epoch, numbered from 0; returns the mean loss, which must be finite."""
