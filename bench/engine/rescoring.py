@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import load
 from torch import Tensor
@@ -28,10 +29,9 @@ from .embedded_model import ConcatenatedModels, Embedded
 from .environment import environment
 from .running import Running
 from .testing import (
-    draw_seed,
     in_split,
     mean_rows,
-    noise_of,
+    not_embedded,
     options_of,
     rows_of_views,
     scorer_names,
@@ -158,24 +158,22 @@ def views_of_embeddings(
     read = [read_embeddings(path, record.role.primary_scorer) for path, _ in files.values()]
     models, (_, arrays, ids) = [model for model, _, _ in read], read[0]
     images = _images(record, site, ids) if site is not None else None
-    common = Embeddings(
-        labels=arrays["labels"],
-        ids=ids,
+    common = _known(
+        record,
+        arrays["labels"],
+        ids,
         queries=arrays.get("queries"),
         gallery=arrays.get("gallery"),
         soft_labels=None if images is None else images.soft_labels,
         posterior=None if images is None else images.posterior,
-        seed=partial(draw_seed, record.columns.dataset),
-        options=options_of(record.spec.tests),
     )
-    noise = noise_of(ids, record.columns.dataset, record.columns.seed)
     kinds = ["", *sorted(split.removeprefix("test_") for split in models[0].embeddings if split != "test")]
     quality = {kind: arrays[queries.quality_name(kind)] for kind in kinds[1:]}
     together = record.columns.ensemble == "concatenated"
     return [
         {
             in_split("test", kind): view_of_split(
-                common, model, "test", kind, scorers, noise, quality.get(kind), record.spec.tests.reranked
+                common, model, "test", kind, scorers, quality.get(kind), record.spec.tests.reranked
             )
             for kind in kinds
         }
@@ -201,13 +199,14 @@ def read_embeddings(path: Path, own_scorer: str) -> tuple[Embedded, dict[str, Te
 
 def views_of_queries(record: TestRecord, path: Path) -> dict[str, Embeddings]:
     """What a test has kept of every query in one of its files, by split."""
-    dataset, seed = record.columns.dataset, record.columns.seed
-    return queries.read_queries(
-        unpacked(path) if path.suffix == ".xz" else path.read_bytes(),
-        seed=partial(draw_seed, dataset),
-        noise=lambda ids: noise_of(ids, dataset, seed),
-        options=options_of(record.spec.tests),
-    )
+    data = unpacked(path) if path.suffix == ".xz" else path.read_bytes()
+    return queries.read_queries(data, partial(_known, record))
+
+
+def _known(record: TestRecord, labels: Tensor, ids: Sequence[str], **more: Any) -> Embeddings:
+    """Images as the test of a record saw them before they were embedded."""
+    columns = record.columns
+    return not_embedded(labels, ids, columns.dataset, columns.seed, options_of(record.spec.tests), **more)
 
 
 def _images(record: TestRecord, site: Site, ids: Sequence[str]) -> ImageSet | None:

@@ -47,15 +47,13 @@ SETTING = {"params", "optim", "batches", "augmentation"}
 class TestImages:
     """Test images on which all models of one replicate are tested, clean and corrupted.
 
-    ``noise`` ``[N]`` is the control confidence ``random``; ``view`` is what clean and corrupted images have in common,
-    such as the ``queries``: all, or as many as ``asked``.
+    ``view`` is what clean and corrupted images have in common, such as the ``queries``: all, or as many as ``asked``.
     """
 
     __test__ = False  # not a class of tests, whatever pytest makes of its name
 
     images: ImageSet
     corrupted: Mapping[str, CorruptedImages]
-    noise: Tensor
     view: Embeddings
     asked: int | None = None
 
@@ -67,17 +65,27 @@ class TestImages:
         corrupted = {
             kind: CorruptedImages.of(images, name, kind, severity) for kind, severity in tests.corruptions.items()
         }
-        view = Embeddings(
-            labels=images.labels,
-            ids=images.ids,
+        view = not_embedded(
+            images.labels,
+            images.ids,
+            name,
+            train.number,
+            options_of(tests),
             queries=drawn_queries(images.ids, images.queries, asked, name),
             gallery=images.gallery,
             soft_labels=images.soft_labels,
             posterior=images.posterior,
-            seed=partial(draw_seed, name),
-            options=options_of(tests),
         )
-        return cls(images, corrupted, noise_of(images.ids, name, train.number), view, asked)
+        return cls(images, corrupted, view, asked)
+
+
+def not_embedded(
+    labels: Tensor, ids: Sequence[str], dataset: str, replicate: int, options: Options, **known: Any
+) -> Embeddings:
+    """Images as the tests see them before they are embedded: with the control confidence ``random``, and seeds."""
+    noise = random_confidence(ids, seed_for("random confidence", dataset, replicate))
+    known |= {"labels": labels, "ids": tuple(ids), "seed": partial(draw_seed, dataset), "options": options}
+    return Embeddings(confidences={"random": noise}, **known)
 
 
 def drawn_queries(ids: Sequence[str], queries: Tensor | None, asked: int | None, dataset: str) -> Tensor | None:
@@ -101,11 +109,6 @@ def options_of(tests: Tests) -> Options:
         false_positive_rate=tests.false_positive_rate,
         nearest_roc_point=tests.nearest_roc_point,
     )
-
-
-def noise_of(ids: Sequence[str], dataset: str, replicate: int | str) -> Tensor:
-    """The control confidence ``random`` of some images, ``[N]``."""
-    return random_confidence(ids, seed_for("random confidence", dataset, replicate))
 
 
 def draw_seed(dataset: str, purpose: str) -> int:
@@ -178,15 +181,14 @@ def views_of_model(model: Model, images: TestImages, spec: TestSpec) -> dict[str
     names, common = scorer_names(model.own_scorer, spec), images.view
     if isinstance(model, EmbeddedModel):
         validation, held_out = _validation_images(model, images), model.validation_split
-        noise = noise_of(validation.ids, model.trained.spec.dataset, model.trained.spec.number)
         for kind in ("", *images.corrupted):
-            views[in_split(held_out, kind)] = view_of_split(validation, model, "val", kind, names, noise)
+            views[in_split(held_out, kind)] = view_of_split(validation, model, "val", kind, names)
             validation = replace(validation, validation=views[held_out])
         clean = views[held_out]
         common = replace(common, validation=clean, validation_split=held_out, concentration=clean.concentration)
     for kind in ("", *images.corrupted):
         quality = images.corrupted[kind].quality if kind else None
-        view = view_of_split(common, model, "test", kind, names, images.noise, quality, spec.tests.reranked)
+        view = view_of_split(common, model, "test", kind, names, quality, spec.tests.reranked)
         views[in_split("test", kind)] = view
     return views
 
@@ -246,17 +248,17 @@ def _validation_images(model: EmbeddedModel, images: TestImages) -> Embeddings:
 
     The weights are for corrupted test images, too: a user has validation images, but does not know what is to come.
     """
-    shown = model.validation
-    return Embeddings(
-        labels=shown.labels,
-        ids=shown.ids,
-        queries=drawn_queries(shown.ids, None, images.asked, model.trained.spec.dataset),
-        scorers={},
+    shown, spec = model.validation, model.trained.spec
+    return not_embedded(
+        shown.labels,
+        shown.ids,
+        spec.dataset,
+        spec.number,
+        Options(filter_fractions=()),
+        queries=drawn_queries(shown.ids, None, images.asked, spec.dataset),
         concentration=cache(lambda: shared_concentration(model.unit_vectors("val"), shown.labels)),
         validation_split=model.validation_split,
         held_out=True,
-        seed=images.view.seed,
-        options=Options(filter_fractions=()),
     )
 
 
@@ -271,7 +273,6 @@ def view_of_split(
     split: str,
     kind: str,
     scorers: Iterable[str],
-    noise: Tensor,
     quality: Tensor | None = None,
     reranked: bool = False,
 ) -> Embeddings:
@@ -284,7 +285,7 @@ def view_of_split(
         common,
         scorers={scorer: partial(model.scorer, scorer, name) for scorer in scorers},
         own_scorers=tuple(scorer for scorer in scorers if scorer == model.own_scorer),
-        confidences={**model.confidence[name], "random": noise},
+        confidences={**model.confidence[name], "random": common.confidences["random"]},
         directions=partial(model.unit_vectors, name),
         views=model.views_of(name),
         quality=None if quality is None else Quality(values=quality, kind=kind, clean=model.confidence[split]),
@@ -368,7 +369,7 @@ def _manifests(members: Sequence[EmbeddedModel]) -> dict[str, str]:
 
 
 def _curve(kind: str, model: Model, images: TestImages) -> Curve:
-    confidences = {**model.confidence[f"test_{kind}"], "random": images.noise}
+    confidences = {**model.confidence[f"test_{kind}"], **images.view.confidences}
     shown = images.corrupted[kind]
     severity, ranks = ranks_by_severity(confidences, shown.quality, shown.severity)
     return Curve(severity=tuple(severity), rank={name: tuple(values) for name, values in ranks.items()})
