@@ -128,13 +128,7 @@ class Network:
     place: Path
 
     def __repr__(self) -> str:
-        spec = self.record.spec
-        of = (
-            "all seeds"
-            if isinstance(self.module, EnsembleModel)
-            else f"{'' if spec.is_trial else 'seed '}{spec.replicate}"
-        )
-        return f"<{self.module.method.name} on {spec.dataset}, {of}, {self.place.name}, {self.site.device}>"
+        return f"<{self.module.method.name} on {self.record.spec.dataset}, {self.place.name}, {self.site.device}>"
 
     @cached_property
     def transform(self) -> Transform:
