@@ -98,16 +98,12 @@ class Store:
         """Check that the folder holds results of this benchmark, with this protocol version and the present schema."""
         if self.root.exists() and not self.root.is_dir() and (create or not self.is_archive):
             raise UserError(f"--results {self.root} is a file; name a folder")
-        try:
-            held = self.marker_of_records() if self.is_archive else read_marker(self.root / MARKER)
-        except DamagedFile as error:
-            held = self.marker_of_records()
-            if held is None and not self._is_begun():
-                raise UserError(f"{error}; move the folder away or name another with --results") from None
-            if held is not None and not create:
-                raise UserError(f"{error}; {self._repair}") from None
+        held = self._marker() or self.marker_of_records()
         if held is None:
-            held = self._without_marker(create)
+            held = self._without_records(create)
+        elif not create and self.has_lost_marker():
+            repair = f"`bench status --repair --results {quote(str(self.root))}` makes it again"
+            raise UserError(f"{self.root} has results but no whole {MARKER}; {repair}")
         if held.schema_version != SCHEMA_VERSION:
             raise UserError(
                 f"{self.root} has results of schema {held.schema_version}, this bench writes schema {SCHEMA_VERSION}; "
@@ -119,16 +115,14 @@ class Store:
                 f"{version}; the two are never mixed: name another folder with --results"
             )
 
-    @property
-    def _repair(self) -> str:
-        return f"`bench status --repair --results {quote(str(self.root))}` makes it again"
+    def _marker(self) -> Marker | None:
+        """Marker of the folder; None if it is missing or damaged."""
+        try:
+            return read_marker(self.root / MARKER)
+        except (DamagedFile, NotADirectoryError):
+            return None
 
-    def _without_marker(self, create: bool) -> Marker:
-        held = self.marker_of_records()
-        if held is not None and not create:
-            raise UserError(f"{self.root} has results but no {MARKER}; {self._repair}")
-        if held is not None:
-            return held
+    def _without_records(self, create: bool) -> Marker:
         if not create:
             raise UserError(
                 f"{self.root} contains no results; `bench run` creates some, or name the folder with --results"
@@ -146,12 +140,9 @@ class Store:
 
         A marker that is missing or damaged is made again from the records, also if no protocol is given.
         """
-        path = self.root / MARKER
-        try:
-            held = read_marker(path)
-        except DamagedFile as error:
-            self.on_damage(Damage(path, str(error)))
-            held = None
+        path, held = self.root / MARKER, self._marker()
+        if held is None and path.exists():
+            self.on_damage(Damage(path, f"{path} is damaged"))
         found = held or self.marker_of_records() or Marker(schema_version=SCHEMA_VERSION, protocols={})
         protocols = {**found.protocols, **({protocol: version} if protocol else {})}
         if protocols and (held is None or protocols.keys() != held.protocols.keys()):
@@ -166,10 +157,7 @@ class Store:
 
     def has_lost_marker(self) -> bool:
         """Check if the folder is there without a whole marker."""
-        try:
-            return self.root.is_dir() and read_marker(self.root / MARKER) is None
-        except DamagedFile:
-            return True
+        return self.root.is_dir() and self._marker() is None
 
     def marker_of_records(self) -> Marker | None:
         """Marker (schema and protocol versions) that follows from the records in the folder; None without records."""
