@@ -312,17 +312,14 @@ def cached(
             if not wait:
                 return None
             running.alive("wait for features")
-        return whole_file(folder, stem) or write_file(folder, stem, make())
+        path = whole_file(folder, stem)
+        if path is None:
+            content = save(make())
+            path = folder / f"{stem}{sha256(content)}.safetensors"
+            write_atomic(path, content)
+        return path
     finally:
         claims.close()
-
-
-def write_file(folder: Path, stem: str, features: dict[str, Tensor]) -> Path:
-    """Write a file of features, whose name is ``stem`` and the digest of the content."""
-    content = save(features)
-    path = folder / f"{stem}{sha256(content)}.safetensors"
-    write_atomic(path, content)
-    return path
 
 
 ToView = Callable[[Tensor], Tensor]

@@ -107,15 +107,6 @@ def load_base(model: EmbeddingModel, weights: Path) -> None:
         raise ValueError(f"base weights do not fit: missing {lost}, unexpected {unexpected}")
 
 
-def restored(record: TrainRecord, weights: Path, site: Site) -> EmbeddingModel:
-    """Network of a finished training, in evaluation mode."""
-    # The starting weights of the backbone are overwritten: --weights may be gone by now.
-    bare = site.model_copy(update={"weights": "none"})
-    model = build_model(record.spec, bare, record.num_classes, record.channels)
-    model.load_state_dict(load_file(weights))
-    return model.eval()
-
-
 def state_sha256(network: nn.Module) -> str:
     """SHA-256 of the weights and buffers of a network."""
     return sha256(save({name: value.cpu().contiguous() for name, value in network.state_dict().items()}))
@@ -124,7 +115,11 @@ def state_sha256(network: nn.Module) -> str:
 def open_training(folder: Path, site: Site) -> tuple[EmbeddingModel, TrainRecord]:
     """Network of the training in a folder in evaluation mode, and its record; its weights are checked."""
     record = checked_training(folder)
-    return restored(record, folder / WEIGHTS, site), record
+    # The starting weights of the backbone are overwritten: --weights may be gone by now.
+    bare = site.model_copy(update={"weights": "none"})
+    model = build_model(record.spec, bare, record.num_classes, record.channels)
+    model.load_state_dict(load_file(folder / WEIGHTS))
+    return model.eval(), record
 
 
 def load_model(cell: Cell, unit: str, site: Site) -> tuple[EmbeddingModel, TrainRecord]:
