@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-from ..errors import UnitFailed, UserError, breaks_process, first_line, is_out_of_memory, place_of
+from ..errors import OutOfMemory, UnitFailed, UserError, breaks_process, first_line, is_out_of_memory, place_of
 from ..planning.checks import files_hash, weights_hash
 from ..planning.plan import versions_of
 from ..resources import keep_memory, pick_device, return_memory
@@ -50,8 +50,31 @@ def _become_silent(out: TextIO) -> None:
 def run_job(job: jobs.Job, emit: Callable[[jobs.Event], None]) -> jobs.Done:
     """Do one job in this process: propose trials, train, test or check the machine.
 
-    A training or test emits an event after each epoch, and at most ten a second between.
+    A training or test emits an event after each epoch, and at most ten a second between. When memory runs out where
+    smaller parts do not help, what is not needed is freed and the job is done once more, a training from its last
+    epoch: another program may have held memory of the GPU for a while.
     """
+    from .running import release_memory
+
+    freed = False
+
+    def heard(event: jobs.Event) -> None:
+        nonlocal freed
+        freed = freed and not isinstance(event, jobs.EpochDone)
+        emit(event)
+
+    while True:
+        try:
+            return _run_job(job, heard)
+        except Exception as error:
+            if freed or not (isinstance(error, OutOfMemory) or is_out_of_memory(error)):
+                raise
+        # Here and not above: the error refers to everything that the failed attempt has allocated.
+        release_memory()
+        freed = True
+
+
+def _run_job(job: jobs.Job, emit: Callable[[jobs.Event], None]) -> jobs.Done:
     import torch
 
     from .environment import Meter, open_gpu

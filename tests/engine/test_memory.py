@@ -5,13 +5,14 @@ import sys
 
 import pytest
 import torch
-from bench.engine.jobs import SETTING_ERRORS, TrainJob
+from bench.engine import worker
+from bench.engine.jobs import SETTING_ERRORS, Done, EpochDone, TrainJob
 from bench.engine.networks import backbone_features, embed
 from bench.engine.optim import MicroBatches, Optimisation
 from bench.engine.running import PatientScorer, Running, in_chunks
 from bench.engine.testing import run_tests
 from bench.engine.training import Trainer, run_training
-from bench.engine.worker import failed
+from bench.engine.worker import failed, run_job
 from bench.errors import LINE, OutOfMemory, UnitFailed
 from bench.methods._model import Embedding, EmbeddingModel
 from bench.methods.backbones.registry import build_backbone
@@ -349,6 +350,42 @@ def test_chunks_cover_every_row_once_and_keep_their_size():
     tried.clear()
     assert torch.equal(torch.cat(in_chunks(3, 8, work, running, "x")), torch.arange(3))
     assert tried == [(2, 2), (1, 2)]
+
+
+def _failing(monkeypatch, *script):
+    """Let a job do what a script says, an item each time it is begun: report an epoch, or raise an error."""
+    steps = list(script)
+
+    def run(job, emit):
+        while steps:
+            step = steps.pop(0)
+            if isinstance(step, Exception):
+                raise step
+            emit(step)
+        return Done()
+
+    monkeypatch.setattr(worker, "_run_job", run)
+    return steps
+
+
+RAN_OUT = (torch.OutOfMemoryError("CUDA out of memory."), OutOfMemory("batch norm trains on whole batches", ""))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("error", RAN_OUT, ids=["anywhere", "no smaller parts"])
+def test_a_job_is_done_once_more_when_memory_runs_out(monkeypatch, error):
+    said = []
+    _failing(monkeypatch, error, EpochDone(epoch=1), error, EpochDone(epoch=2))
+    assert run_job(None, said.append) == Done()
+    assert said == [EpochDone(epoch=1), EpochDone(epoch=2)]
+    left = _failing(monkeypatch, error, error, error)
+    with pytest.raises(type(error)):
+        run_job(None, said.append)
+    assert len(left) == 1
+    left = _failing(monkeypatch, ValueError("no memory"), error)
+    with pytest.raises(ValueError, match="no memory"):
+        run_job(None, said.append)
+    assert len(left) == 1
 
 
 class _Hungry:
