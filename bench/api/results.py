@@ -58,7 +58,9 @@ class Results:
 
     @cached_property
     def _judged(self) -> Judged:
-        return Judged(self._store, collect(self._store))
+        found = collect(self._store)
+        self._store.keep_in_mind()
+        return Judged(self._store, found)
 
     @cached_property
     def metrics(self) -> pd.DataFrame:

@@ -234,7 +234,7 @@ def open_results(results: Path, damaged_marker: bool = False) -> Store:
     from ..protocols._base import PROTOCOLS, get_protocol
     from ..store.folder import Store
 
-    store = Store(results)
+    store = Store(results, remember=True)
     recognised = damaged_marker and store.has_lost_marker() and store.marker_of_records() is not None
     for name in PROTOCOLS:
         store.open(name, get_protocol(name).version, create=recognised)

@@ -212,6 +212,7 @@ def report(
         if out is None:
             raise
         write_metrics(collected, out)  # the results folder is read-only, say
+    store.keep_in_mind()
     options.say_what_was_left_out(damaged, collected.superseded, messages)
     _say_what_was_rescored(collected)
     if as_json:
@@ -306,6 +307,7 @@ def status_rows(store: Store) -> list[options.Row]:
                 "codes": dict(Counter(f"{what} by code {versions_text(versions)}" for what, versions in codes)),
             }
         )
+    store.keep_in_mind()
     return rows
 
 

@@ -157,9 +157,11 @@ def carry_out(
     from ..engine.pool import workers_of
     from ..store.claims import Claims
     from ..store.files import write_atomic
+    from ..store.remembered import Remembered
 
     plans = tuple(plan for batch in batches for plan in batch)
     store = site.store
+    store.remembered = Remembered(store.root)
     protocol, version = plans[0].cell.protocol, plans[0].template.protocol_version
     store.open(protocol, version, create=True)
     rerun = on_existing == "rerun"
@@ -333,6 +335,7 @@ def _summarise(outcome: Outcome, site: Site, results: Path, console: Console) ->
         print_tables(judged, Terminal())
         values = (f"{results / 'metrics.csv'}  every value",) if metrics is not None else ()
         places = (*options.report_places(written, results / "report"), *values)
+    store.keep_in_mind()
     options.say_what_was_left_out(damaged, collected.superseded, console)
     for damage in set(damaged):
         store.set_aside(damage)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from shlex import quote
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from ..errors import UserError, first_line
 from ..names import part_of_path
@@ -33,6 +33,7 @@ from .files import (
     PLACE,
     DamagedFile,
     file_sha256,
+    file_state,
     read_archive,
     read_sealed,
     sha256,
@@ -49,9 +50,8 @@ from .records import (
     TrialRecord,
     read_marker,
 )
+from .remembered import R, Remembered
 from .specs import Cell, Kind
-
-R = TypeVar("R", TrainRecord, TestRecord, StudyRecord, TrialRecord, RescoreRecord)
 
 RECORD = "record.json"
 STUDY = "study.json"
@@ -86,11 +86,12 @@ class Store:
     """A results folder, with its records of finished trainings, tests and tuning trials.
 
     Damaged files are never used: they count as missing, and ``on_damage`` is called with each. The folder is made on
-    first write.
+    first write. With ``remember`` a record whose file has not changed since a command read it is not checked again.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, remember: bool = False) -> None:
         self.root = root
+        self.remembered = Remembered(root) if remember else None
         self.on_damage: Callable[[Damage], None] = lambda damage: None
         self._archives: tuple[tuple[object, ...], dict[str, tuple[Path, bytes]]] = (), {}
 
@@ -176,6 +177,9 @@ class Store:
 
     def _read(self, path: Path, kind: type[R]) -> R | None:
         """A record, or None if it is missing or damaged."""
+        state = file_state(path) if self.remembered else None
+        if self.remembered and state and (known := self.remembered.get(path, state, kind)):
+            return known
         try:
             record = kind.from_json(self.text(path))
         except FileNotFoundError:
@@ -191,7 +195,14 @@ class Store:
         if path.parts[-len(record.place) :] != record.place:
             self.on_damage(Damage(path, f"it belongs at {'/'.join(record.place)}"))
             return None
+        if self.remembered and state:
+            self.remembered.add(path, state, record)
         return record
+
+    def keep_in_mind(self) -> None:
+        """Write what was read for the next command, if this store remembers and it is worth it."""
+        if self.remembered:
+            self.remembered.write()
 
     def _each(self, kind: type[R], cells: str, name: str) -> Iterator[R]:
         """Yield the whole records of some cells, in the order of their paths."""
