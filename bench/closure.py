@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import importlib.util
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -42,8 +41,14 @@ def plugin_name(path: Path) -> str:
 
     ``HASH`` is made of the path of the folder, and ``NAME`` is the file's name without ``.py``.
     """
-    folder = hashlib.sha256(str(path.resolve().parent).encode()).hexdigest()[:12]
-    return f"{PLUGINS}.folder_{folder}.{path.stem}"
+    folder = str(path.resolve().parent)
+    package = f"{PLUGINS}.folder_{hashlib.sha256(folder.encode()).hexdigest()[:12]}"
+    _plugin_folders[package] = folder
+    return f"{package}.{path.stem}"
+
+
+_plugin_folders: dict[str, str] = {}
+"""Folders with plug-ins by the packages that stand for them."""
 
 
 def closure_hash(*roots: str | Path) -> str:
@@ -137,16 +142,12 @@ def _defining(source: str, name: str, importer: Module) -> Module | None:
 
 def _find(name: str, importer: Module) -> Module | None:
     """Module by name, if it is of the importer's package or of ours; None for third parties."""
-    top = importer.name.partition(".")[0]
-    if top == PLUGINS:
-        # The folder of a plug-in is a package, which may have packages below it.
-        below = importer.package.split(".")[2:]
-        folder = importer.package.removesuffix("".join(f".{part}" for part in below))
-        near = name.removeprefix(f"{folder}.")
-        path = importer.path.parents[len(below)].joinpath(*near.split("."))
-        for candidate in (path.with_suffix(".py"), path / "__init__.py"):
-            if candidate.is_file():
-                return Module(f"{folder}.{near}", candidate)
+    top, *rest = importer.name.split(".")
+    if top == PLUGINS:  # a name without dots may be that of a file next to it, too
+        folder = f"{top}.{rest[0]}."
+        near = _file_of(folder + name.removeprefix(folder))
+        if near is not None:
+            return near
     return _file_of(name) if name.partition(".")[0] in (top, "bench") else None
 
 
@@ -160,44 +161,29 @@ def file_of(name: str) -> Path:
 
 @cache
 def _file_of(name: str) -> Module | None:
-    if name.startswith(f"{PLUGINS}."):  # it lies where its file was loaded from
-        loaded = sys.modules.get(name)
-        return None if loaded is None or loaded.__file__ is None else Module(name, Path(loaded.__file__))
-    first, *rest = name.split(".")
-    folder = _folder(first)
-    if folder is None and not rest:
-        return _single_file(name)
-    reached = first
-    for i, part in enumerate(rest):
-        if folder is None:
-            return None
-        reached = f"{reached}.{part}"
-        file = folder / f"{part}.py"
-        if file.is_file():
-            return Module(reached, file) if i == len(rest) - 1 else None
-        below = folder / part
-        folder = below if below.is_dir() else _folder(reached)
-    return None if folder is None or not (folder / "__init__.py").is_file() else Module(name, folder / "__init__.py")
+    """A module, found as an import would find it, without importing it or a package above it."""
+    parts = name.split(".")
+    above = parts[:2] if parts[0] == PLUGINS else []
+    places = [_plugin_folders.get(".".join(above), "")] if above else None
+    spec = None
+    for end in range(len(above) + 1, len(parts) + 1):
+        reached = ".".join(parts[:end])
+        spec = next(filter(None, (finder.find_spec(reached, places) for finder in sys.meta_path)), None)
+        if spec is None or (end < len(parts) and spec.submodule_search_locations is None):
+            return _loaded(name)
+        # A folder without an __init__.py finds its own places by the packages above it, if they are imported.
+        folder = spec.origin and [str(Path(spec.origin).parent)]
+        places = folder or [str(Path(place, parts[end - 1])) for place in places or sys.path]
+    return _module(name, None if spec is None else spec.origin)
 
 
-def _single_file(name: str) -> Module | None:
-    """A module that is a file on the path, or that was loaded from one."""
-    try:
-        spec = importlib.util.find_spec(name)
-        file = spec.origin if spec is not None else None
-    except (ImportError, ValueError):
-        file = getattr(sys.modules.get(name), "__file__", None)
+def _loaded(name: str) -> Module | None:
+    """A module that is not where its name says, but was loaded from a file."""
+    return _module(name, getattr(sys.modules.get(name), "__file__", None))
+
+
+def _module(name: str, file: str | None) -> Module | None:
     return Module(name, Path(file)) if file is not None and file.endswith(".py") else None
-
-
-@cache
-def _folder(package: str) -> Path | None:
-    """Folder of an installed package; ours has parts that lie elsewhere in a checkout."""
-    try:
-        spec = importlib.util.find_spec(package)
-    except (ImportError, ValueError):
-        return None
-    return Path(spec.origin).parent if spec is not None and spec.origin and spec.submodule_search_locations else None
 
 
 def _edited(path: Path) -> int:

@@ -31,21 +31,9 @@ from ..protocols.retrieval_confidence import uniform_by_identity
 from ..seeds import seed_for
 from ..site import Site
 from ..store.records import TrainRecord
-from ..store.specs import TrainSpec
 from .inputs import FITTED, CorruptedImages, Images, Seen, TestedFeatures, fitted_rows, views_of
 from .networks import check_finite, embed
 from .running import PatientScorer, Running
-
-
-def splits_of(spec: TrainSpec, site: Site, corrupted: Mapping[str, CorruptedImages]) -> dict[str, Images]:
-    """Images that a model is tested on by split: ``test``, ``val``, and both under each corruption (``test_crop``)."""
-    dataset = site.dataset(spec.dataset, spec.view)
-    validation: ImageSet = dataset.train_val(spec.fold, spec.folds).val
-    splits: dict[str, Images] = {"test": dataset.test(), "val": validation}
-    for kind, images in corrupted.items():
-        splits[f"test_{kind}"] = images
-        splits[f"val_{kind}"] = CorruptedImages.of(validation, spec.dataset, kind, images.severity)
-    return splits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,10 +97,13 @@ class EmbeddedModel(Embedded):
         ``shared`` is whether features of its base are kept for other heads.
         """
         spec = trained.spec
-        splits = splits_of(spec, site, corrupted)
-        validation = splits["val"]
-        assert isinstance(validation, ImageSet)
-        train = site.dataset(spec.dataset, spec.view).train_val(spec.fold, spec.folds).train
+        dataset = site.dataset(spec.dataset, spec.view)
+        data = dataset.train_val(spec.fold, spec.folds)
+        train, validation = data.train, data.val
+        splits: dict[str, Images] = {"test": dataset.test(), "val": validation}
+        for kind, tested in corrupted.items():
+            splits[f"test_{kind}"] = tested
+            splits[f"val_{kind}"] = CorruptedImages.of(validation, spec.dataset, kind, tested.severity)
         if len(train) > FITTED:
             train = train.select(fitted_rows(len(train)))
         seen = {"train": Seen(train), **{split: Seen(images) for split, images in splits.items()}}
@@ -194,9 +185,6 @@ class ConcatenatedModels:
     log of a product is a sum. The confidence is the mean too. Every development class was trained on by all models but
     one, so there is no validation split.
     """
-
-    validation_split: Literal["val"] = "val"
-    """As for a single model; it has no images, since each model has other validation classes."""
 
     def __init__(self, members: Sequence[Embedded]) -> None:
         self.members = tuple(members)

@@ -100,9 +100,11 @@ def export_unit(folder: Path, site: Site, onnx: bool, out: Path) -> str:
     draw = torch.Generator().manual_seed(0)
     images = torch.randn(max(BATCHES), record.channels, *size, generator=draw)
     with torch.no_grad(), _quiet():
-        wanted = {count: _wanted(model, images[:count]) for count in BATCHES}
         named = default_confidence(model.method, model.confidences(model(images[:1])))
         exported = Exported(model, named).eval()
+        wanted = {count: exported(images[:count]) for count in BATCHES}
+        for count, found in wanted.items():  # in the way of a test
+            found["confidence"] = model.confidences(model(images[:count]))[named]
         about["confidence"] = named
         about["operate"] = _operating_points(network, named)
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=".export-") as scratch:
@@ -123,18 +125,6 @@ def export_unit(folder: Path, site: Site, onnx: bool, out: Path) -> str:
         f"{out}: images [B, {', '.join(map(str, images.shape[1:]))}] -> {shapes}; confidence: {named}; equal to"
         f" {worst:.1g} at {', '.join(map(str, BATCHES))} images{f'; no operating points: {reason}' if reason else ''}"
     )
-
-
-def _wanted(model: _model.EmbeddingModel, images: Tensor) -> Arrays:
-    """What the network says of some images, found in the way of a test."""
-    embedding = model(images)
-    found = model.confidences(embedding)
-    held = to_arrays(embedding.distribution)[1]
-    return {
-        "embedding": F.normalize(embedding.distribution.mean, dim=-1),
-        **_spread(held),
-        "confidence": found[default_confidence(model.method, found)],
-    }
 
 
 def _spread(held: Arrays) -> Arrays:

@@ -312,17 +312,14 @@ def cached(
             if not wait:
                 return None
             running.alive("wait for features")
-        return whole_file(folder, stem) or write_file(folder, stem, make())
+        path = whole_file(folder, stem)
+        if path is None:
+            content = save(make())
+            path = folder / f"{stem}{sha256(content)}.safetensors"
+            write_atomic(path, content)
+        return path
     finally:
         claims.close()
-
-
-def write_file(folder: Path, stem: str, features: dict[str, Tensor]) -> Path:
-    """Write a file of features, whose name is ``stem`` and the digest of the content."""
-    content = save(features)
-    path = folder / f"{stem}{sha256(content)}.safetensors"
-    write_atomic(path, content)
-    return path
 
 
 ToView = Callable[[Tensor], Tensor]
@@ -499,7 +496,10 @@ class TestedFeatures:
 
 
 class AugmentedImages:
-    """Inputs of a stage that trains the backbone: augmented images."""
+    """Inputs of a stage that trains the backbone: augmented images.
+
+    With ``ahead``, a thread makes the next batch while one is trained on.
+    """
 
     through_backbone = True
 
@@ -529,6 +529,22 @@ class AugmentedImages:
         if moved is self._last:  # in the same memory, which is the caller's now
             self._last = None
         return moved
+
+    def in_turn(self, batches: Iterable[Tensor], gen: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+        """Rows of each training batch and its images, as :meth:`batch` gives them."""
+        if not self.ahead:
+            for rows in batches:
+                yield rows, self.batch(rows, gen)
+            return
+        with ThreadPoolExecutor(1) as worker:
+            waiting: list[tuple[Tensor, Future[Tensor]]] = []
+            for rows in batches:
+                waiting.append((rows, worker.submit(self.batch, rows, gen)))
+                if len(waiting) > 1:
+                    ready, made = waiting.pop(0)
+                    yield ready, made.result()
+            for ready, made in waiting:
+                yield ready, made.result()
 
     def to_gpu(self, made: Tensor, finish: Callable[[Tensor], Tensor]) -> Tensor:
         """A batch that is moved and finished beside the training step, on a stream of its own."""
@@ -562,8 +578,6 @@ class CachedFeatures:
     ``any_classes`` is whether the loss is defined for classes that are not trained on, as it is if the base of a
     two-stage method is frozen. ``maps`` is whether the features enter a stage of the backbone, which is trained.
     """
-
-    ahead = False
 
     def __init__(
         self,
@@ -626,7 +640,7 @@ class CachedFeatures:
 
 
 Inputs = AugmentedImages | CachedFeatures
-"""Inputs of one stage of training; with ``ahead``, a thread makes the next batch while one is trained on."""
+"""Inputs of one stage of training."""
 
 
 def loss_of_any_classes(model: EmbeddingModel, distribution: Distribution, labels: Tensor) -> Tensor:
@@ -636,23 +650,3 @@ def loss_of_any_classes(model: EmbeddingModel, distribution: Distribution, label
     """
     loss: Tensor = getattr(model.objective, "validation_loss", model.objective)(distribution, labels)
     return loss
-
-
-def in_turn(inputs: Inputs, batches: Iterable[Tensor], gen: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-    """Row indices and inputs of each training batch, in order; with ``ahead``, a thread prepares the next one."""
-    if isinstance(inputs, CachedFeatures):
-        yield from inputs.in_turn(batches, gen)
-        return
-    if not inputs.ahead:
-        for rows in batches:
-            yield rows, inputs.batch(rows, gen)
-        return
-    with ThreadPoolExecutor(1) as worker:
-        waiting: list[tuple[Tensor, Future[Tensor]]] = []
-        for rows in batches:
-            waiting.append((rows, worker.submit(inputs.batch, rows, gen)))
-            if len(waiting) > 1:
-                ready, made = waiting.pop(0)
-                yield ready, made.result()
-        for ready, made in waiting:
-            yield ready, made.result()

@@ -270,14 +270,11 @@ class Failure:
     log: str
 
     @classmethod
-    def of(cls, error: UnitFailed, what: str, results: Path) -> Self:
-        """Make the report of an error; the results folder is left out of a long path of the log."""
+    def of(cls, error: UnitFailed, what: str) -> Self:
+        """Make the report of an error."""
         if not isinstance(error, JobFailed):
             return cls(error.what or what, "", str(error), "", "")
-        log = error.log
-        for start in (Path.cwd(), results):
-            if len(log) > LINE // 3 or start == Path.cwd():
-                log = log.removeprefix(f"{start}/")
+        log = error.log.removeprefix(f"{Path.cwd()}/")
         return cls(error.what or what, error.unit, str(error), error.place, log)
 
     def line(self, limit: int = LINE) -> str:

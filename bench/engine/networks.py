@@ -19,6 +19,7 @@ from ..protocols.recipes._base import Optim
 from ..seeds import seed_for, seed_generators
 from ..site import Site
 from ..store.files import sha256
+from ..store.folder import WEIGHTS, checked_training
 from ..store.records import TrainRecord
 from ..store.specs import Cell, TrainSpec
 from .running import Running, in_chunks
@@ -106,32 +107,24 @@ def load_base(model: EmbeddingModel, weights: Path) -> None:
         raise ValueError(f"base weights do not fit: missing {lost}, unexpected {unexpected}")
 
 
-def restored(record: TrainRecord, weights: Path, site: Site) -> EmbeddingModel:
-    """Network of a finished training, in evaluation mode."""
-    # The starting weights of the backbone are overwritten: --weights may be gone by now.
-    bare = site.model_copy(update={"weights": "none"})
-    model = build_model(record.spec, bare, record.num_classes, record.channels)
-    model.load_state_dict(load_file(weights))
-    return model.eval()
-
-
 def state_sha256(network: nn.Module) -> str:
     """SHA-256 of the weights and buffers of a network."""
     return sha256(save({name: value.cpu().contiguous() for name, value in network.state_dict().items()}))
 
 
-def trained_record(cell: Cell, unit: str, site: Site) -> TrainRecord:
-    """Record of a training, which must be finished."""
-    record = site.store.trained(cell, unit)
-    if record is None:
-        raise FileNotFoundError(f"training unit {unit} has no record")
-    return record
+def open_training(folder: Path, site: Site) -> tuple[EmbeddingModel, TrainRecord]:
+    """Network of the training in a folder in evaluation mode, and its record; its weights are checked."""
+    record = checked_training(folder)
+    # The starting weights of the backbone are overwritten: --weights may be gone by now.
+    bare = site.model_copy(update={"weights": "none"})
+    model = build_model(record.spec, bare, record.num_classes, record.channels)
+    model.load_state_dict(load_file(folder / WEIGHTS))
+    return model.eval(), record
 
 
 def load_model(cell: Cell, unit: str, site: Site) -> tuple[EmbeddingModel, TrainRecord]:
     """Network of a finished training in evaluation mode, and the record of the training."""
-    record = trained_record(cell, unit, site)
-    return restored(record, site.store.whole_weights(cell, unit), site), record
+    return open_training(site.store.unit_dir(cell, "train", unit), site)
 
 
 def load_ensemble(method: str, members: Cell, units: Sequence[str], site: Site) -> tuple[EnsembleModel, TrainRecord]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NoReturn
 
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from ..datasets.corruptions._base import CROP
 from ..errors import UnitFailed, UserError, first_line
-from ..protocols.embeddings import Embeddings, Options, Quality
+from ..protocols.embeddings import Embeddings, Quality
 from ..protocols.open_set import in_smaller_gallery
 from ..protocols.retrieval_confidence import JUDGED_BY
 from ..protocols.rows import FREE_IMAGE_CONFIDENCES, OWN, RETRIEVAL_CONFIDENCES
@@ -76,16 +77,12 @@ def array_file(arrays: dict[str, Tensor], texts: Mapping[str, str]) -> bytes:
     return b"".join((struct.pack("<Q", len(header)), header, memoryview(data)[8 + length :]))  # one copy of the arrays
 
 
-def read_queries(
-    data: bytes, seed: Callable[[str], int], noise: Callable[[Sequence[str]], Tensor], options: Options
-) -> dict[str, Embeddings]:
+def read_queries(data: bytes, known: Callable[[Tensor, Sequence[str]], Embeddings]) -> dict[str, Embeddings]:
     """Views of the images by split, of which every query is known but no embedding.
 
     Args:
         data: Content of the file.
-        seed: Seed of a random draw by its purpose.
-        noise: The control confidence ``random`` of images with some ids.
-        options: Options of the tests.
+        known: Function from the labels and ids of images to what is known of them without the file.
 
     Raises:
         UnitFailed: If the content is none of such a file.
@@ -104,12 +101,12 @@ def read_queries(
             by_scorer = _by_scorer(arrays, f"{split}.scorer.")
             quality = arrays.get(f"{split}.quality")
             validation = next((view for view in views.values() if view.held_out and view.clean), None)
-            view = Embeddings(
-                labels=arrays[f"{base}.labels"],
-                ids=ids,
+            common = known(arrays[f"{base}.labels"], ids)
+            view = replace(
+                common,
                 scorers={name: partial(_no_scorer, name) for name in by_scorer},
                 own_scorers=tuple(own[split]),
-                confidences=of_images | {"random": noise(ids)},
+                confidences={**of_images, **common.confidences},
                 queries=arrays.get(f"{base}.queries"),
                 gallery=arrays.get(f"{base}.gallery"),
                 quality=None if quality is None else Quality(values=quality, kind=kind, clean=clean.get(base, {})),
@@ -117,8 +114,6 @@ def read_queries(
                 validation_split="val" if "val" in splits else "train",
                 held_out=held_out,
                 clean=not kind,
-                seed=seed,
-                options=options,
             )
             for scorer, kept in by_scorer.items():
                 view.keep(scorer, kept)

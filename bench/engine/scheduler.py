@@ -95,7 +95,7 @@ class Scheduler:
             await self._test(plan, seed)
             return None
         except UnitFailed as error:
-            failure = Failure.of(error, what, self.store.root)
+            failure = Failure.of(error, what)
         if (failure.what, failure.reason) in self._failed:
             return None
         self._failed.add((failure.what, failure.reason))
@@ -248,7 +248,7 @@ class Scheduler:
             self.display.skip(plan.cell, plan.models * plan.epochs)
             what = f"{plan.cell.method} on {plan.cell.dataset}: trial {number} ({error.unit}) failed"
             # The display puts the time in front of the line.
-            self.display.log(replace(Failure.of(error, what, self.store.root), unit="").line(LINE - 12))
+            self.display.log(replace(Failure.of(error, what), unit="").line(LINE - 12))
         first = self.store.trial(*place)
         if first is None:
             self.store.write_trial(plan.cell, record)

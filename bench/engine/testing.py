@@ -27,12 +27,13 @@ from ..protocols.rows import RERANKED, Row, SplitRow, row
 from ..seeds import seed_for
 from ..site import Site
 from ..store.files import sha256, write_atomic
+from ..store.folder import checked_training
 from ..store.records import Columns, Corrupted, Curve, Role, TestRecord, TrainRecord
 from ..store.specs import Cell, TestSpec, TrainSpec
 from .embedded_model import ConcatenatedModels, Embedded, EmbeddedModel
 from .environment import environment
 from .inputs import CorruptedImages
-from .networks import default_confidence, load_ensemble, load_model, trained_record
+from .networks import default_confidence, load_ensemble, load_model
 from .queries import QUERIES, array_file, quality_name, queries_file
 from .running import Running
 
@@ -46,15 +47,13 @@ SETTING = {"params", "optim", "batches", "augmentation"}
 class TestImages:
     """Test images on which all models of one replicate are tested, clean and corrupted.
 
-    ``noise`` ``[N]`` is the control confidence ``random``; ``view`` is what clean and corrupted images have in common,
-    such as the ``queries``: all, or as many as ``asked``.
+    ``view`` is what clean and corrupted images have in common, such as the ``queries``: all, or as many as ``asked``.
     """
 
     __test__ = False  # not a class of tests, whatever pytest makes of its name
 
     images: ImageSet
     corrupted: Mapping[str, CorruptedImages]
-    noise: Tensor
     view: Embeddings
     asked: int | None = None
 
@@ -66,17 +65,27 @@ class TestImages:
         corrupted = {
             kind: CorruptedImages.of(images, name, kind, severity) for kind, severity in tests.corruptions.items()
         }
-        view = Embeddings(
-            labels=images.labels,
-            ids=images.ids,
+        view = not_embedded(
+            images.labels,
+            images.ids,
+            name,
+            train.number,
+            options_of(tests),
             queries=drawn_queries(images.ids, images.queries, asked, name),
             gallery=images.gallery,
             soft_labels=images.soft_labels,
             posterior=images.posterior,
-            seed=partial(draw_seed, name),
-            options=options_of(tests),
         )
-        return cls(images, corrupted, noise_of(images.ids, name, train.number), view, asked)
+        return cls(images, corrupted, view, asked)
+
+
+def not_embedded(
+    labels: Tensor, ids: Sequence[str], dataset: str, replicate: int, options: Options, **known: Any
+) -> Embeddings:
+    """Images as the tests see them before they are embedded: with the control confidence ``random``, and seeds."""
+    noise = random_confidence(ids, seed_for("random confidence", dataset, replicate))
+    known |= {"labels": labels, "ids": tuple(ids), "seed": partial(draw_seed, dataset), "options": options}
+    return Embeddings(confidences={"random": noise}, **known)
 
 
 def drawn_queries(ids: Sequence[str], queries: Tensor | None, asked: int | None, dataset: str) -> Tensor | None:
@@ -102,11 +111,6 @@ def options_of(tests: Tests) -> Options:
     )
 
 
-def noise_of(ids: Sequence[str], dataset: str, replicate: int | str) -> Tensor:
-    """The control confidence ``random`` of some images, ``[N]``."""
-    return random_confidence(ids, seed_for("random confidence", dataset, replicate))
-
-
 def draw_seed(dataset: str, purpose: str) -> int:
     """Seed of a random draw in the tests, from the names of the data set and of what is drawn."""
     return seed_for("ties" if purpose == "confidence ties" else purpose, dataset)
@@ -128,7 +132,8 @@ def run_tests(
     running = running or Running()
     units = specs[0].train
     trained = trained or cell
-    images = TestImages.of(trained_record(trained, units[0], site).spec, specs[0].tests, site, specs[0].queries)
+    first = checked_training(site.store.unit_dir(trained, "train", units[0]))
+    images = TestImages.of(first.spec, specs[0].tests, site, specs[0].queries)
     if specs[0].ensemble == "seeds":
         loaded: Iterable[tuple[Any, TrainRecord]] = [load_ensemble(cell.method, trained, units, site)]
     else:
@@ -173,27 +178,18 @@ def views_of_model(model: Model, images: TestImages, spec: TestSpec) -> dict[str
     images are some of the training images, and the splits are ``train`` and so on.
     """
     views: dict[str, Embeddings] = {}
-    names, held_out = scorer_names(model.own_scorer, spec), model.validation_split
+    names, common = scorer_names(model.own_scorer, spec), images.view
     if isinstance(model, EmbeddedModel):
-        clean = views[held_out] = _validation_view(model, images, names)
-        for kind in images.corrupted:
-            confidences = {**model.confidence[f"val_{kind}"], "random": clean.confidences["random"]}
-            views[f"{held_out}_{kind}"] = replace(
-                clean,
-                scorers={name: partial(model.scorer, name, f"val_{kind}") for name in names},
-                directions=partial(model.unit_vectors, f"val_{kind}"),
-                views=model.views_of(f"val_{kind}"),
-                confidences=confidences,
-                validation=clean,
-                clean=False,
-            )
-    validation = views.get(held_out)
-    scatter = None if validation is None else validation.concentration
-    common = replace(images.view, validation=validation, validation_split=held_out, concentration=scatter)
+        validation, held_out = _validation_images(model, images), model.validation_split
+        for kind in ("", *images.corrupted):
+            views[in_split(held_out, kind)] = view_of_split(validation, model, "val", kind, names)
+            validation = replace(validation, validation=views[held_out])
+        clean = views[held_out]
+        common = replace(common, validation=clean, validation_split=held_out, concentration=clean.concentration)
     for kind in ("", *images.corrupted):
         quality = images.corrupted[kind].quality if kind else None
-        view = view_of_split(common, model, kind, names, quality, images.noise, spec.tests.reranked)
-        views[f"test_{kind}" if kind else "test"] = view
+        view = view_of_split(common, model, "test", kind, names, quality, spec.tests.reranked)
+        views[in_split("test", kind)] = view
     return views
 
 
@@ -247,52 +243,53 @@ def scorer_names(own: str, spec: TestSpec) -> tuple[str, ...]:
     return tuple(dict.fromkeys([own, "cosine", *spec.scorers]))
 
 
-def _validation_view(model: EmbeddedModel, images: TestImages, names: Sequence[str]) -> Embeddings:
-    """Clean images of validation classes as the tests see them: they give thresholds and weights of confidences.
+def _validation_images(model: EmbeddedModel, images: TestImages) -> Embeddings:
+    """Images of validation classes, which give thresholds and weights of confidences, as all splits of them have them.
 
     The weights are for corrupted test images, too: a user has validation images, but does not know what is to come.
     """
-    trained = model.trained.spec
-    return Embeddings(
-        labels=model.validation.labels,
-        ids=model.validation.ids,
-        queries=drawn_queries(model.validation.ids, None, images.asked, trained.dataset),
-        scorers={name: partial(model.scorer, name, "val") for name in names},
-        directions=partial(model.unit_vectors, "val"),
-        views=model.views_of("val"),
-        concentration=cache(lambda: shared_concentration(model.unit_vectors("val"), model.validation.labels)),
-        own_scorers=(model.own_scorer,),
-        confidences={
-            **model.confidence["val"],
-            "random": noise_of(model.validation.ids, trained.dataset, trained.number),
-        },
+    shown, spec = model.validation, model.trained.spec
+    return not_embedded(
+        shown.labels,
+        shown.ids,
+        spec.dataset,
+        spec.number,
+        Options(filter_fractions=()),
+        queries=drawn_queries(shown.ids, None, images.asked, spec.dataset),
+        concentration=cache(lambda: shared_concentration(model.unit_vectors("val"), shown.labels)),
         validation_split=model.validation_split,
         held_out=True,
-        seed=images.view.seed,
-        options=Options(filter_fractions=()),
     )
+
+
+def in_split(split: str, kind: str) -> str:
+    """Name of a split of clean images (``kind`` is empty) or of corrupted ones."""
+    return f"{split}_{kind}" if kind else split
 
 
 def view_of_split(
     common: Embeddings,
     model: Embedded | ConcatenatedModels,
+    split: str,
     kind: str,
     scorers: Iterable[str],
-    quality: Tensor | None,
-    noise: Tensor,
-    reranked: bool,
+    quality: Tensor | None = None,
+    reranked: bool = False,
 ) -> Embeddings:
-    """Test images as the tests see them, clean (``kind`` is empty) or with the quality of a corruption."""
-    split = f"test_{kind}" if kind else "test"
+    """Images of a split (``test`` or ``val``) as the tests see them, clean (``kind`` is empty) or under a corruption.
+
+    ``quality`` is what the corruption has left of each image, if that is tested.
+    """
+    name = in_split(split, kind)
     return replace(
         common,
-        scorers={name: partial(model.scorer, name, split) for name in scorers},
-        own_scorers=tuple(name for name in scorers if name == model.own_scorer),
-        confidences={**model.confidence[split], "random": noise},
-        directions=partial(model.unit_vectors, split),
-        views=model.views_of(split),
-        quality=None if quality is None else Quality(values=quality, kind=kind, clean=model.confidence["test"]),
-        candidates=partial(model.modes, split) if reranked else None,
+        scorers={scorer: partial(model.scorer, scorer, name) for scorer in scorers},
+        own_scorers=tuple(scorer for scorer in scorers if scorer == model.own_scorer),
+        confidences={**model.confidence[name], "random": common.confidences["random"]},
+        directions=partial(model.unit_vectors, name),
+        views=model.views_of(name),
+        quality=None if quality is None else Quality(values=quality, kind=kind, clean=model.confidence[split]),
+        candidates=partial(model.modes, name) if reranked else None,
         clean=not kind,
     )
 
@@ -372,7 +369,7 @@ def _manifests(members: Sequence[EmbeddedModel]) -> dict[str, str]:
 
 
 def _curve(kind: str, model: Model, images: TestImages) -> Curve:
-    confidences = {**model.confidence[f"test_{kind}"], "random": images.noise}
+    confidences = {**model.confidence[f"test_{kind}"], **images.view.confidences}
     shown = images.corrupted[kind]
     severity, ranks = ranks_by_severity(confidences, shown.quality, shown.severity)
     return Curve(severity=tuple(severity), rank={name: tuple(values) for name, values in ranks.items()})

@@ -27,7 +27,7 @@ from ..methods.distributions.arrays import to_arrays
 from ..seeds import seed_for
 from ..site import Site
 from ..store.files import file_sha256
-from ..store.folder import RECORD, WEIGHTS, Store, checked_training
+from ..store.folder import RECORD, WEIGHTS, Store
 from ..store.hub import SCHEME, fetch
 from ..store.records import DamagedRecord, TestRecord, TrainRecord
 from ..store.specs import Cell
@@ -128,13 +128,7 @@ class Network:
     place: Path
 
     def __repr__(self) -> str:
-        spec = self.record.spec
-        of = (
-            "all seeds"
-            if isinstance(self.module, EnsembleModel)
-            else f"{'' if spec.is_trial else 'seed '}{spec.replicate}"
-        )
-        return f"<{self.module.method.name} on {spec.dataset}, {of}, {self.place.name}, {self.site.device}>"
+        return f"<{self.module.method.name} on {self.record.spec.dataset}, {self.place.name}, {self.site.device}>"
 
     @cached_property
     def transform(self) -> Transform:
@@ -368,24 +362,14 @@ def _setting(record: TestRecord) -> str:
 
 def open_network(folder: Path, site: Site) -> Network:
     """Open the network of a finished training, or of the test of an ensemble, by its folder."""
-    if folder.name.startswith("test-"):
-        return _open_ensemble(folder, site)
-    record = checked_training(folder)
-    return Network(networks.restored(record, folder / WEIGHTS, site), record, site, folder)
-
-
-def _open_ensemble(folder: Path, site: Site) -> Network:
-    """Open the ensemble that a test has tested."""
+    if not folder.name.startswith("test-"):
+        return Network(*networks.open_training(folder, site), site, folder)
     try:
         record = TestRecord.from_json((folder / RECORD).read_bytes())
     except (OSError, DamagedRecord) as error:
         raise UserError(f"{folder} is not a finished test ({first_line(error)})") from None
-    for unit in record.spec.train:
-        weights = folder.parent.with_name(record.trained_cell.method) / f"train-{unit}" / WEIGHTS
-        if not weights.exists():
-            raise UserError(f"{weights} is missing: the ensemble has no such member any more")
-    module, first = networks.load_ensemble(record.cell.method, record.trained_cell, record.spec.train, site)
-    return Network(module, first, site, folder)
+    ensemble = networks.load_ensemble(record.cell.method, record.trained_cell, record.spec.train, site)
+    return Network(*ensemble, site, folder)
 
 
 Load = Callable[[Tensor], Tensor]

@@ -33,7 +33,7 @@ from ..resources import SHARE
 from ..seeds import seed_for, seed_generators
 from ..site import Site
 from ..store.files import DamagedFile, read_sealed, sealed_file, sha256, write_atomic
-from ..store.folder import CHECKPOINT, WEIGHTS
+from ..store.folder import CHECKPOINT, WEIGHTS, checked_training
 from ..store.records import Epoch, TrainRecord
 from ..store.specs import TUNING, TrainSpec
 from . import inputs
@@ -156,8 +156,9 @@ class Trainer:
         spec, device, running = self.spec, self.site.device, self.running
         folder = None
         if spec.base is not None:
-            load_base(self.model, self.site.store.whole_weights(spec.base_cell, spec.base.unit))
             folder = self.site.store.unit_dir(spec.base_cell, "train", spec.base.unit)
+            checked_training(folder)
+            load_base(self.model, folder / WEIGHTS)
         self.augmentation = dataset.augmentation_type(**spec.augmentation)
         cache = inputs.FrozenBackbone(spec, self.site, dataset, self.data, running)
         if spec.frozen:
@@ -229,7 +230,7 @@ class Trainer:
         order = inputs.generator("order", *before, spec.dataset, spec.replicate, *after)
         augment = inputs.generator("augment", *before, spec.dataset, spec.replicate, *after)
         batches = class_balanced_batches(labels, sizes.classes_per_batch, sizes.images_per_class, order, self.steps)
-        return inputs.in_turn(self.inputs, batches, augment)
+        return self.inputs.in_turn(batches, augment)
 
     def train_epoch(self, epoch: int) -> float:
         """Train for one epoch, numbered from 0; returns the mean loss, which must be finite."""

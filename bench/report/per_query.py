@@ -8,7 +8,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from ..engine.rescoring import find_arrays, views_of_queries
+from ..engine.queries import QUERIES
+from ..engine.rescoring import kept_files, views_of_queries
 from ..errors import UnitFailed
 from ..store.folder import Store
 from ..store.records import TestRecord
@@ -62,7 +63,7 @@ def kept_queries(tests: Iterable[TestRecord], store: Store) -> pd.DataFrame:
     tables = []
     for record in tests:
         try:
-            found = find_arrays(record, store).queries
+            found = kept_files(record, QUERIES, store)
         except UnitFailed:
             continue
         about = {name: getattr(record.columns, name) for name in ("dataset", "method", "seed")}

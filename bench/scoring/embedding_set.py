@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import operator
-import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -333,9 +331,8 @@ def _training_set(inputs: Mapping[str, np.ndarray], dim: int) -> EmbeddingSet | 
     embeddings = _stored("train_embeddings", given["embeddings"])
     if embeddings.shape[1:] != (dim,) or not len(embeddings):
         raise BadInput(f"train_embeddings must have the shape [M, {dim}], as embeddings, not {[*embeddings.shape]}")
-    with _of_training():
-        labels, classes = labels_of(given["labels"])
-        _check_length("labels", labels, len(embeddings))
+    labels, classes = labels_of(given["labels"], "train_labels")
+    _check_length("train_labels", labels, len(embeddings), "train_embeddings")
     rows, none = StoredRows.of(embeddings), np.zeros(len(labels), dtype=bool)
     refuse_zeros("train_embeddings", rows)
     made = EmbeddingSet(rows, labels, (), False, none, none, classes=classes)
@@ -347,15 +344,6 @@ def refuse_zeros(key: str, rows: StoredRows) -> None:
     zero = np.concatenate([(block == 0).all(1) for block in rows.blocks()])
     if zero.any():
         raise BadInput(f"{key} has {rows.named(zero, 'of zeros')}, which have no direction; drop them")
-
-
-@contextlib.contextmanager
-def _of_training() -> Iterator[None]:
-    """Name the arrays of training images in errors about labels."""
-    try:
-        yield
-    except BadInput as error:
-        raise BadInput(re.sub(r"\b(labels|embeddings)\b", r"train_\1", str(error))) from None
 
 
 def _array(key: str, value: Any) -> np.ndarray:
@@ -479,25 +467,25 @@ def names_of(key: str, values: np.ndarray) -> list[str]:
     return names
 
 
-def labels_of(values: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
+def labels_of(values: np.ndarray, key: str = "labels") -> tuple[np.ndarray, tuple[str, ...]]:
     """Labels as numbers, and the names of the classes if they are text."""
     kind = values.dtype.kind
     if values.size and _is_text(values):
         # File systems and editors differ in how they spell an accent.
-        names = [normalize("NFC", name) for name in names_of("labels", values)]
+        names = [normalize("NFC", name) for name in names_of(key, values)]
         number = {name: place for place, name in enumerate(sorted({*names}))}
         return np.array([number[name] for name in names], dtype=np.int64).reshape(values.shape), tuple(number)
     if kind == "f":
         odd = np.argwhere((np.floor(values) != values) | np.isinf(values))
-        what = f"row {odd[0, 0]} has {values[tuple(odd[0])]}" if len(odd) else "labels.astype(int)"
-        raise BadInput(f"labels are {values.dtype} numbers, they must be integers: {what}")
+        what = f"row {odd[0, 0]} has {values[tuple(odd[0])]}" if len(odd) else f"{key}.astype(int)"
+        raise BadInput(f"{key} are {values.dtype} numbers, they must be integers: {what}")
     if kind not in "iu":
         raise BadInput(
-            f"labels are {kind_of(values, int, np.integer, str, bytes)}, they must be integers:"
-            " np.unique(labels, return_inverse=True)[1] numbers them"
+            f"{key} are {kind_of(values, int, np.integer, str, bytes)}, they must be integers:"
+            f" np.unique({key}, return_inverse=True)[1] numbers them"
         )
     if values.size and int(values.max()) > np.iinfo(np.int64).max:
-        raise BadInput("labels beyond 2**63: np.unique(labels, return_inverse=True)[1] numbers them")
+        raise BadInput(f"{key} beyond 2**63: np.unique({key}, return_inverse=True)[1] numbers them")
     return values.astype(np.int64), ()
 
 
@@ -507,9 +495,9 @@ def junk_note(count: int, text: bool = False, roles: bool = True) -> str:
     return f"{count} rows have the label -1, which counts as a class; if it means none, leave them out: {line}"
 
 
-def _check_length(key: str, values: np.ndarray, count: int) -> None:
+def _check_length(key: str, values: np.ndarray, count: int, rows: str = "embeddings") -> None:
     if values.shape != (count,):
-        raise BadInput(f"{key} must have the shape [{count}], one per row of embeddings, not {[*values.shape]}")
+        raise BadInput(f"{key} must have the shape [{count}], one per row of {rows}, not {[*values.shape]}")
 
 
 def _check_spread(floats: Mapping[str, np.ndarray]) -> None:

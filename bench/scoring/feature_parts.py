@@ -125,22 +125,17 @@ class Parts:
         for rows in torch.arange(self.count).split(PART):
             path = self.folder / f"{name}-{int(rows[0]):09d}.npy"
             paths.append(path)
+
+            def images(index: Tensor, rows: Tensor = rows) -> Tensor:
+                return load(rows[index])
+
             if not path.exists():
-                made = self.encoder.run(self._reported(name, rows, load), len(rows))["embeddings"]
+                made = self.encoder.run(images, len(rows))["embeddings"]
                 with atomic_file(path) as file:
                     np.save(file, made)
                 self.progress(f"embedding {name}", int(rows[-1]) + 1, self.count)
         first = np.load(paths[0])
         return Column((self.count, first.shape[1]), first.dtype, lambda: map(np.load, paths))
-
-    def _reported(self, name: str, rows: Tensor, load: Load) -> Load:
-        """Function of row numbers within some rows to images, which reports how far it is."""
-
-        def images(index: Tensor) -> Tensor:
-            self.progress(f"embedding {name}", int(rows[index[0]]), self.count)
-            return load(rows[index])
-
-        return images
 
 
 def side_by_side(columns: Sequence[Column]) -> Column:

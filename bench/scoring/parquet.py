@@ -123,30 +123,22 @@ def _spread(names: list[str]) -> dict[str, dict[int, str]]:
 
 
 def _column(column: Any, key: str, words: dict[str, list[str]]) -> np.ndarray:
-    from pyarrow import BaseExtensionType, compute, types
+    from pyarrow import compute, types
 
     if column.null_count:
         row = compute.index(compute.is_null(column), True).as_py()
         raise BadInput(f"{key} has {column.null_count} empty cells, first in row {row}: leave such rows out")
-    flat, shape, kind, in_order = column, [len(column)], column.type, True
-    while True:
-        if isinstance(kind, BaseExtensionType) and hasattr(kind, "shape"):
-            in_order = kind.permutation is None or sorted(kind.permutation) == [*kind.permutation]
-            shape += kind.shape
-            flat = flat.cast(kind.storage_type)
-        elif types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-            lengths = compute.list_value_length(flat).unique().to_pylist()
-            if len(lengths) > 1:
-                raise BadInput(f"{key} has rows of {len(lengths)} different lengths")
-            shape += lengths
-        else:
-            break
+    flat, shape = column, [len(column)]
+    while types.is_list(flat.type) or types.is_large_list(flat.type) or types.is_fixed_size_list(flat.type):
+        lengths = compute.list_value_length(flat).unique().to_pylist()
+        if len(lengths) > 1:
+            raise BadInput(f"{key} has rows of {len(lengths)} different lengths")
+        shape += lengths
         flat = compute.list_flatten(flat)
-        kind = flat.type
         if flat.null_count:
             raise BadInput(f"{key} has {flat.null_count} empty values")
     wide = [size for size in shape[1:] if size != 1]
-    if len(wide) > 1 and not (key == "features" and in_order):
+    if len(wide) > 1 and key != "features":
         raise BadInput(f"{key} has rows of the shape {shape[1:]}; write lists of one dimension")
     if len(shape) > 2 and key != "features":
         shape = [len(column), *(wide or [1])]
@@ -160,17 +152,13 @@ def _plain(column: Any, key: str, words: dict[str, list[str]]) -> np.ndarray:
     texts = (types.is_string, types.is_large_string, types.is_string_view, types.is_binary, types.is_large_binary,
              types.is_binary_view, types.is_fixed_size_binary)  # fmt: skip
     kind = column.type
-    if any(is_text(kind) for is_text in texts):
-        column = column.dictionary_encode()
-        kind = column.type
-    if types.is_dictionary(kind):
-        if not any(is_text(kind.value_type) for is_text in texts):
-            return _plain(column.cast(kind.value_type), key, words)
-        held, indices = words.setdefault(key, []), [np.array([], dtype=np.int64)]
-        for part in column.chunks:
-            indices.append(part.indices.to_numpy().astype(np.int64) + len(held))
-            held += map(text_of, part.dictionary.to_pylist())
-        return np.concatenate(indices)
+    if types.is_dictionary(kind) and not any(is_text(kind.value_type) for is_text in texts):
+        return _plain(column.cast(kind.value_type), key, words)
+    if types.is_dictionary(kind) or any(is_text(kind) for is_text in texts):
+        whole = column.dictionary_encode().unify_dictionaries().combine_chunks()
+        words[key] = [*map(text_of, whole.dictionary.to_pylist())]
+        indices: np.ndarray = whole.indices.to_numpy()
+        return indices
     values: np.ndarray = column.to_numpy()
     if values.dtype.hasobject:
         raise BadInput(f"{key} is a column of {kind}; write numbers or text")

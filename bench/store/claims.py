@@ -21,7 +21,7 @@ from typing import NamedTuple
 from filelock import SoftFileLease, Timeout
 
 from ..errors import UserError
-from .files import LEFT_FOR, is_running, process_name, remove_leftovers
+from .files import DRIVERS, LEFT_FOR, is_running, process_name, remove_leftovers
 
 LEASE = 30.0
 """Seconds without renewal after which a claim may be taken over."""
@@ -31,9 +31,6 @@ CLAIM = ".claim"
 
 IN_USE = ".claim-use-"
 """Start of the names of the files that say which drivers need the weights of a training."""
-
-DRIVERS = ".drivers"
-"""Folder with a claim per driver, one of the driver that has the folder to itself, and one on the tables."""
 
 ALONE = "alone"
 TABLES = "tables"

@@ -26,6 +26,9 @@ from ..errors import UserError
 MARKER = "store.json"
 """File with the schema and the versions of a results folder."""
 
+DRIVERS = ".drivers"
+"""Folder with a claim per driver, one of the driver that has the folder to itself, and one on the tables."""
+
 ARCHIVE = ".tar.xz"
 """End of the name of an archive."""
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
@@ -28,6 +27,7 @@ from ..names import part_of_path
 from .files import (
     ARCHIVE,
     COPY,
+    DRIVERS,
     MARKER,
     PLACE,
     DamagedFile,
@@ -71,11 +71,6 @@ EXPERIMENTS = "experiments"
 REPRODUCED = "reproduce"
 """Subfolder with tables and figures of papers, of which some need no records."""
 
-MADE_OF_RECORDS = {"metrics.csv", "report"}
-"""Entries of a results folder that are made of its records."""
-
-_UNIT = re.compile(r"(train|test|study|rescore)-[0-9a-f]{16}")
-
 
 class Damage(NamedTuple):
     """A damaged file of a results folder, and what is wrong with it."""
@@ -109,13 +104,7 @@ class Store:
         """
         if self.root.exists() and not self.root.is_dir() and (create or not self.is_archive):
             raise UserError(f"--results {self.root} is a file; name a folder")
-        try:
-            held = None if self.is_archive else read_marker(self.root / MARKER)
-        except DamagedFile as error:
-            held = self.marker_of_records()
-            if held is None and not self._is_begun():
-                raise UserError(f"{error}; move the folder away or name another with --results") from None
-        held = held or self.marker_of_records() or self._without_records(create)
+        held = self._marker() or self.marker_of_records() or self._without_records(create)
         if held.schema_version != SCHEMA_VERSION:
             raise UserError(
                 f"{self.root} has results of schema {held.schema_version}, this bench writes schema {SCHEMA_VERSION}; "
@@ -127,6 +116,13 @@ class Store:
                 f"{version}; the two are never mixed: name another folder with --results"
             )
 
+    def _marker(self) -> Marker | None:
+        """Marker of the folder; None if it is missing or damaged."""
+        try:
+            return read_marker(self.root / MARKER)
+        except (DamagedFile, NotADirectoryError):
+            return None
+
     def _without_records(self, create: bool) -> Marker:
         if not create:
             raise UserError(
@@ -137,26 +133,18 @@ class Store:
         return Marker(schema_version=SCHEMA_VERSION, protocols={})
 
     def _is_begun(self) -> bool:
-        """Check if nothing is there but what a run writes before its first record is whole, hidden files apart."""
-        others = {MARKER, EXPERIMENTS, REPRODUCED, *MADE_OF_RECORDS}
-        tops = [path for path in self.root.glob("[!.]*") if path.name not in others]
-        levels = [[path for top in tops for path in top.glob("/".join(depth * ["[!.]*"]))] for depth in (1, 2, 3)]
-        folders = all(path.is_dir() for paths in (tops, *levels) for path in paths)
-        units = all(_UNIT.fullmatch(path.name) for path in levels[-1])
-        made = any((self.root / name).exists() for name in MADE_OF_RECORDS)
-        return folders and units and (bool(tops) or not made)
+        """Check if nothing is there but what needs no records, or a run was here, whose folder of claims stays."""
+        found = {path.name for path in self.root.glob("[!.]*")}
+        return (self.root / DRIVERS).is_dir() or not found - {MARKER, REPRODUCED}
 
     def mark(self, protocol: str, version: int) -> None:
         """Note in the folder's marker file (``store.json``) that it has results of a protocol; call :meth:`open` first.
 
         A marker that is missing or damaged is made again from the records.
         """
-        path = self.root / MARKER
-        try:
-            held = read_marker(path)
-        except DamagedFile as error:
-            self.on_damage(Damage(path, str(error)))
-            held = None
+        path, held = self.root / MARKER, self._marker()
+        if held is None and path.exists():
+            self.on_damage(Damage(path, f"{path} is damaged"))
         found = held or self.marker_of_records() or Marker(schema_version=SCHEMA_VERSION, protocols={})
         protocols = {**found.protocols, protocol: version}
         if held is None or protocols.keys() != held.protocols.keys():
@@ -357,13 +345,6 @@ class Store:
         if found != digest:
             self.on_damage(Damage(path, "its SHA-256 is not that of its record"))
         return found == digest
-
-    def whole_weights(self, cell: Cell, unit: str) -> Path:
-        """Path of the weights of a finished training, after a check that they have the recorded SHA-256."""
-        record = self.trained(cell, unit)
-        if record is None or WEIGHTS not in self.whole_files(record):
-            raise DamagedFile(f"{self.weights(cell, unit)} is missing or damaged; the same command makes it again")
-        return self.weights(cell, unit)
 
     def check_caches(self, cell: Cell, *units: str) -> None:
         """Check the checkpoints and the cached features of trainings, and pass each damaged file to ``on_damage``."""

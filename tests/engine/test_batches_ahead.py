@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from bench.datasets import ArrayImages, Augmentation, TrainVal
-from bench.engine.inputs import GATHERED, AugmentedImages, CachedFeatures, Features, in_turn
+from bench.engine.inputs import GATHERED, AugmentedImages, CachedFeatures, Features
 
 
 def _inputs(ahead):
@@ -20,7 +20,7 @@ def _inputs(ahead):
 def _epoch(inputs, seed=1):
     rows = torch.randperm(24, generator=torch.Generator().manual_seed(0)).split(8)
     # Each input is kept as it is when it is handed out: none may change while it is used.
-    return [(r, made, made.clone()) for r, made in in_turn(inputs, rows, torch.Generator().manual_seed(seed))]
+    return [(r, made, made.clone()) for r, made in inputs.in_turn(rows, torch.Generator().manual_seed(seed))]
 
 
 def test_batches_are_those_made_in_turn():
@@ -42,7 +42,7 @@ def test_features_that_are_gathered_together_are_those_of_each_batch(apart):
     batches = torch.arange(sum(sizes)).remainder(50).split(sizes)
     gen = torch.Generator().manual_seed(1)
     expected = [inputs.batch(rows, gen) for rows in batches]
-    found = list(in_turn(inputs, iter(batches), torch.Generator().manual_seed(1)))
+    found = list(inputs.in_turn(iter(batches), torch.Generator().manual_seed(1)))
     assert len(found) == len(expected)
     for rows, features, (rows_too, made) in zip(batches, expected, found):
         assert torch.equal(rows, rows_too)
@@ -55,7 +55,7 @@ def test_the_next_batch_is_made_before_this_one_is_done_with():
     calls = iter(made)
     batch = inputs.batch
     inputs.batch = lambda rows, gen: (batch(rows, gen), next(calls).set())[0]
-    for number, _ in enumerate(in_turn(inputs, torch.arange(24).split(8), torch.Generator())):
+    for number, _ in enumerate(inputs.in_turn(torch.arange(24).split(8), torch.Generator())):
         assert made[min(number + 1, 2)].wait(300)
 
 
@@ -70,7 +70,7 @@ def test_a_batch_that_fails_fails_where_it_is_needed(ahead):
         return batch(rows, gen)
 
     inputs.batch = fails
-    batches = in_turn(inputs, torch.arange(24).split(8), torch.Generator())
+    batches = inputs.in_turn(torch.arange(24).split(8), torch.Generator())
     assert [next(batches)[0][0].item() for _ in range(2)] == [0, 8]
     with pytest.raises(OSError, match="gone"):
         next(batches)

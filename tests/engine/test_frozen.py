@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from bench.engine.inputs import Features, FrozenBackbone, cached, fitted_rows, write_file
+from bench.engine.inputs import Features, FrozenBackbone, cached, fitted_rows
 from bench.engine.networks import load_model
 from bench.engine.running import Running
 from bench.engine.training import Trainer, run_training
@@ -14,7 +14,8 @@ from bench.planning.plan import build_plans
 from bench.site import Site
 from bench.store.check import damages
 from bench.store.claims import CLAIM, Claims
-from safetensors.torch import load_file, save_file
+from bench.store.files import sha256
+from safetensors.torch import load_file, save, save_file
 
 from tests.photographs import write_photographs
 from tests.plans import first_seed, planned
@@ -193,7 +194,9 @@ def test_one_process_makes_a_file_of_features_and_others_wait_for_it(tmp_path):
 
     def alive(step):
         said.append(step)
-        path = write_file(tmp_path, "view0-", {"train": torch.ones(1)})
+        content = save({"train": torch.ones(1)})
+        path = tmp_path / f"view0-{sha256(content)}.safetensors"
+        path.write_bytes(content)
         first.give_back(tmp_path / f"{CLAIM}-view0-")
         return path
 

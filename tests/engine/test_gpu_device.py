@@ -169,7 +169,7 @@ def test_a_worker_that_is_killed_goes_on_and_ends_as_an_undisturbed_one(gpu):
         asyncio.run(_finish([job], worker, on_epoch=kill))
         store = job.site.store
         records.append(store.trained(job.spec.cell, job.spec.id))
-        weights.append(load_file(store.whole_weights(job.spec.cell, job.spec.id)))
+        weights.append(load_file(store.weights(job.spec.cell, job.spec.id)))
     assert records[1].environment.cost.resumed
     assert apart(*weights) <= (0 if gpu.simulated else 1e-2)
 

@@ -14,7 +14,7 @@ from bench.commands.rescore import rescore_results
 from bench.commands.results import archive_results, status_rows
 from bench.engine import rescoring
 from bench.engine.queries import queries_file
-from bench.engine.testing import rows_of_views, view_of_split, without_nan
+from bench.engine.testing import rows_of_views, without_nan
 from bench.errors import UnitFailed, UserError
 from bench.protocols.declare import _DECLARED
 from bench.protocols.known_tests import load_tests
@@ -65,18 +65,11 @@ def plan(tmp_path_factory):
     return planned(tmp_path_factory.mktemp("plan"), "arcface")[0][0]
 
 
-def _views(record, model):
+def _views(record, files):
     """Clean and cropped test images, whose clean ones stand in for validation images."""
-    common = rescoring._common_view(record, model, None)
-    noise = rescoring.noise_of(model.ids, record.columns.dataset, record.columns.seed)
-    clean, crop = (
-        view_of_split(common, model, kind, ["cosine"], model.quality.get(kind), noise, False) for kind in ("", "crop")
-    )
-    validation = replace(clean, held_out=True)
-    return {
-        "val": validation,
-        **{name: replace(view, validation=validation) for name, view in (("test", clean), ("test_crop", crop))},
-    }
+    (views,) = rescoring.views_of_embeddings(record, files, ["cosine"])
+    validation = replace(views["test"], held_out=True)
+    return {"val": validation, **{name: replace(view, validation=validation) for name, view in views.items()}}
 
 
 def _run(root, plan):
@@ -107,9 +100,9 @@ def _run(root, plan):
             corruptions={"crop": Corrupted(severity=(0.0, 0.5), seed=1, sha256="0" * 64)},
             curves={"crop": Curve(severity=(), rank={"norm": ()})},
         )  # fmt: skip
-        model = rescoring.read_model(path, "cosine")
-        rows = rescoring.stored_rows(record, [model], ["retrieval"], ["cosine"], site)
-        views = _views(record, model)
+        kept = rescoring.kept_files(record, "embeddings", site.store)
+        rows = rescoring.embedding_rows(record, kept, ["retrieval"], ["cosine"], site)
+        views = _views(record, kept)
         rows += map(without_nan, rows_of_views(views, load_tests(["risk", "open_set"])))
         known = queries_file(views, ["risk", "open_set"])
         write_atomic(path.with_name("queries.safetensors"), known)
@@ -265,7 +258,7 @@ def test_the_queries_alone_give_the_values_of_confidences_again_to_the_last_bit(
     risk = [row for row in own.rows if row["metric"] in ("aurc", "e_aurc", "augrc", "confidence_auroc")]
     assert {row["split"] for row in risk} == {"val", "test", "test_crop"}
     assert {"norm+margin+agreement", "margin+agreement", "consistency"} < {row["confidence"] for row in risk}
-    found = rescoring.find_arrays(own, reference)
+    found = rescoring.kept_files(own, "queries", reference)
     again = [[(*_key(row), row["value"]) for row in rescoring.query_rows(own, found, ["risk"])] for _ in range(3)]
     assert again[0] == again[1] == again[2]  # though a file has no order
     assert {*again[0]} >= {(*_key(row), row["value"]) for row in risk}
@@ -345,7 +338,7 @@ def test_queries_that_are_none_are_refused_in_a_line(change, reference):
     path.write_bytes(lzma.compress(save({**load(data), **change}, file_texts(data))))
     assert _reasons(Store(reference.root)) == ["its SHA-256 is not that of its record"]
     with pytest.raises(UnitFailed) as caught:
-        rescoring.query_rows(record, rescoring.Arrays({}, {"queries": (path, "")}), ["risk"])
+        rescoring.query_rows(record, {"queries": (path, "")}, ["risk"])
     assert "\n" not in str(caught.value)
 
 

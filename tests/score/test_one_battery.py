@@ -36,7 +36,8 @@ def _rows_of_run(x, labels, variance, ids):
     images = SimpleNamespace(labels=torch.from_numpy(labels), ids=tuple(ids))
     noise = random_confidence(ids, seed_for("score", "random confidence"))
     confidences = {"method": -torch.from_numpy(variance).log(), "norm": norm_confidence(raw)}
-    view = Embeddings(labels=images.labels, ids=images.ids, seed=lambda purpose: seed_for("score", purpose))
+    shown = {"labels": images.labels, "ids": images.ids, "confidences": {"random": noise}}
+    view = Embeddings(**shown, seed=lambda purpose: seed_for("score", purpose))
     model = EmbeddedModel(
         method=SimpleNamespace(scorer="mls"),
         embeddings={"test": distribution, "val": distribution},
@@ -52,7 +53,7 @@ def _rows_of_run(x, labels, variance, ids):
         validation=images,
         device="cpu",
     )
-    test_images = TestImages(images, {}, noise, replace(view))
+    test_images = TestImages(images, {}, replace(view))
     spec = SimpleNamespace(tests=Tests(groups=known_groups()), scorers=(), ensemble="")
     views = views_of_model(model, test_images, spec)
     return [row for row in rows_of_model(model, spec, views) if row["split"] == "test"]

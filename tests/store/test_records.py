@@ -235,10 +235,11 @@ def _folder(root, *files):
     "files",
     [
         (),
-        ("store.json",),
-        (f"{UNIT}/checkpoint.pt",),
-        (f"{UNIT}/record.json", "store.json", "report/comparison.csv", "metrics.csv", ".drivers/one"),
-        ("reality_check/ndigit_smoke/cosface/study-0123456789abcdef/study.json",),
+        (".DS_Store", "store.json"),
+        (".drivers/one",),
+        (".drivers/one", "store.json"),
+        (".drivers/one", f"{UNIT}/checkpoint.pt"),
+        (".drivers/one", f"{UNIT}/record.json", "store.json", "report/comparison.csv", "metrics.csv"),
         ("reproduce/el/figure2/densities.svg",),  # drawn without records
     ],
 )
@@ -258,9 +259,7 @@ def test_a_run_that_lost_its_marker_before_its_first_record_begins_anew(files, t
         ("metrics.csv",),  # of another program, which ours would replace
         ("report/index.html", "metrics.csv"),
         ("store.json", "src/main.py"),
-        ("a/b/c/notes.txt",),
         ("a/b/c/train-new/record.json",),
-        ("a/b/notes.txt", f"{UNIT}/checkpoint.pt"),
     ],
 )
 def test_a_folder_of_something_else_is_left_alone(files, tmp_path):

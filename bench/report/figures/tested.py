@@ -17,7 +17,6 @@ from ...methods.scorers.spec import DistributionScorer
 from ...protocols.query_metrics import per_query
 from ...protocols.ranking import Ranking, answer_depth, full_depth, rank
 from ...protocols.structure import singular_spectrum, spectral_decay
-from ...store.files import file_sha256
 from ...store.folder import Store
 from ...store.records import KEYS, TestRecord
 from .curves import Panel, curve_figure, seed_curve, seed_points
@@ -71,18 +70,17 @@ def read_model(store: Store, record: TestRecord, label: str) -> TestedModel:
     """Read the embeddings and confidences of the clean test images that a test kept, whole."""
     if not record.files:
         raise Missing("no embeddings are kept of models side by side")
-    path = store.unit_dir(record.cell, "test", record.unit) / min(record.files)
     try:
-        whole = file_sha256(path) == record.files[path.name]
-    except OSError:
-        whole = False
-    if not whole:
+        files = rescoring.kept_files(record, "embeddings", store)
+    except UnitFailed:
+        files = {}
+    if not files:
         raise Missing("its embeddings are damaged, or gone as in an archive; their command makes them again")
-    model = rescoring.read_model(path, record.role.primary_scorer)
-    everything = torch.arange(len(model.labels))
-    queries, gallery = (model.roles.get(name, everything) for name in ("queries", "gallery"))
+    model, arrays, ids = rescoring.read_embeddings(files[min(files)][0], record.role.primary_scorer)
+    everything = torch.arange(len(ids))
+    queries, gallery = (arrays.get(name, everything) for name in ("queries", "gallery"))
     distribution, confidence = model.embeddings["test"], model.confidence["test"]
-    return TestedModel(record, label, model.ids, model.labels, distribution, confidence, queries, gallery)
+    return TestedModel(record, label, ids, arrays["labels"], distribution, confidence, queries, gallery)
 
 
 def models_of(source: Source, dataset: str, note: Note, *, first: bool = False) -> Iterator[TestedModel]:
