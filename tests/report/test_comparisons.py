@@ -1,10 +1,11 @@
-"""Comparisons: one set of rules for every unit, a reason for what lacks, and the rows of their file."""
+"""Comparisons: one set of rules for every unit, a reason for what lacks, and a new question in a few lines."""
 
 import pytest
 from bench.protocols.rows import OWN
 from bench.report import splits
-from bench.report.compare import ask, comparisons_frame
-from bench.report.questions import CONFIDENCE, METRIC, PAIR, SYSTEM
+from bench.report.compare import Comparison, Question, ask, comparisons_frame
+from bench.report.questions import CONFIDENCE, METRIC, PAIR, SYSTEM, ranking_of
+from bench.report.seeds import ComparedColumn
 from bench.store.specs import Pinned
 
 from tests.report.shown import groups, joined
@@ -69,6 +70,29 @@ def test_one_unit_decides_nothing_whatever_it_is(over):
         rows = [row for row in ask(question, groups_of_one) if row.values and row.others]
         assert {(row.outcome, row.why) for row in rows} == {("no verdict", "one seed")}
     assert _first(over({1: one})).verdict == "one class split"
+
+
+def test_a_new_question_is_ten_lines():
+    """Is the own confidence of a method better than the norm of the plain method's network, on its own answers?"""
+
+    def foreign(every):
+        plain = next(group for group in every if group.contender.method == "cosface")
+        for group in every:
+            if OWN in group.confidences(METRIC):
+                own = group.under(ranking_of(group)).per_seed(METRIC, confidence=OWN)
+                theirs = plain.per_seed(METRIC, confidence="norm")
+                yield Comparison(question="foreign", contender=group.contender, against=plain.contender,
+                                 column=ComparedColumn(METRIC), values=own, others=theirs, aurocs=own)  # fmt: skip
+
+    question = Question("foreign", foreign, lambda row: row.column)
+    made = [PLAIN, *(_method(f"m{n}", {OWN: skill, "norm": 0.1}) for n, skill in enumerate((0.1, 0.5, 1.5)))]
+    frame = comparisons_frame(ask(question, _groups(*made))).set_index("method")
+    assert frame["outcome"].to_dict() == {"m0": "worse", "m1": "undecided", "m2": "better"}
+    own, theirs = (
+        each[0].query("metric == @METRIC and confidence == @name and split == 'test'").sort_values("seed")["value"]
+        for each, name in ((made[3], OWN), (PLAIN, "norm"))
+    )
+    assert frame.loc["m2", "difference"] == pytest.approx((own.to_numpy() - theirs.to_numpy()).mean())
 
 
 def test_the_file_of_comparisons_has_a_row_for_each_with_its_unit_and_reason():
