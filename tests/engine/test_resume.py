@@ -42,6 +42,21 @@ def _wait_for_training(process, root):
 
 
 @pytest.mark.slow
+def test_a_worker_that_dies_is_replaced_and_its_job_goes_on(small_table, cli, tmp_path):
+    root = tmp_path / "results" / "runs"
+    process = cli.start("run", *SMALL, "--workers", "2")
+    _wait_for_training(process, root)
+    listed = subprocess.run(["ps", "-eo", "pid=,pgid=,args="], capture_output=True, text=True).stdout
+    rows = [line.split(None, 2) for line in listed.splitlines()]
+    workers = [int(pid) for pid, group, args in rows if group == str(process.pid) and "bench.engine.worker" in args]
+    assert len(workers) == 2
+    os.kill(workers[0], signal.SIGKILL)
+    _, stderr = process.communicate(timeout=300)
+    assert process.returncode == 0, stderr
+    assert (root / "metrics.csv").read_bytes() == small_table
+
+
+@pytest.mark.slow
 def test_a_rerun_has_the_folder_to_itself(cli, tmp_path):
     root = tmp_path / "results" / "runs"
     there = Claims(root)

@@ -532,7 +532,6 @@ def test_hosts_need_not_agree_about_the_time(jump, small_table, cli, tmp_path):
     assert damages(root) == []
 
 
-@pytest.mark.slow
 class Watched(Fake):
     """Before a test, whether other drivers see that its networks are in use."""
 

@@ -372,7 +372,7 @@ def _tied_scorer(name, device="cpu"):
     return DistributionScorer(name, DiagonalNormal(x, 0.1 + torch.rand(90, 4, generator=g)), device=device)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", ["match", "mls", "cosine", "l2"])
 @pytest.mark.parametrize("depth", [3, 89])
 def test_a_gpu_ranks_as_the_cpu(name, depth):
