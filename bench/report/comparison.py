@@ -120,16 +120,8 @@ _MAP_AT_R = [column.metric for column in COMPARED].index("map_at_r")
 
 
 @dataclass(frozen=True)
-class Mark:
-    """Emphasis of a value: bold if best, underlined if probabilistic and better than every deterministic one."""
-
-    best: bool = False
-    beats_deterministic: bool = False
-
-
-@dataclass(frozen=True)
 class ComparisonRow:
-    """A row of the comparison table: one contender with its values and marks by column of ``COMPARED``.
+    """A row of the comparison table: one contender with its marked values by column of :func:`compared`.
 
     ``rank`` is by MAP@R over paired seeds, ``unequal`` how its budget differs from that of most of its rivals.
     ``against`` compares a head on frozen features with the network as it is, by each metric of retrieval. ``remarks``
@@ -138,7 +130,6 @@ class ComparisonRow:
 
     group: SeedGroup
     values: tuple[SeedStatistics, ...]
-    marks: tuple[Mark, ...]
     rank: Rank
     unequal: str
     against: Sequence[Comparison]
@@ -163,14 +154,13 @@ def compare_within(groups: Sequence[SeedGroup]) -> list[ComparisonRow]:
     marked if it beats that of every deterministic method; in metrics that judge a confidence, it has to beat every
     image confidence of every deterministic method.
     """
-    values = [tuple(SeedStatistics.of(group.column(column)) for column in compared()) for group in groups]
-    marks = zip(*(_marks(column, groups, of_column) for column, of_column in zip(compared(), zip(*values))))
+    values = zip(*(_marked(column, groups) for column in compared()))
     ranked = ranks(groups, COMPARED[_MAP_AT_R])
     heads = grouped(ask(HEAD, groups), lambda row: row.contender)
     unequal = unequal_budgets([group.contender for group in groups], [group.seeds for group in groups])
     against = [heads.get(group.contender, ()) for group in groups]
     said = [tuple(remarks(group)) for group in groups]
-    rows = map(ComparisonRow, groups, values, marks, ranked, unequal, against, said, map(thresholds, groups))
+    rows = map(ComparisonRow, groups, values, ranked, unequal, against, said, map(thresholds, groups))
     return sorted(rows, key=_order)
 
 
@@ -254,8 +244,9 @@ def _rival_means(group: SeedGroup, column: ComparedColumn) -> list[float]:
     return [mean for mean in means if mean == mean]
 
 
-def _marks(column: ComparedColumn, groups: Sequence[SeedGroup], values: Sequence[SeedStatistics]) -> list[Mark]:
-    """Marks of one column."""
+def _marked(column: ComparedColumn, groups: Sequence[SeedGroup]) -> list[SeedStatistics]:
+    """Values of one column with their marks."""
+    values = [SeedStatistics.of(group.column(column)) for group in groups]
     # A mean over the seeds that happen to have a value is shown, but it does not compete.
     means = [column.sign * value.mean for value in values if value.complete]
     # A single row is not the best of anything.
@@ -263,9 +254,10 @@ def _marks(column: ComparedColumn, groups: Sequence[SeedGroup], values: Sequence
     rivals = [mean for group in groups if not group.role.probabilistic for mean in _rival_means(group, column)]
     bar = max((column.sign * rival for rival in rivals), default=math.inf)
     return [
-        Mark(
+        replace(
+            value,
             best=value.complete and column.sign * value.mean == top,
-            beats_deterministic=value.complete and group.role.probabilistic and column.sign * value.mean > bar,
+            beats=value.complete and group.role.probabilistic and column.sign * value.mean > bar,
         )
         for value, group in zip(values, groups)
     ]
@@ -295,8 +287,7 @@ def metric_column(place: int, brief: bool = False) -> Column[ComparisonRow]:
     name = "_".join(filter(None, [column.split, column.metric, column.variant]))
 
     def cell(row: ComparisonRow) -> Cell:
-        mark = row.marks[place]
-        return row.values[place].cell(column.percent, brief, mark.best, mark.beats_deterministic)
+        return row.values[place].cell(column.percent, brief)
 
     arrow = " \N{DOWNWARDS ARROW}" if brief and column.sign < 0 else ""
     on_page = column.metric in ON_PAGE or place >= len(COMPARED)

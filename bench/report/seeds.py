@@ -90,13 +90,16 @@ def compared() -> tuple[ComparedColumn, ...]:
 class SeedStatistics:
     """Mean and standard deviation (ddof 1) of a metric over seeds, of which ``defined`` have a value.
 
-    A rank correlation with a constant confidence has none. What does not exist is nan.
+    A rank correlation with a constant confidence has none. What does not exist is nan. In a table it may be the
+    ``best`` of its column (bold), or one of a probabilistic method that ``beats`` every deterministic one (underlined).
     """
 
     mean: float
     sd: float
     defined: int = 0
     seeds: int = 0
+    best: bool = False
+    beats: bool = False
 
     @classmethod
     def of(cls, values: Mapping[int, float]) -> Self:
@@ -124,12 +127,12 @@ class SeedStatistics:
         missing = f" [{self.defined}/{self.seeds}]" if self.defined < self.seeds else ""
         return f"{self.mean * factor:.{digits}f}{sd}{missing}"
 
-    def cell(self, percent: bool, brief: bool = False, best: bool = False, beats: bool = False) -> Cell:
+    def cell(self, percent: bool, brief: bool = False) -> Cell:
         """Cell of a table, with its marks and a note if some seeds have no value."""
         some = f"{self.defined} of {self.seeds} seeds have a value" if self.seeds else "not measured"
         note = "" if self.complete else some
         text = self.text((2 if percent else 3) - brief, 100.0 if percent else 1.0, "±" if brief else " ± ")
-        return Cell(text, self.mean, bold=best, underlined=beats, note=note)
+        return Cell(text, self.mean, bold=self.best, underlined=self.beats, note=note)
 
 
 def defined_values(values: Mapping[int, float]) -> dict[int, float]:

@@ -98,6 +98,10 @@ def _at_two_budgets():
     return both, pd.concat([roles, roles.assign(unit="tuned " + roles["unit"])], ignore_index=True)
 
 
+def _standing(rows):
+    return [(row.rank, [(value.best, value.beats) for value in row.values]) for row in rows]
+
+
 def test_rows_are_ranked_and_marked_among_those_of_their_budget():
     frame, roles = _at_two_budgets()
     (_, *first, tuned), (_, *second, default) = shown.comparison(frame, roles)
@@ -105,10 +109,10 @@ def test_rows_are_ranked_and_marked_among_those_of_their_budget():
     assert {row.rank.text for row in tuned} == {"1-2"}
     assert [row.rank.text for row in default] == ["1-2", "1-2", "3"]
     for budget in (tuned, default):
-        assert sum(mark.best for row in budget for mark in row.marks) == 1
+        assert sum(value.best for row in budget for value in row.values) == 1
     assert all(row.unequal == "" for row in (*tuned, *default))
     alone = shown.rows(frame[frame["hparams"] == "default"], roles)
-    assert [(row.rank, row.marks) for row in default] == [(row.rank, row.marks) for row in alone]
+    assert _standing(default) == _standing(alone)
 
 
 def test_each_budget_has_a_table_and_rows_without_rivals_have_one_together():

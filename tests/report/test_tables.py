@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from bench.protocols.metrics import Metric, find_metric, known_metrics
 from bench.protocols.statistics.paired import holm, p_different, summarise
-from bench.report.comparison import NOTE, Mark
+from bench.report.comparison import NOTE
 from bench.report.figures.filter_out import CURVES
 from bench.report.seeds import COMPARED
 from bench.report.terminal import print_comparison
@@ -40,6 +40,10 @@ def data():
     return _frame(lines)
 
 
+def _marks(row, place):
+    return row.values[place].best, row.values[place].beats
+
+
 def test_a_seed_without_a_value_is_left_out_and_counted(data):
     rows = shown.comparison(*data)
     table = shown.comparison_frame(rows).set_index("method")
@@ -61,11 +65,11 @@ def test_a_probabilistic_method_has_to_beat_every_confidence_of_a_deterministic_
         lines += [("point", "", seed, "", MAP, 0.25), ("normal", "point", seed, "", MAP, 0.5)]
         lines += [("point", "", seed, "oracle", RHO, 0.9)]
     rows = shown.rows(*_frame(lines))
-    assert rows[0].marks[1] == rows[0].marks[5] == Mark(best=True, beats_deterministic=True)
-    assert rows[1].marks[1] == Mark(best=False, beats_deterministic=False)
+    assert _marks(rows[0], 1) == _marks(rows[0], 5) == (True, True)
+    assert _marks(rows[1], 1) == (False, False)
     lines += [("point", "", seed, "max_cosine", RHO, 0.8) for seed in range(2)]
     rows = shown.rows(*_frame(lines))
-    assert rows[0].marks[5] == Mark(best=True, beats_deterministic=False)
+    assert _marks(rows[0], 5) == (True, False)
 
 
 def test_where_lower_is_better_the_lowest_value_is_marked():
@@ -75,8 +79,8 @@ def test_where_lower_is_better_the_lowest_value_is_marked():
         lines += [("point", "", seed, "norm", AURC, 0.3), ("normal", "point", seed, "method", AURC, 0.2)]
         lines.append(("point", "", seed, "margin", AURC, 0.1))
     rows = shown.rows(*_frame(lines))
-    by_label = {row.contender.label: row.marks[7] for row in rows}
-    assert by_label == {"normal (point)": Mark(best=True, beats_deterministic=True), "point": Mark()}
+    by_label = {row.contender.label: _marks(row, 7) for row in rows}
+    assert by_label == {"normal (point)": (True, True), "point": (False, False)}
 
 
 def test_the_terminal_says_what_rows_share_once_and_fits_eighty_columns(data):
@@ -122,8 +126,10 @@ def test_metrics_of_plugins_are_columns_and_are_compared(data, monkeypatch):
     assert table["test_spread_out_mean"].to_dict() == pytest.approx((10 * table["test_map_at_r_mean"]).to_dict())
     assert "How far images are spread out" in shown.to_markdown(rows)
     assert not any("neither" in name or "at_{k}" in name for name in table.columns)
-    best = {row.contender.label: row.marks[-1].best for part in rows for row in part.rows}
-    assert best == {row.contender.label: not row.marks[1].best for part in rows for row in part.rows}  # lower is better
+    best = {row.contender.label: row.values[-1].best for part in rows for row in part.rows}
+    assert best == {
+        row.contender.label: not row.values[1].best for part in rows for row in part.rows
+    }  # lower is better
     assert "spread out" in shown.printed(print_comparison, rows, width=140)
     assert "spread out" not in shown.printed(print_comparison, rows)
     assert "spread_out" in set(shown.paired_methods(frame, roles)["metric"])
