@@ -5,12 +5,15 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UnitFailed, UserError, first_line, from_plugin, place_of, require_known
 from ..names import expand
-from ..registry import Registry, load_plugins
+from ..registry import load_plugins
 from .options import Row, command, output, site_of
+
+if TYPE_CHECKING:
+    from ..site import Site
 
 Checks = Mapping[str, Callable[[Any], None]]
 
@@ -45,14 +48,10 @@ def check_entries(
     """  # noqa: D301 (click's mark for lines that are not to be filled)
     if not method and not dataset and not test and not corruption:
         raise UserError("name something to check: --method, --dataset, --test or --corruption")
-    plugins = tuple(plugin or ())
-    load_plugins(plugins)
-    rows = [
-        *(_check_methods(tuple(method), plugins) if method else ()),
-        *(_check_datasets(tuple(dataset), plugins, data_root) if dataset else ()),
-        *(_check_tests(tuple(test)) if test else ()),
-        *(_check_corruptions(tuple(corruption)) if corruption else ()),
-    ]
+    load_plugins(plugin or ())
+    site = site_of(Path(), plugin=plugin, data_root=data_root)
+    asked = {"method": method, "dataset": dataset, "test": test, "corruption": corruption}
+    rows = [row for entry in _entries(asked, site) for row in _run(*entry)]
     told = (
         f"{'ok  ' if row['passed'] else 'FAIL'}  {row['name']:<22} {row['check']:<14} {row['reason']}".rstrip()
         for row in rows
@@ -63,44 +62,37 @@ def check_entries(
         raise UnitFailed(f"{failed} of {len(rows)} checks failed", "bench test")
 
 
-def _check_methods(names: tuple[str, ...], plugins: tuple[Path, ...]) -> Iterator[Row]:
-    from ..conformance.method_checks import CHECKS
+def _entries(asked: Mapping[str, list[str] | None], site: Site) -> Iterator[tuple[str, str, object, Checks]]:
+    """What is asked for, with the checks of its kind: kind, name, entry and checks."""
+    if names := asked["method"]:
+        from ..conformance.method_checks import CHECKS
 
-    registry = Registry("methods", plugins)
-    for name in expand(names, registry.names):
-        yield from _run("method", name, registry.method(name), CHECKS)
+        for name in expand(names, site.methods.names):
+            yield "method", name, site.methods.method(name), CHECKS
+    if names := asked["dataset"]:
+        from ..conformance.dataset_checks import DATASET_CHECKS
 
+        for name in expand(names, site.datasets.names):
+            opened = site.dataset(name, dict(site.recipe(name).view))  # photographs are read as their recipe says
+            yield "dataset", name, opened, DATASET_CHECKS
+    if names := asked["test"]:
+        from ..conformance.embedding_test_checks import TEST_CHECKS
+        from ..protocols.known_tests import known_groups, load_tests
 
-def _check_datasets(names: tuple[str, ...], plugins: tuple[Path, ...], root: Path | None) -> Iterator[Row]:
-    from ..conformance.dataset_checks import DATASET_CHECKS
+        groups = expand(names, list(known_groups()))
+        require_known("group of tests", groups, known_groups())
+        for name in groups:
+            yield from (("test", name, declared, TEST_CHECKS) for declared in load_tests([name]))
+    if names := asked["corruption"]:
+        from ..conformance.corruption_checks import CORRUPTION_CHECKS
+        from ..datasets.corruptions.registry import CORRUPTIONS
 
-    site = site_of(Path(), plugin=list(plugins), data_root=root)
-    for name in expand(names, site.datasets.names):
-        opened = site.dataset(name, dict(site.recipe(name).view))  # photographs are read as their recipe says
-        yield from _run("dataset", name, opened, DATASET_CHECKS)
-
-
-def _check_tests(names: tuple[str, ...]) -> Iterator[Row]:
-    from ..conformance.embedding_test_checks import TEST_CHECKS
-    from ..protocols.known_tests import known_groups, load_tests
-
-    groups = expand(names, list(known_groups()))
-    require_known("group of tests", groups, known_groups())
-    for name in groups:
-        for declared in load_tests([name]):
-            yield from _run("test", name, declared, TEST_CHECKS)
-
-
-def _check_corruptions(names: tuple[str, ...]) -> Iterator[Row]:
-    from ..conformance.corruption_checks import CORRUPTION_CHECKS
-    from ..datasets.corruptions.registry import CORRUPTIONS
-
-    of_pixels = [name for name, kind in CORRUPTIONS.items() if kind.apply is not None and kind.of == "images"]
-    for name in expand(names, of_pixels):
-        if name in CORRUPTIONS and name not in of_pixels:
-            raise UserError(f"--corruption {name}: data sets make it; `bench test --dataset ..` checks it")
-        require_known("corruption", [name], of_pixels)
-        yield from _run("corruption", name, CORRUPTIONS[name], CORRUPTION_CHECKS)
+        of_pixels = [name for name, kind in CORRUPTIONS.items() if kind.apply is not None and kind.of == "images"]
+        for name in expand(names, of_pixels):
+            if name in CORRUPTIONS and name not in of_pixels:
+                raise UserError(f"--corruption {name}: data sets make it; `bench test --dataset ..` checks it")
+            require_known("corruption", [name], of_pixels)
+            yield "corruption", name, CORRUPTIONS[name], CORRUPTION_CHECKS
 
 
 def _run(kind: str, name: str, entry: object, checks: Checks) -> Iterator[Row]:
