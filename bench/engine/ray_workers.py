@@ -170,10 +170,10 @@ def connect(address: str) -> bool:
         raise UserError("--launcher ray needs Ray, an extra: `pip install 'probembed[ray]'`") from None
     try:
         # In another thread, as it would take over the signals in the main one.
-        _within(
-            PATIENCE,
-            lambda: ray.init(address=address, namespace="bench", log_to_driver=False, logging_level=logging.CRITICAL),
+        joining = _in_thread(
+            lambda: ray.init(address=address, namespace="bench", log_to_driver=False, logging_level=logging.CRITICAL)
         )
+        joining.result(timeout=PATIENCE)
     except TimeoutError:
         raise UserError(f"--address {address}: the Ray cluster has not answered for {PATIENCE:g} s") from None
     except Exception as error:  # of many classes, RuntimeError and ConnectionError among them
@@ -217,39 +217,27 @@ def _check_reachable(address: str) -> None:
         raise UserError(f"--address {address}: no Ray cluster answers there ({reason})") from None
 
 
-def _within(seconds: float, work: Callable[[], T]) -> T:
-    """Result of some work in another thread, which is left behind if it takes too long."""
+def _in_thread(work: Callable[[], T]) -> Future[T]:
+    """Result of some work in another thread, which nobody has to wait for: Ray may never answer."""
     result: Future[T] = Future()
 
     def run() -> None:
+        result.set_running_or_notify_cancel()
         try:
             result.set_result(work())
         except Exception as error:
             result.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    return result.result(timeout=seconds)
+    return result
 
 
-def watch_nodes(seen: Callable[[list[Node]], object], pause: float) -> Callable[[], None]:
-    """Report, from another thread, the nodes that are alive, while the head answers; returns what ends it."""
+async def living_nodes() -> list[Node]:
+    """The nodes that are alive, after a pause; an error, or no answer, if the head is gone."""
     import ray
 
-    ended = threading.Event()
-
-    def look() -> None:
-        while not ended.is_set():
-            rows = None
-            with contextlib.suppress(Exception):  # the head is gone; silence says so
-                rows = ray.nodes()
-            if rows is not None:
-                nodes = _living(rows)
-                with contextlib.suppress(RuntimeError):  # whoever listens has just ended
-                    seen(nodes)
-            ended.wait(pause)
-
-    threading.Thread(target=look, daemon=True).start()
-    return ended.set
+    await asyncio.sleep(LOOK)
+    return _living(await asyncio.wrap_future(_in_thread(ray.nodes)))
 
 
 def _living(rows: Iterable[Mapping[str, Any]]) -> list[Node]:
@@ -323,19 +311,15 @@ class RayWorkers(Pool):
         self._first: Future[None] = Future()
         """Done when there is a worker, or none will come."""
         self._watching: asyncio.Task[None] | None = None
-        self._end_looking: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
         """Connect to the cluster, and wait for the first worker."""
-        loop = asyncio.get_running_loop()
         if not connect(self._address):
             self._say("the Ray cluster has no token: whoever can reach it can run code as you (see docs/cluster.md)")
         first = asyncio.wrap_future(self._first)
-        seen: asyncio.Queue[list[Node]] = asyncio.Queue()
-        self._end_looking = watch_nodes(lambda nodes: loop.call_soon_threadsafe(seen.put_nowait, nodes), LOOK)
         driver = asyncio.current_task()
         assert driver is not None
-        self._watching = asyncio.create_task(self._watch(seen, driver))
+        self._watching = asyncio.create_task(self._watch(driver))
         try:
             async with asyncio.timeout(GONE):
                 await asyncio.shield(first)
@@ -352,7 +336,6 @@ class RayWorkers(Pool):
 
         import ray
 
-        self._end_looking()
         tasks = [self._watching, *(each.starting for each in self._members.values() if each.starting)]
         for task in tasks:
             task.cancel()
@@ -365,28 +348,35 @@ class RayWorkers(Pool):
         await super().stop()
         ray.shutdown()
 
-    async def _watch(self, seen: asyncio.Queue[list[Node]], driver: asyncio.Task[object]) -> None:
+    async def _watch(self, driver: asyncio.Task[object]) -> None:
         """Follow the nodes; when the head has not answered for :data:`GONE` seconds, cancel the task of the driver."""
         # Silence is counted in looks and not by a clock, so that a process that was stopped (Ctrl-Z) gives up nothing.
-        silent = 0
-        while not self.lost:
+        silent = 0.0
+        while silent < GONE:
             try:
                 async with asyncio.timeout(GONE / 2):  # `wait_for` of Python 3.11 forgets that it was cancelled
-                    nodes = await seen.get()
-                silent = 0
-                self._follow(nodes)
+                    nodes = await living_nodes()
             except TimeoutError:
-                silent += 1
-                if silent == 2:
-                    self._lose(driver)
-            except UserError as error:
-                if self._first.done():
-                    continue
-                if not self._looks and not self._left_out:
-                    self._say(f"{error}; waiting {PATIENCE:g} s for nodes to join")
-                self._looks += 1
-                if self._left_out or self._looks > PATIENCE / LOOK:
-                    self._first.set_exception(error)
+                silent += GONE / 2
+            except Exception:  # of many classes: the head is gone
+                silent += LOOK
+            else:
+                silent = 0.0
+                self._see(nodes)
+        self._lose(driver)
+
+    def _see(self, nodes: list[Node]) -> None:
+        """Use the nodes; until there is a first worker, wait a while for those that have room for one."""
+        try:
+            self._follow(nodes)
+        except UserError as error:
+            if self._first.done():
+                return
+            if not self._looks and not self._left_out:
+                self._say(f"{error}; waiting {PATIENCE:g} s for nodes to join")
+            self._looks += 1
+            if self._left_out or self._looks > PATIENCE / LOOK:
+                self._first.set_exception(error)
 
     def _lose(self, driver: asyncio.Task[object]) -> None:
         self.lost = (

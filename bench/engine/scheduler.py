@@ -63,7 +63,6 @@ class Scheduler:
         self._claims = Claims(self.store.root)
         self._trial_of: dict[str, tuple[Cell, str, int]] = {}
         self._tests: dict[Cell, dict[str, tuple[object, TestRecord]]] = {}
-        self._listed: set[Cell] = set()
         self.store.on_damage = self._set_aside
         self._order = {plan.cell: index for index, plan in enumerate(self.plans)}
         self._waited = False
@@ -456,13 +455,12 @@ class Scheduler:
 
         Of two tests of a setting (with other corruptions, say) the tables show what was asked for last.
         """
-        self._all_tested(cell)
         test = self._tested(cell, spec.id)
         if test is None:
             raise UnitFailed(f"the record of test {spec.id} is missing after its test")
         if note := test.environment.memory_note:
             self.display.log(f"{cell.method} on {cell.dataset}: test {spec.id}: {note}")
-        tests = self._tests[cell].items()
+        tests = self._all_tested(cell).items()
         others = [one.finished for unit, (_, one) in tests if unit != spec.id and one.columns == test.columns]
         newest = max(others, default=-math.inf)
         record = self.store.tested(cell, spec.id) if test.finished <= newest else None
@@ -473,15 +471,15 @@ class Scheduler:
 
     def _all_tested(self, cell: Cell) -> dict[str, tuple[object, TestRecord]]:
         """Records of the tests of a cell, without their values, by their ids."""
-        if cell not in self._listed:
-            self._listed.add(cell)
+        if cell not in self._tests:
+            self._tests[cell] = {}
             for folder in self.store.units("test", "/".join(cell)):
                 self._tested(cell, folder.name.removeprefix("test-"))
-        return self._tests.setdefault(cell, {})
+        return self._tests[cell]
 
     def _tested(self, cell: Cell, unit: str) -> TestRecord | None:
         """Record of a test without its values, which is read again only if its file has changed."""
-        known = self._tests.setdefault(cell, {})
+        known = self._all_tested(cell)
         state = file_state(self.store.unit_dir(cell, "test", unit) / RECORD)
         if unit in known and state is not None and known[unit][0] == state:
             return known[unit][1]

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import queue
 import socket
 import sys
 import time
@@ -13,7 +12,7 @@ import pytest
 from bench.cli import main
 from bench.engine import jobs, ray_workers
 from bench.engine.jobs import Done, JobCrashed, ReadyJob, TrainJob, WorkerDied
-from bench.engine.ray_workers import Host, Node, RayWorker, RayWorkers, connect, share_of_gpu, watch_nodes
+from bench.engine.ray_workers import Host, Node, RayWorker, RayWorkers, connect, living_nodes, share_of_gpu
 from bench.errors import UserError
 from bench.planning.experiment import Run
 from bench.site import Site
@@ -66,7 +65,7 @@ class Cluster:
     """A cluster whose nodes are what :meth:`see` said last."""
 
     def __init__(self, tmp_path):
-        self.said, self.made, self.see_nodes, self.looked_at = [], [], None, False
+        self.said, self.made, self.seen = [], [], asyncio.Queue()
         self.root = tmp_path
 
     def workers(self, workers=None, gpus=None, device="auto"):
@@ -75,19 +74,8 @@ class Cluster:
         needs = jobs.Needs(software={}, driver="", plans=())
         return RayWorkers(launch, needs, Site(results=str(self.root)), self.said.append)
 
-    def watch(self, seen, pause):
-        self.see_nodes, self.looked_at = seen, True
-        return lambda: setattr(self, "looked_at", False)
-
-    async def connected(self, pool):
-        """The task that starts a pool, once it looks at the nodes."""
-        starting = asyncio.create_task(pool.start())
-        while self.see_nodes is None:
-            await asyncio.sleep(0)
-        return starting
-
     async def see(self, *nodes):
-        self.see_nodes(list(nodes))
+        self.seen.put_nowait(list(nodes))
         for _ in range(50):
             await asyncio.sleep(0)
 
@@ -108,17 +96,17 @@ def cluster(tmp_path, monkeypatch):
     monkeypatch.setattr(FakeWorker, "checks", {}, raising=False)
     monkeypatch.setattr(ray_workers, "RayWorker", FakeWorker)
     monkeypatch.setattr(ray_workers, "connect", lambda address: True)
-    monkeypatch.setattr(ray_workers, "watch_nodes", there.watch)
+    monkeypatch.setattr(ray_workers, "living_nodes", lambda: there.seen.get())
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(shutdown=lambda: None))
     return there
 
 
 @contextlib.asynccontextmanager
 async def beginning(cluster, **shares):
-    """Workers and the task that starts them, once it looks at the nodes."""
+    """Workers and the task that starts them."""
     pool = cluster.workers(**shares)
     try:
-        yield pool, await cluster.connected(pool)
+        yield pool, asyncio.create_task(pool.start())
     finally:
         await pool.stop()
 
@@ -176,7 +164,7 @@ async def test_workers_follow_the_nodes(cluster):
 
 async def test_it_stops_also_if_the_nodes_are_listed_at_the_same_moment(cluster):
     async with started(cluster, [node("a")]) as pool:
-        cluster.see_nodes([node("a")])
+        cluster.seen.put_nowait([node("a")])
         await asyncio.sleep(0)  # the list is there, and not read yet
         await asyncio.wait_for(pool.stop(), 5)
     assert cluster.alive() == {}
@@ -263,7 +251,6 @@ async def test_a_cluster_without_room_is_an_error_after_a_while(cluster, nodes, 
         await cluster.see(*nodes)
         with pytest.raises(UserError, match=message):
             await asyncio.wait_for(starting, 5)
-    assert not cluster.looked_at
     assert [line for line in cluster.said if line.endswith("; waiting 3 s for nodes to join")] == cluster.said
     assert len(cluster.said) == 1
 
@@ -542,12 +529,42 @@ def test_a_cluster_that_never_answers_is_given_up(ray, monkeypatch):
         connect("auto")
 
 
-def test_nodes_that_are_alive_are_reported_with_their_names_and_resources(ray):
+async def test_nodes_that_are_alive_are_reported_with_their_names_and_resources(ray, monkeypatch):
     row = {"Alive": True, "NodeID": "1", "NodeManagerHostname": "box", "NodeManagerAddress": "10.0.0.1",
            "NodeName": "10.0.0.1", "Resources": {"CPU": 4.0, "GPU": 1.0, "memory": 1e9}}  # fmt: skip
     named = {**row, "NodeID": "2", "NodeName": "left", "Resources": {}}
     dead = {**row, "NodeID": "3", "Alive": False}
     ray.nodes = lambda: [row, named, dead]
-    seen = queue.SimpleQueue()
-    watch_nodes(seen.put, 3600.0)()
-    assert seen.get(timeout=300) == [Node("1", "box (10.0.0.1)", 4.0, 1.0), Node("2", "left", 0.0, 0.0)]
+    monkeypatch.setattr(ray_workers, "LOOK", 0.0)
+    assert await living_nodes() == [Node("1", "box (10.0.0.1)", 4.0, 1.0), Node("2", "left", 0.0, 0.0)]
+
+
+GONE = ConnectionError("no head")
+
+
+@pytest.mark.parametrize(
+    ("answers", "lost"),
+    [([[node("a")], GONE, GONE, [node("a")], GONE, GONE], False), ([[node("a")], GONE, GONE, GONE], True)],
+)
+async def test_a_head_that_is_gone_ends_the_command_and_one_that_answers_again_does_not(
+    cluster, monkeypatch, answers, lost
+):
+    async def said():
+        await asyncio.sleep(0.02)
+        found = answers.pop(0) if answers else await asyncio.Event().wait()
+        if found is GONE:
+            raise found
+        return found
+
+    monkeypatch.setattr(ray_workers, "living_nodes", said)
+    monkeypatch.setattr(ray_workers, "GONE", 3.0)
+    monkeypatch.setattr("atexit.register", lambda *_: None)
+    pool, cancelled = cluster.workers(), False
+    await pool.start()
+    try:
+        await asyncio.sleep(0.5)
+    except asyncio.CancelledError:
+        asyncio.current_task().uncancel()
+        cancelled = True
+    assert (bool(pool.lost), cancelled) == (lost, lost)
+    await pool.stop()
