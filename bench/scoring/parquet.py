@@ -123,22 +123,30 @@ def _spread(names: list[str]) -> dict[str, dict[int, str]]:
 
 
 def _column(column: Any, key: str, words: dict[str, list[str]]) -> np.ndarray:
-    from pyarrow import compute, types
+    from pyarrow import BaseExtensionType, compute, types
 
     if column.null_count:
         row = compute.index(compute.is_null(column), True).as_py()
         raise BadInput(f"{key} has {column.null_count} empty cells, first in row {row}: leave such rows out")
-    flat, shape = column, [len(column)]
-    while types.is_list(flat.type) or types.is_large_list(flat.type) or types.is_fixed_size_list(flat.type):
-        lengths = compute.list_value_length(flat).unique().to_pylist()
-        if len(lengths) > 1:
-            raise BadInput(f"{key} has rows of {len(lengths)} different lengths")
-        shape += lengths
+    flat, shape, kind, in_order = column, [len(column)], column.type, True
+    while True:
+        if isinstance(kind, BaseExtensionType) and hasattr(kind, "shape"):
+            in_order = kind.permutation is None or sorted(kind.permutation) == [*kind.permutation]
+            shape += kind.shape
+            flat = flat.cast(kind.storage_type)
+        elif types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+            lengths = compute.list_value_length(flat).unique().to_pylist()
+            if len(lengths) > 1:
+                raise BadInput(f"{key} has rows of {len(lengths)} different lengths")
+            shape += lengths
+        else:
+            break
         flat = compute.list_flatten(flat)
+        kind = flat.type
         if flat.null_count:
             raise BadInput(f"{key} has {flat.null_count} empty values")
     wide = [size for size in shape[1:] if size != 1]
-    if len(wide) > 1 and key != "features":
+    if len(wide) > 1 and not (key == "features" and in_order):
         raise BadInput(f"{key} has rows of the shape {shape[1:]}; write lists of one dimension")
     if len(shape) > 2 and key != "features":
         shape = [len(column), *(wide or [1])]

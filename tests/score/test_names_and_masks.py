@@ -196,6 +196,8 @@ COLUMNS = {
     "bytes": ({"ids": BYTES}, {}),
     "large bytes": ({"ids": pa.array(BYTES, pa.large_binary())}, {}),
     "bytes of one length": ({"ids": pa.array([text[:4].encode().ljust(5) for text in TEXTS], pa.binary(5))}, {}),
+    "tensor": ({"embeddings": pa.FixedShapeTensorArray.from_numpy_ndarray(POINTS)}, {}),
+    "flat tensor": ({"embeddings": pa.FixedShapeTensorArray.from_numpy_ndarray(POINTS[:, None])}, {}),
     "lists in lists": ({"embeddings": [[row] for row in POINTS.tolist()]}, {}),
 }
 
@@ -212,10 +214,12 @@ def test_columns_of_parquet_by_other_writers(tmp_path, name):
         assert [item.strip() for item in found.ids] == [f"é {i}"[: 4 if "length" in name else 9] for i in range(30)]
 
 
-def test_views_in_a_column_of_lists_are_views(tmp_path):
+def test_views_in_a_column_of_tensors_are_views(tmp_path):
+
     views = np.stack([POINTS, POINTS + 1], 1)
     for first, path in ((0, tmp_path / "train.parquet"), (6, tmp_path / "test.parquet")):
-        pq.write_table(pa.table({"features": views.tolist(), "labels": LABELS + first}), path)
+        column = pa.FixedShapeTensorArray.from_numpy_ndarray(views) if first else views.tolist()
+        pq.write_table(pa.table({"features": column, "labels": LABELS + first}), path)
     files = {split: tmp_path / f"{split}.parquet" for split in ("train", "test")}
     assert "2 views" in import_features("mine", files, tmp_path / "data", lambda *_: None)[0]
     for split in files:
