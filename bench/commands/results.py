@@ -236,6 +236,8 @@ def compare(
     from ..report.views import paired_frame
     from ..store.check import failures
 
+    if any(Path(name).is_file() for name in methods or ()):
+        raise UserError(f"`bench score {' '.join(methods or ())}` compares files; name methods of a results folder")
     load_plugins(plugin or ())
     store, named = options.open_results(results), options.names(methods)
     collected, damaged = options.collect_from(store)

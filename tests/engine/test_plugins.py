@@ -139,7 +139,7 @@ def test_files_of_embeddings_are_scored_with_a_plugin(inside, extras, tmp_path):
     asked = ("--scorers", "flattened", "--metrics", "extent,map_at_r", "--plugin", plugin)
     rows = inside.json("score", "first.npz", *asked)["rows"]
     assert {(row["metric"], row["scorer"]) for row in rows} >= {("extent_between", ""), ("map_at_r", "flattened")}
-    assert inside.json("compare", "first.npz", "second.npz", *asked)["comparison"]
+    assert inside.json("score", "first.npz", "second.npz", *asked)["comparison"]
 
 
 def test_a_plugin_that_does_not_import_or_takes_a_name_is_refused_in_one_line(inside, extras, tmp_path):

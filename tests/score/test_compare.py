@@ -124,6 +124,7 @@ def test_an_interval_of_few_units_is_not_called_one_of_95_percent(bench, tmp_pat
         (("score", "a.npz", "--scorers", "mls"), "not defined for embeddings that are points"),
         (("score",), "Missing argument"),
         (("compare", "cosface"), "contains no results"),
+        (("compare", "a.npz", "b.npz"), "`bench score a.npz b.npz` compares files"),
     ],
 )
 def test_a_wrong_command_gives_one_line(two, refused, arguments, message):
