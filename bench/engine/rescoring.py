@@ -191,7 +191,8 @@ def read_embeddings(path: Path, own_scorer: str) -> tuple[Embedded, dict[str, Te
         prefix, _, what = name.partition(".")
         split, kept = in_split("test", "" if prefix == "clean" else prefix), what.removeprefix("confidence.")
         if what:
-            (parameters if kept == what else confidence).setdefault(split, {})[kept] = arrays[name]
+            held = confidence.setdefault(split, {}), parameters.setdefault(split, {})
+            held[kept == what][kept] = arrays[name]
     embeddings = {split: from_arrays(texts["distribution"], each) for split, each in parameters.items()}
     model = Embedded(embeddings=embeddings, confidence=confidence, own_scorer=own_scorer, options={})
     return model, arrays, tuple(texts["ids"].split("\n"))

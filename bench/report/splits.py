@@ -70,6 +70,9 @@ def split_comparisons(store: Store, results: Results) -> list[Comparison]:
             systems = grouped(decided(asked[SYSTEM], SYSTEM), lambda row: (row.use, row.column.split))
             found += [row for alike in systems.values() for row in alike]
             found += decided(against_each, RIVAL)
+            for question in OVER_SPLITS:
+                if question not in (CONFIDENCE, PLAIN, SYSTEM):  # these have rules of their own above
+                    found += decided(asked[question], question)
             for row in found[start:]:
                 row.leads = not place
     return found

@@ -1,10 +1,13 @@
 """Comparisons: one set of rules for every unit, a reason for what lacks, and a new question in a few lines."""
 
+from dataclasses import replace
+
 import pytest
 from bench.protocols.rows import OWN
 from bench.report import splits
 from bench.report.compare import Comparison, Question, ask, comparisons_frame
 from bench.report.questions import CONFIDENCE, METRIC, PAIR, SYSTEM, ranking_of
+from bench.report.questions import PLAIN as AGAINST_PLAIN
 from bench.report.seeds import ComparedColumn
 from bench.store.specs import Pinned
 
@@ -20,7 +23,7 @@ def _groups(*made):
 def over(monkeypatch):
     """Function that compares systems with the class split as the unit: of copies of the same methods on some splits."""
 
-    def rows(made_on):
+    def rows(made_on, question="system"):
         every = {}
         for number, made in made_on.items():
             for group in _groups(*_split(made, number)):
@@ -28,7 +31,7 @@ def over(monkeypatch):
                 every.setdefault(own, {})[number] = group
         monkeypatch.setattr(splits, "groups_by_split", lambda results: every)
         monkeypatch.setattr(splits, "test_over_train", lambda *given: 0.1)
-        return [row for row in splits.split_comparisons(None, None) if row.question == "system"]
+        return [row for row in splits.split_comparisons(None, None) if row.question == question]
 
     return rows
 
@@ -93,6 +96,17 @@ def test_a_new_question_is_ten_lines():
         for each, name in ((made[3], OWN), (PLAIN, "norm"))
     )
     assert frame.loc["m2", "difference"] == pytest.approx((own.to_numpy() - theirs.to_numpy()).mean())
+
+
+def test_a_new_question_is_asked_over_class_splits(over, monkeypatch):
+    def pairs(every):
+        yield from (replace(row, question="again") for row in AGAINST_PLAIN.pairs(every))
+
+    monkeypatch.setattr(splits, "OVER_SPLITS", (*splits.OVER_SPLITS, Question("again", pairs, lambda row: row.column)))
+    made = dict.fromkeys((1, 2, 3), (PLAIN, SPREAD))
+    known, again = over(made, "plain"), over(made, "again")
+    assert [(row.values, row.others, row.unit) for row in again] == [(row.values, row.others, "split") for row in known]
+    assert {row.n for row in again} == {3}
 
 
 def test_the_file_of_comparisons_has_a_row_for_each_with_its_unit_and_reason():
