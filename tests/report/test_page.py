@@ -130,14 +130,14 @@ def test_it_names_what_to_use_and_what_is_not_decided(judged, tree):
     first = tree.by_id("answer")
     assert "Other data: before the gallery leading (clean images): " in first
     assert all(text in first for each in said.items() for text in each)
-    assert said["Not decided"].startswith("1 of 3 comparisons before the gallery: a loss, or a gain of up to ")
+    assert said["Not decided"].startswith("1 of 3 comparisons before the gallery: intervals reach +")
 
 
 def test_without_a_win_that_holds_the_free_confidence_of_the_plain_method_is_named(tmp_path):
     (part,) = parts_of(_judged(tmp_path, *HEADS[1:], POINT))
     assert part.labels[part.retrieves] == "close (point)"  # better by retrieval, not by its confidence
     assert part.advised(("before_gallery", "test")) == ("norm", "70")
-    none = "no method: 1 worse, 1 undecided of 2 comparisons"
+    none = "none of 2 methods: 1 worse, 1 undecided of 2 comparisons"
     assert answers.headline([part]).striptags() == f"before the gallery {none}; at query time {none}"
 
 
@@ -164,8 +164,8 @@ def test_counts_of_the_first_sentence_add_up_and_a_win_has_its_data_set(tmp_path
     parts = parts_of(_judged(tmp_path, HEADS[0], POINT, *other, replace(POINT, dataset="e")))
     outcomes = Counter((row.outcome, row.holds) for part in parts for row in part.at(("before_gallery", "test")))
     assert outcomes == {("better", True): 1, ("better", False): 1, ("undecided", False): 3}
-    said = answers.headline(parts).striptags().removeprefix("before the gallery ").split(";")[0]
-    assert said == "leading (d on clean images): 1 better, 1 better without adjustment, 3 undecided of 5 comparisons"
+    said = answers.headline(parts).striptags().removeprefix("before the gallery leading (d on clean images): ")
+    assert said.split(";")[0] == "1 better, 1 better only before adjustment, 3 undecided of 5 comparisons"
 
 
 def test_of_the_confidences_that_splits_chose_the_most_frequent_is_shown(judged):

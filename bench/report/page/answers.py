@@ -242,9 +242,9 @@ def headline(parts: Sequence[Part]) -> Markup:
         at = {name: tuple(place for _, place in own) for name, own in grouped(wins, lambda win: win[0]).items()}
         names = [", ".join(own) + _where(where, len(parts) > 1) for where, own in grouped(at, at.__getitem__).items()]
         ordered = sorted((row for _, row in rows), key=lambda row: (OUTCOMES.index(row.outcome), not row.holds))
-        words = (row.outcome + " without adjustment" * (row.outcome in HOLDS and not row.holds) for row in ordered)
+        words = (row.outcome + " only before adjustment" * (row.outcome in HOLDS and not row.holds) for row in ordered)
         counts = ", ".join(f"{count} {outcome}" for outcome, count in Counter(words).items())
-        shown = ", ".join(names) or "no method"
+        shown = ", ".join(names) or f"none of {len({part.names[row.contender] for part, row in rows})} methods"
         text = Markup("{} {}<small>: {} of {} comparisons</small>").format(USES[use], shown, counts, len(rows))
         said += [text] if rows else []
     return Markup("; ").join(said) or Markup("no comparison")
@@ -271,6 +271,8 @@ def answers(parts: Sequence[Part]) -> Iterator[tuple[str, Markup]]:
     name = "{} {}" if len(parts) > 1 else "{1}"
     chosen = [(part.labels[each], name.format(part.name, percent(level, 1))) for part, each, level in levels]
     yield "To retrieve (MAP@R in %)", _listed(chosen)
+    networks = [("frozen " * each.pinned.frozen_backbone + each.network, part.name) for part, each, _ in levels]
+    yield "Network and dimension", _listed(networks)
     for use in USES:
         found = _listed(_spread(parts, use, lambda part, place: [part.advised(place)]))
         yield f"Confidence {USES[use]} (AUROC in %, clean / crops)", found
@@ -284,7 +286,7 @@ def answers(parts: Sequence[Part]) -> Iterator[tuple[str, Markup]]:
         undecided = [row.high for row in own if row.outcome == "undecided"]
         count = f"{len(undecided)} of {len(own)} comparisons {USES[use]}" if len(own) > len(IMAGES) else USES[use]
         if undecided:
-            said.append(f"{count}: a loss, or a gain of up to {percent(max(undecided), 1)} points of AUGRC")
+            said.append(f"{count}: intervals reach {percent(max(undecided), 1, '+')} points")
     yield "Not decided", Markup("{}").format("; ".join(said) or "nothing")
     turned = [
         (part.names[row.contender], f"{part.name} " * (len(parts) > 1) + f"{USES[row.use]}, {IMAGES[row.column.split]}")
