@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import re
 import socket
 import tempfile
@@ -50,6 +51,7 @@ class Claims:
         self.root = root
         self.name = process_name()
         self._leases: dict[Path, SoftFileLease] = {}
+        self._empty: dict[Path, tuple[tuple[int, int], float]] = {}
 
     @property
     def driver(self) -> Path:
@@ -69,8 +71,24 @@ class Claims:
         try:
             self._leases[path].acquire(timeout=wait, poll_interval=0.2)
         except Timeout:
+            self._release_empty(path)
             return False
         return True
+
+    def _release_empty(self, path: Path) -> None:
+        """Let a claim be taken over that has been empty for long: its process was killed before it wrote its name.
+
+        For filelock an empty file is held as long as it exists, but one that cannot be read is not.
+        """
+        now = time.monotonic()
+        with contextlib.suppress(OSError), path.open("r+b") as file:
+            state = os.fstat(file.fileno())
+            file_of = state.st_ino, state.st_ctime_ns
+            known, since = self._empty.setdefault(path, (file_of, now))
+            if known != file_of:
+                self._empty[path] = file_of, now
+            elif not state.st_size and now - since > LEASE:
+                file.write(b"abandoned\n")
 
     def let_go(self, path: Path) -> None:
         """Release a claim that this process will ask for again: its file is deleted if this process holds it.

@@ -23,7 +23,7 @@ from bench.engine.worker import run_job
 from bench.errors import UserError
 from bench.report.frame import collect
 from bench.store.check import damages
-from bench.store.claims import CLAIM, Claims
+from bench.store.claims import CLAIM, Claims, holder
 from bench.store.files import sha256, write_atomic
 from bench.store.folder import WEIGHTS, Store
 
@@ -324,6 +324,21 @@ def test_the_dead_of_another_host_are_taken_over_from_when_they_renew_no_more(tm
     assert claims.take(claim)
     claims.close()
     assert not claim.exists()
+
+
+def test_a_claim_without_a_name_is_taken_over_after_a_while(tmp_path, monkeypatch):
+    """A driver was killed between the making of its file and the writing: others waited for it for ever."""
+    monkeypatch.setattr("bench.store.claims.LEASE", 0.4)
+    monkeypatch.setattr("filelock._soft.MALFORMED_LOCK_AGE_THRESHOLD", 0.1)
+    claim, claims = tmp_path / CLAIM, Claims(tmp_path)
+    claim.touch()
+    started = time.monotonic()
+    while not claims.take(claim):
+        assert time.monotonic() - started < 20
+        time.sleep(0.05)
+    assert time.monotonic() - started > 0.4
+    assert holder(claim).pid == os.getpid()
+    claims.close()
 
 
 @pytest.mark.slow
