@@ -128,7 +128,13 @@ class Network:
     place: Path
 
     def __repr__(self) -> str:
-        return f"<{self.module.method.name} on {self.record.spec.dataset}, {self.place.name}, {self.site.device}>"
+        spec = self.record.spec
+        of = (
+            "all seeds"
+            if isinstance(self.module, EnsembleModel)
+            else f"{'' if spec.is_trial else 'seed '}{spec.replicate}"
+        )
+        return f"<{self.module.method.name} on {spec.dataset}, {of}, {self.place.name}, {self.site.device}>"
 
     @cached_property
     def transform(self) -> Transform:
