@@ -182,20 +182,27 @@ def views_of_embeddings(
 
 
 def read_embeddings(path: Path, own_scorer: str) -> tuple[Embedded, dict[str, Tensor], tuple[str, ...]]:
-    """A tested model, all arrays of its file of embeddings, and the identities of the images."""
-    data = path.read_bytes()
-    texts, arrays = file_texts(data), load(data)
+    """A tested model, all arrays of its file of embeddings, and the identities of the images.
+
+    Raises:
+        UnitFailed: If it is no such file.
+    """
     parameters: dict[str, dict[str, Tensor]] = {}
     confidence: dict[str, dict[str, Tensor]] = {}
-    for name in sorted(arrays):
-        prefix, _, what = name.partition(".")
-        split, kept = in_split("test", "" if prefix == "clean" else prefix), what.removeprefix("confidence.")
-        if what:
-            held = confidence.setdefault(split, {}), parameters.setdefault(split, {})
-            held[kept == what][kept] = arrays[name]
-    embeddings = {split: from_arrays(texts["distribution"], each) for split, each in parameters.items()}
-    model = Embedded(embeddings=embeddings, confidence=confidence, own_scorer=own_scorer, options={})
-    return model, arrays, tuple(texts["ids"].split("\n"))
+    try:
+        data = path.read_bytes()
+        texts, arrays = file_texts(data), load(data)
+        for name in sorted(arrays):
+            prefix, _, what = name.partition(".")
+            split, kept = in_split("test", "" if prefix == "clean" else prefix), what.removeprefix("confidence.")
+            if what:
+                held = confidence.setdefault(split, {}), parameters.setdefault(split, {})
+                held[kept == what][kept] = arrays[name]
+        embeddings = {split: from_arrays(texts["distribution"], each) for split, each in parameters.items()}
+        ids = tuple(texts["ids"].split("\n"))
+    except queries.UNREADABLE as error:
+        raise UnitFailed(f"{path} is no array file of a test: {first_line(error)}") from None
+    return Embedded(embeddings=embeddings, confidence=confidence, own_scorer=own_scorer, options={}), arrays, ids
 
 
 def views_of_queries(record: TestRecord, path: Path) -> dict[str, Embeddings]:

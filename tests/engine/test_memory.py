@@ -81,7 +81,7 @@ def test_a_host_that_has_no_more_memory(keep, monkeypatch):
     command = [sys.executable, "-c", f"KEEP = {keep}\n{REAL_LIMIT}"]
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "131072")  # a moving one may leave no room between its pieces
     size, worst = subprocess.check_output(command, timeout=600).split()
-    assert int(size) in (16, 8, 4, 2)  # where the pieces of memory lie differs from run to run
+    assert int(size) in (16, 8, 4)
     assert float(worst) < 1e-4
 
 

@@ -17,7 +17,7 @@ from bench.report.figures import images, tested, theory, training
 from bench.report.figures.registry import FIGURES, Source, draw_kind, kinds_of, write_automatic, write_kinds
 from bench.report.figures.style import PALETTE, figure_style
 from bench.report.frame import Results
-from bench.store.files import file_sha256
+from bench.store.files import file_sha256, sha256
 from bench.store.records import Curve, Epoch, TestRecord
 from bench.store.specs import Cell
 from safetensors.torch import save_file
@@ -382,8 +382,10 @@ def test_what_is_missing_is_said_in_one_line(tmp_path):
         _test(store, "both", 0, False, None, unit="concatenated0"),
         _test(store, "lost", 0, False, _arrays(1), train="lost"),
         _test(store, "torn", 0, False, _arrays(1)).model_copy(update={"files": {"embeddings.safetensors": ""}}),
+        _test(store, "other", 0, False, None).model_copy(update={"files": {"embeddings.safetensors": sha256(b"text")}}),
         _test(store, "folder", 0, False, None),
     ]
+    (store.unit_dir(tests[-2].cell, "test", "other0") / "embeddings.safetensors").write_bytes(b"text")
     (store.unit_dir(tests[-1].cell, "test", "folder0") / "embeddings.safetensors").mkdir()
     source = _source(store, tests, absent)
     notes = []
@@ -395,6 +397,7 @@ def test_what_is_missing_is_said_in_one_line(tmp_path):
         "spectra: tiny, gone, seed 0: its embeddings are damaged, or gone as in an archive; ",
         "spectra: tiny, torn, seed 0: its embeddings are damaged, ",
         "spectra: tiny, folder, seed 0: its embeddings are damaged, ",
+        "spectra: tiny, other, seed 0: .* is no array file of a test: ",
         "spectra: tiny, both, seed 0: no embeddings are kept of models side by side",
         "images: tiny, whole: no images to show: tiny is not in data/",
         "images: tiny, lost: its training has no record",
