@@ -164,17 +164,10 @@ class _Part:
         except (OSError, ValueError, KeyError, TypeError):
             return ""
 
-    def add(self, block: bytes, version: str | None = None) -> None:
-        """Append what has arrived; with the mark of a version, the part is emptied before."""
-        try:
-            if version is not None:
-                self.path.write_bytes(b"")  # first: a note must never be of older content
-                self.note.write_text(json.dumps({"url": self.url, "version": version}), encoding="utf-8")
-            with self.path.open("ab") as file:
-                file.write(block)
-        except OSError as error:
-            kept = f"{_amount(self.size)} are kept: make room, then {AGAIN}"
-            raise DataError(f"{self.path}: {error.strerror}; {kept}") from None
+    def begin(self, version: str) -> None:
+        """Empty it, for the given version of the file."""
+        self.path.write_bytes(b"")  # first: a note must never be of older content
+        self.note.write_text(json.dumps({"url": self.url, "version": version}), encoding="utf-8")
 
     def discard(self) -> None:
         self.note.unlink(missing_ok=True)
@@ -232,26 +225,39 @@ def _add_all(answer: http.client.HTTPResponse, part: _Part, version: str, size: 
             f"{part.path.parent}: {_amount(total - have)} are to be downloaded, but only {_amount(free)} are free on"
             " its disk; make room, or choose another --data-root"
         )
-    block = answer.read1(_BLOCK)
-    if not have:
-        # A page of HTML or an error in JSON; no archive begins so.
-        if block.lstrip().startswith((b"<", b"{")):
-            raise DataError(
-                f"{part.shown}: answers with a web page, not an archive (of a login, a quota or an error?);"
-                " open it in a browser, or use a --mirror URL"
-            )
-        part.add(b"", served)
-    while block:
-        part.add(block)
-        have += len(block)
-        if progress is not None:
-            progress(have, total)
-        block = answer.read1(_BLOCK)
+    block = _block(answer)
+    # A page of HTML or an error in JSON; no archive begins so.
+    if not have and block.lstrip().startswith((b"<", b"{")):
+        raise DataError(
+            f"{part.shown}: answers with a web page, not an archive (of a login, a quota or an error?);"
+            " open it in a browser, or use a --mirror URL"
+        )
+    try:
+        if not have:
+            part.begin(served)
+        with part.path.open("ab") as file:  # open all the time: on a network file system each closing waits
+            while block:
+                file.write(block)
+                have += len(block)
+                if progress is not None:
+                    progress(have, total)
+                block = _block(answer)
+    except OSError as error:
+        kept = f"{_amount(part.size)} are kept: make room, then {AGAIN}"
+        raise DataError(f"{part.path}: {error.strerror}; {kept}") from None
     if total and have > total:
         part.discard()
         raise DataError(f"{part.shown}: serves {have} bytes, but the archive has {total}; use a --mirror URL")
     if have < total:
         raise _Interruption(f"the connection ended after {_amount(have)} of {_amount(total)}")
+
+
+def _block(answer: http.client.HTTPResponse) -> bytes:
+    """Bytes that have arrived, at most a block; empty at the end."""
+    try:
+        return answer.read1(_BLOCK)
+    except (OSError, http.client.HTTPException) as error:
+        raise _Interruption(_reason(error)) from None
 
 
 def _reason(error: BaseException) -> str:
